@@ -1,4 +1,4 @@
-"""What can be said of a dataset, run, model or predictions without reading its rows."""
+"""Descriptions of a dataset, run, model, map or predictions, without reading rows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -82,12 +82,12 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def _describe_schema(schema: Schema | None) -> dict[str, Any]:
-    """Return what the columns are, if that is known."""
+    """Return the schema, if there is one."""
     return {} if schema is None else {"schema": schema.to_dict()}
 
 
 def _describe_targets(dataset: Dataset) -> dict[str, Any]:
-    """Return the names of the numbers that are the targets of a dataset, or its classes."""
+    """Return the target names of a dataset, or its classes."""
     if dataset.target_names is not None:
         return {"target_names": list(dataset.target_names)}
     return {
@@ -98,7 +98,7 @@ def _describe_targets(dataset: Dataset) -> dict[str, Any]:
 
 
 def describe_run(run: Run) -> dict[str, Any]:
-    """Return parameters, figures and seconds of a run; None for what it has not reached."""
+    """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
     # Other jobs may have added to it since it was opened.
     run = Run.open(run.location)
     attributes, stages = run.attributes, run.stages
@@ -141,9 +141,9 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties.
+    """Return what tuning tried and chose: ``chosen``, ``tried``, ``path`` and ``losses``.
 
-    And ``per_class``, the held-out rows of each class, as `class_figures`; None for numbers.
+    ``per_class`` has the `class_figures` of the held-out rows; it is None for numbers.
     """
     stages = run.stages
     search, figures = stages.get("search", {}), judged_record(stages)
@@ -160,7 +160,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
 
 
 def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
-    # Loads the stages, which what is said of a dataset or a run does not need.
+    # Imports the stages, which the description of a dataset or a run does not need.
     from dask_nrbfn.stages.refine import read_held_out_confusion
 
     confusion = read_held_out_confusion(run)
@@ -188,19 +188,30 @@ def describe_model(model: "Model") -> dict[str, Any]:
 
 
 def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
-    """Return the features that weigh most, if that was learned."""
+    """Return the features with the largest learned weights, if there are any."""
     return {} if features is None else {"heaviest": dict([*features.items()][:_MOST_HEAVIEST])}
 
 
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the number of classes, or the names of numbers."""
+    """Return the number of classes, or the names of target numbers.
+
+    Parameters
+    ----------
+    n_classes : int
+    target_names : sequence of str or None
+        None: the targets are classes.
+
+    Returns
+    -------
+    dict
+    """
     if target_names is None:
         return {"n_classes": n_classes}
     return {"target_names": list(target_names)}
 
 
 def _describe_stored_model(location: Location) -> dict[str, Any]:
-    # Loads scipy, which what is said of a dataset or a run does not need.
+    # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
     return describe_model(Model.load(location))

@@ -28,6 +28,15 @@ logger = logging.getLogger(__name__)
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
+# The figures of an evaluation that are JSON values, in the order in which they are shown.
+_LABEL_FIGURES = (
+    *("n_rows", "n_unlabelled", "n_errors", "n_unknown_labels", "error_rate", "log_loss"),
+    *("roc_auc", "roc_auc_bound"),
+)
+_NUMBER_FIGURES = (
+    *("n_rows", "n_unlabelled", "target_names", "relative_error", "r2", "rmse", "mae"),
+)
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -76,22 +85,26 @@ class Evaluation:
         return class_figures(self.classes, self.confusion)
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text about a model with more errors than allowed on some rows."""
+        """Return the text about a model with more errors than allowed on some rows.
+
+        Parameters
+        ----------
+        allowed : float
+            The largest allowed `error_rate`.
+        on : Location
+            Of the rows.
+
+        Returns
+        -------
+        str
+        """
         return (
             f"makes {100 * self.error_rate:.2f} % errors on {on}, allowed are {100 * allowed:.2f} %"
         )
 
     def figures(self) -> dict[str, Any]:
         """Return all figures as JSON values."""
-        return {
-            "n_rows": self.n_rows,
-            "n_unlabelled": self.n_unlabelled,
-            "n_errors": self.n_errors,
-            "n_unknown_labels": self.n_unknown_labels,
-            "error_rate": self.error_rate,
-            "log_loss": self.log_loss,
-            "roc_auc": self.roc_auc,
-            "roc_auc_bound": self.roc_auc_bound,
+        return {name: getattr(self, name) for name in _LABEL_FIGURES} | {
             "classes": list(self.classes),
             "per_class": self.per_class,
             "confusion": self.confusion,
@@ -139,7 +152,19 @@ class NumberEvaluation:
         return self.relative_error
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text about a model with more errors than allowed on some rows."""
+        """Return the text about a model with more errors than allowed on some rows.
+
+        Parameters
+        ----------
+        allowed : float
+            The largest allowed `error_rate`.
+        on : Location
+            Of the rows.
+
+        Returns
+        -------
+        str
+        """
         return (
             f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, allowed is "
             f"{allowed:.4g}"
@@ -147,15 +172,8 @@ class NumberEvaluation:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures except the sample as JSON values."""
-        return {
-            "n_rows": self.n_rows,
-            "n_unlabelled": self.n_unlabelled,
-            "target_names": list(self.target_names),
-            "relative_error": self.relative_error,
-            "r2": self.r2,
-            "rmse": self.rmse,
-            "mae": self.mae,
-        }
+        figures = {name: getattr(self, name) for name in _NUMBER_FIGURES}
+        return figures | {"target_names": list(self.target_names)}
 
 
 def evaluate_dataset(
@@ -171,6 +189,11 @@ def evaluate_dataset(
         Of a model or a finished run.
     dataset : Dataset
     engine : Engine
+
+    Returns
+    -------
+    Evaluation or NumberEvaluation
+        The latter if the targets are numbers.
 
     Raises
     ------

@@ -77,9 +77,8 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
-    return _finish(
-        location, FitContext.resolve(dataset, params, engine, basis=basis, min_recall=min_recall)
-    )
+    context = FitContext.resolve(dataset, params, engine, basis=basis, min_recall=min_recall)
+    return finish_fit(location, context)
 
 
 def tune_dataset(
@@ -135,7 +134,7 @@ def tune_dataset(
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
     )
-    return _finish(location, context)
+    return finish_fit(location, context)
 
 
 def embed_dataset(
@@ -181,11 +180,29 @@ DamagedDataError
     context = FitContext.resolve(
         dataset, params, engine, embeds=True, basis=basis, min_recall=min_recall
     )
-    return _finish(location, context)
+    return finish_fit(location, context)
 
 
-def _finish(location: Location, context: FitContext) -> Run:
-    """Run the stages that are missing."""
+def finish_fit(location: Location, context: FitContext) -> Run:
+    """Return the finished run of a fit, a tuning or an embedding; run the stages that are missing.
+
+    Parameters
+    ----------
+    location : Location
+        As for `fit_dataset`.
+    context : FitContext
+
+    Returns
+    -------
+    Run
+        With its model.
+
+    Raises
+    ------
+    DataError, ParameterError, MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, \
+MissingDataError, DamagedDataError
+        As for `fit_dataset`.
+    """
     check_fit(context)
     context.dataset.check_stored()
     if context.validation is not None:

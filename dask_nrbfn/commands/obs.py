@@ -26,7 +26,15 @@ Cells = str | os.PathLike[str] | RemoteLocation
 
 
 def check_one_place(out: object, to: str | None) -> None:
-    """Raise ParameterError unless predictions go either to `out` or to columns of their rows."""
+    """Raise ParameterError unless exactly one of `out` and `to` is given.
+
+    Parameters
+    ----------
+    out : Location or None
+        Where the predictions are written.
+    to : str or None
+        The column of an AnnData store that they are written to.
+    """
     if (out is None) == (to is None):
         given = "neither `out` nor `to` is" if out is None else "`out` and `to` are both"
         raise ParameterError(
@@ -36,15 +44,15 @@ def check_one_place(out: object, to: str | None) -> None:
 
 
 class ObsTarget:
-    """Where in an AnnData store the predictions of a model go.
+    """Columns of an AnnData store that the predictions of a model are written to.
 
     Parameters
     ----------
     cells : path, URL or RemoteLocation
         Of an AnnData store in Zarr, or path of an .h5ad file.
     to : str
-        The column "obs/NAME" of the labels; "obs/NAME_confidence" has the probabilities of these.
-        Of several numbers there is a column "obs/NAME_TARGET" of each.
+        The column "obs/NAME" of the labels; "obs/NAME_confidence" has their probabilities. Several
+        numbers have a column "obs/NAME_TARGET" each.
     model : Model
     overwrite : bool
         Replace columns of these names.
@@ -52,14 +60,14 @@ class ObsTarget:
     Raises
     ------
     ParameterError
-        If the place is no such store, or `to` is no column of obs.
+        If the place is not such a store, or `to` is not a column of obs.
     ExistsError
-        If there is such a column and `overwrite` is false.
+        If the column exists and `overwrite` is false.
     """
 
     def __init__(self, cells: Cells, to: str, model: Model, *, overwrite: bool) -> None:
         name = to.removeprefix(_PLACE)
-        # Zarr keeps names with underscores to itself, hidden ones are of what is being written.
+        # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
         if not to.startswith(_PLACE) or "/" in name or name.startswith((".", "__")) or not name:
             raise ParameterError(
                 f"`to` is {to!r}.", "Name a column of the cells: obs/NAME, such as obs/predicted."
@@ -89,6 +97,14 @@ class ObsTarget:
 
     def write(self, run: Any, dataset: Dataset, engine: Engine) -> None:
         """Predict all cells, and write the columns once all are predicted.
+
+        Parameters
+        ----------
+        run : Location
+            Of a model or a finished run.
+        dataset : Dataset
+            The cells.
+        engine : Engine
 
         Raises
         ------

@@ -29,19 +29,19 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fit is expected to take.
+    """The expected cost of a fit.
 
     Attributes
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        Basis rows planned for: those asked for, or the most that it may find.
+        The given number of basis rows, or the most that the fit may find.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_partitions : int
     method : {"exact", "approximate"}
     memory_bytes : int
-        What a task may use.
+        Memory for a task.
     n_workers, threads : int
     rates : Rates
     """
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) -> Plan:
-    """Return what a fit on `engine` is expected to take; runs nothing on it.
+    """Return the expected cost of a fit on `engine`; runs nothing on it.
 
     Parameters
     ----------
@@ -73,6 +73,10 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
         Only its number of workers, their threads and memory are used.
     rates : Rates
         Of one such worker.
+
+    Returns
+    -------
+    Plan
 
     Raises
     ------
@@ -117,12 +121,16 @@ def plan_on_options(
     dataset : Dataset
     params : FitParams
     options : EngineOptions
-        With a scheduler, its cluster is asked for its workers, and one of them is measured.
+        With a scheduler, the cluster tells its workers, and one of them is measured.
     rates : path, optional
-        JSON of the rates of one worker; default: they are measured, in this process without a
-        scheduler, and taken to grow with the threads beyond this machine's cores.
+        JSON of the rates of one worker. Default: they are measured; without a scheduler in this
+        process, and rates beyond this machine's cores are assumed to grow with the threads.
     n_rows : int, optional
-        Rows to plan for, of the kind that the dataset has; default: those it has.
+        Number of rows to plan for; default: that of the dataset.
+
+    Returns
+    -------
+    Plan
 
     Raises
     ------
@@ -145,20 +153,20 @@ def plan_on_options(
         cores = min(engine.threads, threads_of_workers(1))
         with threadpool_limits(cores):
             measured = measure_rates(dataset, params, InlineEngine())
-        given = scale_rates(measured, engine.threads / cores)
+        given = _scale_rates(measured, engine.threads / cores)
     return plan_fit(planned, params, engine, given)
+
+
+_PLANNED = (
+    *("n_basis", "n_candidates", "n_partitions", "method", "n_workers", "threads"),
+    "memory_bytes",
+)
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {
-        "n_basis": plan.n_basis,
-        "n_candidates": plan.n_candidates,
-        "n_partitions": plan.n_partitions,
-        "method": plan.method,
-        "n_workers": plan.n_workers,
-        "threads": plan.threads,
-        "memory_bytes": plan.memory_bytes,
+        **{name: getattr(plan, name) for name in _PLANNED},
         "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
         "seconds": round(sum(stage.seconds for stage in plan.stages), 2),
         "fits": plan.fits,
@@ -188,7 +196,7 @@ def read_rates(path: Path) -> Rates:
     MissingDataError
         If there is no such file.
     ParameterError
-        If it is no JSON, or rates are missing, unknown or not positive.
+        If it is not JSON, or rates are missing, unknown or not positive.
     """
     try:
         found = json.loads(path.read_text())
@@ -207,8 +215,18 @@ def read_rates(path: Path) -> Rates:
     return Rates(**found)
 
 
-def scale_rates(rates: Rates, factor: float) -> Rates:
-    """Return the rates of a worker with `factor` times the threads; reading is as it was."""
+def _scale_rates(rates: Rates, factor: float) -> Rates:
+    """Return the rates of a worker with `factor` times the threads; storage is as fast as before.
+
+    Parameters
+    ----------
+    rates : Rates
+    factor : float
+
+    Returns
+    -------
+    Rates
+    """
     storage = {"read_bytes", "scratch_bytes"}
     changed = {
         field.name: factor * getattr(rates, field.name)

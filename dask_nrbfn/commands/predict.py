@@ -132,13 +132,13 @@ def predict_dataset(
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return 0
     arrays = [*_ids_of(dataset), *names]
-    written = column_names(arrays, _attributes(opened, dataset), keep, prediction_name)
-    check_distinct_columns(written, keep)
+    written = _table_columns(arrays, _attributes(opened, dataset), keep, prediction_name)
+    _check_distinct_columns(written, keep)
     scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            n_skipped = write_predictions(scratch, unfinished, written, kept, bad_rows)
+            n_skipped = _write_predictions(scratch, unfinished, written, kept, bad_rows)
     finally:
         remove_group(scratch)
     if n_skipped:
@@ -192,6 +192,11 @@ def check_asked(
     keep : sequence of str
         Names of the kept columns.
 
+    Returns
+    -------
+    tuple of str
+        Keys of `RESULTS`.
+
     Raises
     ------
     ParameterError
@@ -219,12 +224,17 @@ def check_asked(
     names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
     if prediction_name == "":
         raise ParameterError("`prediction_name` is empty.", "Pass a name for the column.")
-    check_distinct_columns(column_names(names, _columns_of(model), keep, prediction_name), keep)
+    _check_distinct_columns(_table_columns(names, _columns_of(model), keep, prediction_name), keep)
     return names
 
 
 def check_prediction_place(out: Location, *, overwrite: bool) -> None:
     """Raise an error if predictions cannot be written to `out`.
+
+    Parameters
+    ----------
+    out, overwrite
+        As for `predict_dataset`.
 
     Raises
     ------
@@ -255,7 +265,26 @@ def _suffix(out: Location) -> str:
 
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
-    """Return a dataset with a model's features; raise an error if its blocks do not fit memory."""
+    """Return a dataset with the features of a model, whose blocks fit into the workers' memory.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Dataset
+    engine : Engine
+        Its `expected_bytes` are set.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns than the training rows.
+    MemoryBudgetError
+        If a task would not fit a worker.
+    """
     dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, n_scaled) = scoring_rows(model.n_basis), model.basis.shape
@@ -339,13 +368,35 @@ def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArra
 
 
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
-    """Return the rows of a chunk of predictions, which does not depend on the dataset's chunks."""
+    """Return the rows of a chunk of predictions, which does not depend on the dataset's chunks.
+
+    Parameters
+    ----------
+    n_rows : int
+    n_classes : int
+        Classes K or target numbers q.
+
+    Returns
+    -------
+    int
+    """
     few = max(-(-n_rows // _MIN_CHUNKS), _MIN_CHUNK_ROWS)
     return min(few, default_chunk_rows(n_classes, np.float64), n_rows)
 
 
 def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, int]]:
-    """Return row spans of whole chunks, of similar size, the same number for every worker."""
+    """Return row spans of whole chunks, of similar size, the same number for every worker.
+
+    Parameters
+    ----------
+    n_rows, chunk_rows : int
+    engine : Engine
+
+    Returns
+    -------
+    list of (int, int)
+        First row and end of each span.
+    """
     n_chunks = -(-n_rows // chunk_rows)
     per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
     n_tasks = min(n_chunks, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
@@ -372,7 +423,7 @@ def _write_results(
         start = stop
 
 
-def column_names(
+def _table_columns(
     arrays: Collection[str],
     attributes: Mapping[str, Any],
     keep: Collection[str] = (),
@@ -405,7 +456,7 @@ def column_names(
     return {array: columns for array, columns in names.items() if array in arrays}
 
 
-def check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]) -> None:
+def _check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]) -> None:
     """Raise ParameterError if two of the written and kept columns have the same name."""
     counts = Counter(chain(*written.values(), kept))
     name, count = counts.most_common(1)[0]
@@ -431,7 +482,7 @@ def check_in_csv(kept: "pa.RecordBatchReader") -> None:
             )
 
 
-def write_predictions(
+def _write_predictions(
     source: Location,
     target: Path,
     names: Mapping[str, list[str]],
@@ -446,7 +497,7 @@ def write_predictions(
         Of the group of predictions. Rows in its array ``skipped`` get nulls, except for the id.
     target : Path
     names : mapping
-        Names of the columns of each array, as returned by `column_names`.
+        Names of the columns of each array, as returned by `_table_columns`.
     kept : RecordBatchReader, optional
         Further columns of the same rows, which follow the ids.
     bad_rows : sequence of int

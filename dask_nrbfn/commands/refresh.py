@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.commands.files import opened_rows
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import finish_fit
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
@@ -26,6 +26,7 @@ from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.source import Block, Source, recut
 from dask_nrbfn.stages.columns import check_targets
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import read_schema
@@ -173,12 +174,12 @@ def _begin_or_go_on(
 
 
 def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float) -> None:
-    if old.embeds:
-        embed_dataset(dataset, building, old.params, engine, min_recall=min_recall)
-    elif old.tuning is not None and old.tuning.validation is None:
-        tune_dataset(dataset, building, old.params, old.tuning, engine, min_recall=min_recall)
-    else:
-        fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)
+    # What was judged on a validation dataset is fitted with what was chosen.
+    tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
+    context = FitContext.resolve(
+        dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
+    )
+    finish_fit(building, context)
 
 
 def _rows_held(

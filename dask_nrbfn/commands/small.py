@@ -1,4 +1,4 @@
-"""Small work: commands that take less time than the start of a cluster run in their own process."""
+"""Expected seconds of small work, which runs without a cluster if that takes longer to start."""
 
 import math
 from collections import Counter
@@ -14,7 +14,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 
-# About half of what two cores of 2026 do.
+# About half of the speed of two cores of 2026.
 _RATES = Rates(
     moments_flops=3e10,
     solve_flops=2e10,
@@ -51,7 +51,7 @@ def fit_s(
     Returns
     -------
     float
-        Infinite if the fit cannot start as it is.
+        Infinite if the fit cannot start.
     """
     engine = describe_engine(EngineOptions())
     try:
@@ -84,14 +84,14 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
     ----------
     run : Location
     n_rows : int
-        Rows that are added or taken away.
+        Rows that are added or forgotten.
     n_judged : int
         Rows that the new model is evaluated on.
 
     Returns
     -------
     float
-        Infinite if the run has no model, as a branch.
+        Infinite if the run has no model.
     """
     try:
         model = Model.load(run)

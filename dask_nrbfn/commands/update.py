@@ -110,6 +110,15 @@ class Judge:
     def error_rate(self, model: Location, engine: Engine) -> float:
         """Return the error rate of a model, for numbers its relative error.
 
+        Parameters
+        ----------
+        model : Location
+        engine : Engine
+
+        Returns
+        -------
+        float
+
         Raises
         ------
         WorseModelError
@@ -141,11 +150,11 @@ def update_run(
     location : Location
         Of a run with a model, or of a branch.
     dataset : Dataset
-        With labels, all of them among the run's classes, or the run's targets. Weights of classes
-        are those of the fit. Rows without a label are left out.
+        With labels among the run's classes, or the run's targets. Class weights are those of the
+        fit. Rows without a label are left out.
     engine : Engine
     forget : bool
-        Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
+        Take the rows away. Basis rows among them stay in the model; see `refresh_run`.
     again : bool
         Add rows that the run holds once more, instead of refusing them.
     judge : Judge, optional
@@ -162,23 +171,23 @@ def update_run(
     AlreadyAddedError
         If the run holds the rows, in whatever order and chunks.
     DataError
-        If the dataset has other columns or unknown labels, or if rows are taken away that cannot
-        have been added.
+        If the dataset has other columns or unknown labels, or if the forgotten rows cannot have
+        been added.
     MemoryBudgetError
         If a task would not fit a worker; before the task.
     WorseModelError
-        If the judge does not take the model; the run is as it was.
+        If the judge refuses the model; the run is unchanged.
     IllConditionedError
-        If the ridge system became singular; the run is as it was.
+        If the ridge system became singular; the run is unchanged.
     RunBusyError
         If another job works on the run.
     ParameterError
-        If its loss is not the squared one.
+        If the loss of the run is not the squared loss.
 
     Notes
     -----
-    Interrupted and started again on the same rows it finds its finished parts. Basis, width, shares
-    of clusters that the penalty asks for and the neighbours of locality stay those of the fit.
+    An interrupted update of the same rows resumes from its finished parts. Basis, width, shares of
+    clusters of a penalty and the neighbours of locality stay those of the fit.
     """
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     while isinstance(dataset.location, SideBySide):
@@ -220,8 +229,7 @@ def merge_runs(
     Parameters
     ----------
     location, other : Location
-        Such as a run and a branch of it that rows were added to elsewhere. The other stays as it
-        is.
+        Such as a run and a branch of it. The other run is not changed.
     engine, judge
         As for `update_run`.
     of_fit : bool
@@ -266,14 +274,19 @@ def merge_runs(
 
 
 def branch_run(location: Location, target: Location) -> Run:
-    """Begin a run with the basis and width of another and no rows, for rows that are elsewhere.
+    """Begin a run with the basis and width of another and no rows, for rows in another place.
 
     Parameters
     ----------
     location : Location
         Of a run with a model.
     target : Location
-        Of the new run, which `update_run` adds rows to and `merge_runs` brings back.
+        Of the new run; `update_run` adds rows to it and `merge_runs` adds them to the old run.
+
+    Returns
+    -------
+    Run
+        Without rows.
 
     Raises
     ------
@@ -328,7 +341,26 @@ class _Draft:
         engine: Engine,
         judge: Judge | None,
     ) -> dict[str, Any]:
-        """Make it the run's latest version if the judge agrees; return its record."""
+        """Make the draft the run's latest version if the judge accepts it; return its record.
+
+        Parameters
+        ----------
+        members : list of dict
+            Records of the datasets that are added or forgotten.
+        figures : mapping
+            As returned by `solve_version`.
+        engine : Engine
+        judge : Judge or None
+
+        Returns
+        -------
+        dict
+
+        Raises
+        ------
+        WorseModelError
+            If the judge refuses the model.
+        """
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
         if judge is not None:

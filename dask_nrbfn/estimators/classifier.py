@@ -1,4 +1,4 @@
-"""The classifier, and what all networks share whose targets are labels."""
+"""The classifier, and the base of all networks whose targets are labels."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass

@@ -13,7 +13,7 @@ from dask_nrbfn.estimators.inputs import (
     Pixels,
     are_pixels,
     checked_rows,
-    chunked_rows,
+    chunked_dataset,
     dataset_in_memory,
     is_chunked,
 )
@@ -131,7 +131,10 @@ feature_names_
             X = Pixels(X, None, feature_dim)
         if is_chunked(X):
             with workplace(self.store, X) as place:
-                self._train(chunked_rows(X, place, "dataset", self.missing), place)
+                dataset = chunked_dataset(
+                    X, None, None, place, "dataset", numbers=None, missing=self.missing
+                )
+                self._train(dataset, place)
             return self
         schema = schema_of(X, self.missing)
         source = ArraySource(checked_rows(self, X, schema, reset=True))

@@ -1,4 +1,4 @@
-"""What all estimators with a basis share: parameters, the run of a fit, updates, predictions."""
+"""The common base of estimators with a basis: parameters, fits, updates and predictions."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_model
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import finish_fit
 from dask_nrbfn.commands.onnx_model import write_onnx
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.commands.version import read_model
@@ -50,6 +50,7 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset
@@ -79,6 +80,10 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     store : Location or None
     X
         The rows. For a dataset in memory the place is a store in memory.
+
+    Yields
+    ------
+    Location
     """
     if isinstance(X, Dataset) and in_memory(X.location):
         yield MemoryStore()
@@ -101,9 +106,13 @@ def finished_run(
         The run is written under it.
     settings : Settings
     embeds : bool
-        Whether to run `embed_dataset`, otherwise `fit_dataset` or `tune_dataset`.
+        Whether it is an embedding.
     **options
-        Of that function.
+        Further options of `fit_dataset`.
+
+    Returns
+    -------
+    Run
     """
     params, tuning = settings
     location = place
@@ -113,11 +122,8 @@ def finished_run(
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
     with _active_engine(dataset) as engine:
-        if embeds:
-            return embed_dataset(dataset, location, params, engine, **options)
-        if tuning is None:
-            return fit_dataset(dataset, location, params, engine, **options)
-        return tune_dataset(dataset, location, params, tuning, engine, **options)
+        context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds, **options)
+        return finish_fit(location, context)
 
 
 @contextmanager
@@ -153,7 +159,17 @@ class _KeptRun(NamedTuple):
 
     @classmethod
     def of_fit(cls, run: Run, store: Location | None) -> Self | None:
-        """Return the run of a fit if it is in memory or in a store."""
+        """Return the run of a fit if it is in memory or in a store.
+
+        Parameters
+        ----------
+        run : Run
+        store : Location or None
+
+        Returns
+        -------
+        _KeptRun or None
+        """
         if isinstance(run.location, MemoryStore):
             if is_refined(run.chosen_params):
                 return None
@@ -163,7 +179,18 @@ class _KeptRun(NamedTuple):
         return None if store is None else cls(run.location, 0, shared=True)
 
     def update(self, dataset: Dataset, *, forget: bool) -> Self:
-        """Add or take away rows, and return the run with its new version."""
+        """Add or take away rows, and return the run with its new version.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        forget : bool
+            Take the rows away.
+
+        Returns
+        -------
+        _KeptRun
+        """
         in_memory = isinstance(self.location, MemoryStore)
         with _active_engine(dataset) as engine:
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)

@@ -1,4 +1,4 @@
-"""The regressor, and what all networks share whose targets are numbers."""
+"""The regressor, and the base of all networks whose targets are numbers."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self

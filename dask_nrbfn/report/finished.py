@@ -23,7 +23,7 @@ from dask_nrbfn.storage.versions import versions_of
 # Bins of the confidence, so that thresholds have steps of 0.001.
 _BINS = 1000
 
-# Rows that are listed as the least, and as the most confident.
+# Number of listed least confident rows, and of most confident rows.
 _NAMED = 10
 
 
@@ -38,9 +38,9 @@ class FinishedRun:
     stages : dict
         Records of the stages by name, in the order in which they were done.
     params : FitParams
-        Those that the tuning chose replace the ones asked for.
+        With the values that tuning chose.
     labels : list of str
-        Of the classes, in the order of the scores; empty for a regression.
+        Names of the classes, in the order of the scores; empty for a regression.
     """
 
     run: Run
@@ -95,7 +95,7 @@ class FinishedRun:
 
     @property
     def searched(self) -> str:
-        """The word for a row that has a confidence: "row" or "candidate"."""
+        """The word for a row with a confidence: "row" or "candidate"."""
         return "row" if self.n_searched == self.n_labelled else "candidate"
 
     @property
@@ -174,6 +174,10 @@ class NamedRows:
             The confidence of the further rows.
         sign : float
             -1.0 finds the most confident rows.
+
+        Returns
+        -------
+        NamedRows
         """
         own = np.argsort(sign * values, kind="stable")[:_NAMED]
         rows = np.concatenate([self.rows, start + own])
@@ -193,9 +197,9 @@ class Confidences:
     n_certain : int
         Rows whose confidence is exactly 1: all neighbours share their label.
     least, most : NamedRows
-        The ten least and the ten most confident rows; of equal ones the first.
+        The ten least and the ten most confident rows; of equal rows the first.
     rows : str
-        The word for such rows: "rows" or "candidates".
+        The word for these rows: "rows" or "candidates".
     """
 
     counts: NDArray[np.int64]
@@ -230,6 +234,6 @@ class Confidences:
     def n_below(self) -> NDArray[np.int64]:
         """Rows below each of `thresholds`, int64 (1000,)."""
         below = np.cumsum(self.counts)
-        # The last bin has its upper edge too.
+        # The last bin includes its upper edge.
         below[-1] -= self.n_certain
         return below

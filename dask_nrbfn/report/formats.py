@@ -66,6 +66,16 @@ def class_names(classes: Iterable[Any]) -> list[str]:
 def percent(share: float | None, digits: int = 2) -> str:
     """Return a share as text.
 
+    Parameters
+    ----------
+    share : float or None
+    digits : int
+        After the decimal point.
+
+    Returns
+    -------
+    str
+
     >>> percent(0.0156), percent(None)
     ('1.56 %', '-')
     """
@@ -73,7 +83,16 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many significant digits.
+    """Return a number with some significant digits.
+
+    Parameters
+    ----------
+    value : float or None
+    digits : int
+
+    Returns
+    -------
+    str
 
     >>> number(1.0841814), number(1374463.2), number(1e-8), number(None)
     ('1.084', '1.374e+06', '1e-08', '-')
@@ -82,7 +101,16 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many digits after the point.
+    """Return a number with some digits after the decimal point.
+
+    Parameters
+    ----------
+    value : float or None
+    digits : int
+
+    Returns
+    -------
+    str
 
     >>> decimals(0.05709923), decimals(None)
     ('0.0571', '-')
@@ -91,19 +119,19 @@ def decimals(value: float | None, digits: int = 4) -> str:
 
 
 def count(value: float) -> str:
-    """Return a count, or a sum of weights, with its thousands apart.
+    """Return a count, or a sum of weights, with separated thousands.
 
     >>> count(1797), count(1797.0000000001), count(1797.25), count(0.0125)
     ('1,797', '1,797', '1,797.2', '0.0125')
     """
-    # Sums of weights that make a whole number are off by their rounding.
+    # A sum of weights may differ from a whole number by rounding.
     if math.isclose(value, round(value), rel_tol=1e-9):
         return f"{round(value):,}"
     return f"{value:.3g}" if value < 100 else f"{value:,.1f}"
 
 
 def seconds(value: float) -> str:
-    """Return seconds, in larger units where they are many.
+    """Return seconds as text, also in minutes and hours.
 
     >>> seconds(1.632), seconds(750), seconds(7300)
     ('1.6 s', '12 min 30 s', '2 h 1 min')
@@ -119,6 +147,16 @@ def seconds(value: float) -> str:
 def plural(value: int, name: str) -> str:
     """Return a count of things.
 
+    Parameters
+    ----------
+    value : int
+    name : str
+        In the singular.
+
+    Returns
+    -------
+    str
+
     >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
     ('1 partition', '1,200 rows', '9 passes')
     """
@@ -128,6 +166,16 @@ def plural(value: int, name: str) -> str:
 
 def listed(items: Sequence[str], most: int = 5) -> str:
     """Return the first items with commas between them, and the number of further items.
+
+    Parameters
+    ----------
+    items : sequence of str
+    most : int
+        Most items that are listed.
+
+    Returns
+    -------
+    str
 
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
