@@ -32,7 +32,7 @@ def _decisions(model: Model, scores: Floats) -> Floats:
 
 RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
-    # Signed, like the codes of categories in other tools.
+    # Signed integers, like category codes in pandas and AnnData.
     "codes": lambda model, scores: scores.argmax(axis=1).astype(
         np.min_scalar_type(-len(model.classes))
     ),

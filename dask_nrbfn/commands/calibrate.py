@@ -46,7 +46,7 @@ _ROWS = 4096
 _SEARCHED_ROWS = 8192
 _LEAST_ROWS = 256
 _MAX_ELEMENTS = 2**23
-# Differences of the values of all pairs of these rows: a fraction of a second.
+# Most compared values: the differences of all pairs of rows take a fraction of a second.
 _MAX_COMPARED = 2**32
 _MAX_BASIS = 1500
 _SELECTED_ROWS = 2**17
@@ -93,7 +93,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     dataset = Dataset.open(location)
     chunk, read_bytes = _read(dataset)
     row_values = max(1, round(dataset.row_values))
-    # A value in CSR takes as long as several of an array.
+    # A value in CSR takes as long as several values of an array.
     n_columns = min(8 * row_values, dataset.n_features)
     compared = math.isqrt(_MAX_COMPARED // n_columns)
     n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dask_nrbfn.sources.survey import TableOptions
 
-# Surveys that one task holds at once.
+# Number of surveys that one task merges.
 _MERGED = 8
 
 
@@ -146,12 +146,12 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
     """Return the rows of a dask collection as a schema encodes them, without counting them."""
     from dask_nrbfn.sources.stored import column_labels, stored_rows
 
-    # Rows are counted from the first of each.
+    # Row numbers in error messages start at the first row of each block.
     n_columns, part = len(schema.columns), f"a block of {name}"
     if hasattr(X, "columns"):
         own = X[column_labels(X._meta, schema, name)]
         return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
-    # Refused before anything is computed.
+    # Raises errors before anything is computed.
     stored_rows(_no_rows(X), schema, name)
     chunks = (X.chunks[0], (n_columns,))
     whole = X.rechunk({1: -1})
@@ -296,9 +296,9 @@ def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Arra
     if hasattr(y.dtype, "categories"):
         _check_known(y, "y")
     typed = isinstance(y.dtype, np.dtype)
-    # Dask warns that it makes arrays of objects of pandas' own types.
+    # Dask warns when it turns extension types of pandas into object arrays.
     labels = _dask_column(y if typed else y.astype(object), n_rows, "y", "label")
-    # A column of text is Python objects in pandas; each block is checked when it is computed.
+    # pandas stores text as Python objects; each block is checked when it is computed.
     given = plain_dtype(y.dtype)
     dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
     return da.map_blocks(

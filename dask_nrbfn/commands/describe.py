@@ -19,7 +19,7 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = (
+_CHOSEN = (
     *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
     *Ridge._fields,
     "loss",
@@ -47,7 +47,7 @@ def describe(location: Location) -> dict[str, Any]:
 
 _MOST_HEAVIEST = 10
 
-# Figures of held-out rows, and of the training rows, by whether targets are classes.
+# Figures of held-out rows and of training rows; True: the targets are classes.
 _JUDGED = {
     True: ("error_rate", "log_loss", "temperature"),
     False: ("relative_error", "r2", "rmse", "mae"),
@@ -149,7 +149,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     search, figures = stages.get("search", {}), judged_record(stages)
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
     judged = [(Ridge.of(entry), entry) for entry in stages["validation"]["path"]]
-    chosen = {name: getattr(run.chosen_params, name) for name in TUNED}
+    chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
     return {
         "chosen": chosen | {name: figures[name] for name in _JUDGED[not run.of_numbers]},
         "tried": search.get("tried", []),

@@ -1,20 +1,20 @@
 """Rows that a model is used on: a dataset, or a file that is read as the training rows were."""
 
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import Names, ingest_source, table_options
+from dask_nrbfn.commands.predict import scratch_beside
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.formats import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
+from dask_nrbfn.storage.group import Location, kind_of
 from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -121,15 +121,12 @@ def opened_rows(
     schema = source.schema
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
-    scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
-    try:
+    with scratch_beside(beside) as scratch:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
         dataset = Dataset.open(WrittenFrom(scratch, str(normalize(place))))
         unused = tuple(name for name in ignored if name not in keep)
         unseen = {name: each.n_values for name, each in getattr(source, "unseen", {}).items()}
         yield OpenedRows(dataset, kept, unused, getattr(source, "bad_rows", ()), unseen)
-    finally:
-        remove_group(scratch)
 
 
 def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
@@ -169,7 +166,7 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
     for name, value in options.items():
         if value not in (None, False, ()):
             raise ParameterError(
-                f"`{name}` is given, and {place} is {what}.", "Say so of a file only."
+                f"`{name}` is given, and {place} is {what}.", "Give it for a file only."
             )
 
 

@@ -345,8 +345,12 @@ def ingest_arrays(
 
     check_one_kind("y", y, target)
     schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+    if schema is not None:
+        rows: Rows = stored_rows(X, schema)
+    else:
+        rows = canonical(X) if is_scipy(X) else np.asarray(plain_rows(X))
     source = ArraySource(
-        _rows(X) if schema is None else stored_rows(X, schema),
+        rows,
         None if y is None else typed_labels(y, unlabelled=unlabelled),
         None if weights is None else np.asarray(weights),
         None if target is None else np.asarray(plain_rows(as_columns(target), "target")),
@@ -364,11 +368,6 @@ def ingest_arrays(
         chunk_rows=chunk_rows,
         overwrite=overwrite,
     )
-
-
-def _rows(X: Any) -> Rows:
-    """Return rows that need no schema as an array, or of scipy.sparse in CSR."""
-    return canonical(X) if is_scipy(X) else np.asarray(plain_rows(X))
 
 
 def ingest_source(
@@ -414,7 +413,6 @@ def ingest_source(
     )
     if source.unlabelled is not None:
         source.unlabelled = mark
-    n_numbers = len(source.target_names or ())
     schema = source.schema
     stored_at = None if copy else source.stored_at
     # Rows of dask collections stay as they are: their form is known before any is computed.
@@ -426,10 +424,7 @@ def ingest_source(
     x_dtype = source.x_dtype if n_values is None else sparse_dtype(source.x_dtype, "X")
     expanded = expanded_values(schema, sparse)
     row_values = expanded if n_values is None else n_values / source.n_rows
-    rows = _check_chunk_rows(
-        chunk_rows, source.n_features, x_dtype, n_numbers, schema, row_values=row_values
-    )
-    rows = min(rows, source.n_rows)
+    rows = _rows_of_chunk(source, chunk_rows, x_dtype, row_values)
     if stored_at is not None and chunk_rows is None and rows < source.n_rows:
         # The chunks of the store are decoded as a whole.
         own_rows = stored_at.chunk_rows
@@ -443,7 +438,7 @@ def ingest_source(
             y_dtype=source.y_dtype,
             chunk_rows=rows,
             n_values=n_values,
-            n_numbers=n_numbers,
+            n_numbers=len(source.target_names or ()),
             weighted=source.has_weights,
             id_dtype=source.id_dtype,
             stored_at=stored_at,
@@ -486,7 +481,7 @@ def _write_blocks(
         written += block.X.shape[0]
     if written != n_rows:
         raise DataError(
-            f"the source has {written} rows, not the {n_rows} it announced.",
+            f"the source has {written} rows, not the expected {n_rows}.",
             "Do not change it while it is read.",
         )
 
@@ -565,20 +560,19 @@ def ingest_dask(
     )
 
 
-def _check_chunk_rows(
-    chunk_rows: int | None,
-    n_features: int,
-    dtype: np.dtype[Any],
-    n_numbers: int,
-    schema: Schema | None,
-    *,
-    row_values: float | None = None,
+def _rows_of_chunk(
+    source: Source, chunk_rows: int | None, dtype: np.dtype[Any], row_values: float | None
 ) -> int:
+    """Return `chunk_rows`, by default so many that a chunk has 16 MiB, at most all rows."""
+    n_features, schema = source.n_features, source.schema
     if chunk_rows is None:
         if schema is not None and not schema.is_plain:
-            # A chunk of features is what tasks hold.
+            # Tasks hold the features of a chunk.
             n_features, dtype = schema.n_features, FLOAT64
-        return default_chunk_rows(n_features, dtype, row_values=row_values, n_numbers=n_numbers)
-    if chunk_rows < 1:
+        n_numbers = len(source.target_names or ())
+        chunk_rows = default_chunk_rows(
+            n_features, dtype, row_values=row_values, n_numbers=n_numbers
+        )
+    elif chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
-    return chunk_rows
+    return min(chunk_rows, source.n_rows)

@@ -24,6 +24,7 @@ from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, scoring_rows
 from dask_nrbfn.sources.cubes import Box, Cube, Grid, matching
@@ -52,14 +53,14 @@ _KIND = "map"
 # Largest chunk of a result with a layer for each class.
 _CHUNK_BYTES = 16 * 2**20
 
-# Attributes of a variable that describe its values, so that they are wrong for its map.
+# Attributes of a variable that describe its values, which are wrong for a map.
 _OF_NUMBERS = {
     *("units", "long_name", "standard_name", "scale_factor", "add_offset", "_Unsigned", "dtype"),
     *("_FillValue", "missing_value", "valid_min", "valid_max", "valid_range", "actual_range"),
     *("flag_values", "flag_meanings", "flag_masks", "cell_methods", "ancillary_variables"),
 }
 
-# Size of a task: large enough that reading the model takes a small part of its time.
+# Tasks are so large that reading the model takes a small part of their time.
 _TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
 
 # The results that a map stores as they are, by the name of its variable.
@@ -190,7 +191,7 @@ class MapLayout(NamedTuple):
         new = [name for name in names if name not in group]
         if not new:
             return
-        # As variables: a DataArray would add its own coordinates, perhaps with a result's name.
+        # A DataArray would add its own coordinates, perhaps with the name of a result.
         coords = {name: each.variable for name, each in cube.coords.items() if name not in names}
         # Coordinates without a dimension of the same name must be named by the arrays.
         named = " ".join(str(name) for name in coords if name not in self.grid.sizes)
@@ -611,39 +612,41 @@ def _map_boxes(
 ) -> tuple[int, int]:
     """Map some boxes; return how many pixels have no result and how many boxes were finished."""
     with open_scene(work.scene.place) as opened:
-        return _map_opened(work, work.scene.cube(opened), group, indices)
+        cube, model = work.scene.cube(opened), work.model.open()
+        layout = MapLayout.of(cube, model)
+        found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
+        boxes = [layout.grid.box(index) for index in indices if found[index] is None]
+        n_missing = sum(filter(None, found.values()))
+        scorer = Scorer(model)
+
+        def read(box: Box) -> NDArray[Any]:
+            rows = cube.rows(box)
+            return rows[:, work.order] if work.order else rows
+
+        pool = ThreadPoolExecutor(1, thread_name_prefix="read-boxes")
+        reads = (pool.submit(read, box) for box in boxes)
+        for box, rows in zip(boxes, one_ahead(pool, reads, next(reads, None)), strict=True):
+            scores = scorer.pixels(rows)
+            missing = np.isnan(scores[:, 0])
+            for name in reversed(work.names):
+                values = _values(name, layout.coding, scorer, scores, missing)
+                layout.write(group, name, box, values)
+            n_missing += int(np.count_nonzero(missing))
+    return n_missing, len(indices) - len(boxes)
 
 
-def _map_opened(
-    work: MapWork, cube: Cube, group: zarr.Group, indices: Sequence[tuple[int, ...]]
-) -> tuple[int, int]:
-    model = work.model.open()
-    layout = MapLayout.of(cube, model)
-    found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
-    boxes = [layout.grid.box(index) for index in indices if found[index] is None]
-    n_found, n_missing = len(indices) - len(boxes), sum(filter(None, found.values()))
-    scorer = Scorer(model)
-
-    def read(box: Box) -> NDArray[Any]:
-        rows = cube.rows(box)
-        return rows[:, work.order] if work.order else rows
-
-    pool = ThreadPoolExecutor(1, thread_name_prefix="read-boxes")
-    reads = (pool.submit(read, box) for box in boxes)
-    for box, rows in zip(boxes, one_ahead(pool, reads, next(reads, None)), strict=True):
-        scores = scorer.pixels(rows)
-        missing = np.isnan(scores[:, 0])
-        for name in reversed(work.names):
-            if name == "label":
-                assert layout.coding is not None
-                values = layout.coding.codes[scores.argmax(axis=1)]
-                values[missing] = layout.coding.missing
-            else:
-                # Rounding to float32 must not make another class the largest.
-                values = scorer.result(_RESULTS[name], scores).astype(np.float32)
-                if layout.coding is not None:
-                    keep_largest(values, scores)
-                values[missing] = np.nan
-            layout.write(group, name, box, values)
-        n_missing += int(np.count_nonzero(missing))
-    return n_missing, n_found
+def _values(
+    name: str, coding: _Coding | None, scorer: Scorer, scores: Floats, missing: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """Return the values of a result as a map stores them."""
+    if name == "label":
+        assert coding is not None
+        codes = coding.codes[scores.argmax(axis=1)]
+        codes[missing] = coding.missing
+        return codes
+    values = scorer.result(_RESULTS[name], scores).astype(np.float32)
+    if coding is not None:
+        # Rounding to float32 must not make another class the largest.
+        keep_largest(values, scores)
+    values[missing] = np.nan
+    return values

@@ -1,20 +1,19 @@
 """Predict cells: labels and their probabilities as columns beside the cells."""
 
 import os
-import uuid
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.commands.predict import write_results
+from dask_nrbfn.commands.predict import scratch_beside, write_results
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.sources.anndata import is_anndata
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import hidden_sibling, open_group, remove_group
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
@@ -111,25 +110,22 @@ class ObsTarget:
         RunBusyError
             If another job writes to the same cells.
         """
-        scratch = hidden_sibling(self.cells, f"{uuid.uuid4().hex[:8]}.unfinished")
         of_classes = self.model.target_names is None
         names = ("codes", "confidence") if of_classes else ("values",)
-        with ExitStack() as locked:
+        with ExitStack() as stack:
             try:
-                check_still_locked = locked.enter_context(locked_run(self.cells))
+                check_still_locked = stack.enter_context(locked_run(self.cells))
             except RunBusyError as error:
                 remedy = "Wait until it is done, and predict again."
                 raise RunBusyError(error.args[0], remedy) from error
-            try:
-                # Another job may have written a column since.
-                self._obs.check_free(self.columns, overwrite=self.overwrite)
-                write_results(run, dataset, scratch, engine, names)
-                group = open_group(scratch, kind="predictions")
-                columns = self._filled([get_array(group, name) for name in names])
-                check_still_locked()
-                self._obs.add(columns, overwrite=self.overwrite, scratch=scratch)
-            finally:
-                remove_group(scratch)
+            scratch = stack.enter_context(scratch_beside(self.cells))
+            # Another job may have written a column since.
+            self._obs.check_free(self.columns, overwrite=self.overwrite)
+            write_results(run, dataset, scratch, engine, names)
+            group = open_group(scratch, kind="predictions")
+            columns = self._filled([get_array(group, name) for name in names])
+            check_still_locked()
+            self._obs.add(columns, overwrite=self.overwrite, scratch=scratch)
 
     def _filled(self, results: list[Any]) -> dict[str, NewColumn]:
         if self.model.target_names is None:

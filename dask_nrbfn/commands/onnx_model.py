@@ -36,7 +36,7 @@ DTYPES = ("float64", "float32")
 
 _OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
 
-# Protocol buffers hold no more.
+# The limit of protocol buffers.
 _LARGEST_BYTES = 2**31 - 2**20
 
 # Entries of the description of a model or run that the model card has.
@@ -185,7 +185,7 @@ def _new_graph(dtype: np.dtype) -> "Graph":
     except ImportError as error:
         raise ParameterError(
             f"an ONNX file needs a package that is not installed ({error}).",
-            "Install it: dask-nrbfn[onnx] brings it.",
+            "Install dask-nrbfn[onnx].",
         ) from error
     return Graph(dtype)
 

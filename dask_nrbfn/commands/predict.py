@@ -4,6 +4,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,16 +135,23 @@ def predict_dataset(
     arrays = [*_ids_of(dataset), *names]
     written = _table_columns(arrays, _attributes(opened, dataset), keep, prediction_name)
     _check_distinct_columns(written, keep)
-    scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
-    try:
+    with scratch_beside(out) as scratch:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
             n_skipped = _write_predictions(scratch, unfinished, written, kept, bad_rows)
-    finally:
-        remove_group(scratch)
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
     return n_skipped
+
+
+@contextmanager
+def scratch_beside(place: Location) -> Iterator[Location]:
+    """Yield a hidden location beside a path or URL; what is written there is removed at the end."""
+    scratch = hidden_sibling(place, f"{uuid.uuid4().hex[:8]}.unfinished")
+    try:
+        yield scratch
+    finally:
+        remove_group(scratch)
 
 
 def write_results(

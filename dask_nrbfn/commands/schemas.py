@@ -97,7 +97,7 @@ def _of_file(path: Path) -> Schema:
                 raise DataError(
                     f"column {column.name!r} of {path} has the category {category!r}, but cells of "
                     f"it are read as {text!r}.",
-                    "Write it as it is read, or leave it out where that is None.",
+                    "Write the text as it is read, or leave it out if that is None.",
                 )
     return schema
 
@@ -114,7 +114,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise DataError(
-            f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Mend the file."
+            f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Correct the file."
         ) from error
 
 

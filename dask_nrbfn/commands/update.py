@@ -1,8 +1,8 @@
-"""Update: rows are added to a finished run or taken away, with its basis and width.
+"""Update: rows are added to a finished run or taken away; its basis and width stay.
 
 The moments of the rows are added to those of the latest version, or subtracted, and the weights are
-solved again. No row of the run is read again. Basis, width, the shares of clusters of a penalty and
-the neighbours of locality stay those of the fit.
+solved again. No row of the run is read again. Shares of clusters of a penalty and the neighbours of
+locality also stay those of the fit.
 """
 
 import logging
@@ -191,7 +191,7 @@ def update_run(
     """
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     while isinstance(dataset.location, SideBySide):
-        # Rows beside others have no labels.
+        # The other rows have no labels.
         dataset = Dataset.open(dataset.location.labelled)
     with _locked_version(location, action, judge) as draft:
         model = read_full_model(draft.run, draft.base)
@@ -382,7 +382,7 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record, needs=_kept_stages(self.run))
-        # Readers may still use the previous version. A killed job may have left one more.
+        # Readers may still use the previous version. A killed job may have left another one.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
         logger.info(
@@ -404,7 +404,7 @@ class _Draft:
 def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
     if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
         raise ParameterError(
-            f"{location} is a store object, whose models cannot be judged before they are taken.",
+            f"{location} is a store object, whose models cannot be judged before they replace the old one.",
             "Give a run at a path or URL, or no judge.",
         )
     _check_updatable(Run.open(location))
@@ -428,7 +428,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
-        # The moments of the new rows are in a version now.
+        # The new version has the moments of the new rows.
         run.drop_groups(_PARTS)
 
 
@@ -445,12 +445,12 @@ def _check_readable(run: Run, base: str | None) -> None:
 def _check_updatable(run: Run) -> None:
     if run.embeds:
         raise ParameterError(
-            f"{run.location} is an embedding, which has no sums that rows join or leave.",
-            "Embed all rows anew.",
+            f"{run.location} is an embedding, which cannot be updated.",
+            "Embed all rows again.",
         )
-    remedy = f"Refresh {run.location} with all rows that it is to hold."
+    remedy = f"Refresh {run.location} with all rows, old and new."
     if run.chosen_params.basis_is_given:
-        remedy = "Fit a new run with all rows that it is to hold."
+        remedy = "Fit a new run with all rows, old and new."
     check_updatable(run.chosen_params.loss, remedy)
 
 
@@ -459,7 +459,7 @@ def _stage_of(version: int, action: str, dataset: Dataset) -> str:
 
 
 def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
-    """Return the latest version if a job made it from these rows and was killed right after."""
+    """Return the record of the latest version if a job that added these rows was then killed."""
     records = versions_of(run.attributes)
     if not records or records[-1]["action"] != action:
         return None
@@ -474,7 +474,7 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
-    """Return the code in the model of each class of a dataset; check that its rows may be used."""
+    """Return the code in the model of each class of a dataset, whose rows may be used."""
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
@@ -495,7 +495,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     if draft.action == FORGET and not known and content_beside(dataset) in members:
         raise DataError(
             f"the run {draft.run.location} holds the rows of {dataset.location} without labels.",
-            "Fit a new run without them: there is nothing of their labels to forget.",
+            "Fit a new run without them: their labels were never added.",
         )
     return codes
 
@@ -516,7 +516,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held = solving + of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        # Distances to the basis too, of a block and with factors of their own.
+        # A block also has distances to the basis, with their own factors.
         width = row_width(dataset)
         passing = moments_bytes(
             r,
@@ -560,7 +560,7 @@ def _solve(
 
 
 def _grown(run: Run, n_rows: int, action: str) -> list[str]:
-    """Return a reason for a refresh if most rows were added after the basis was chosen."""
+    """Return a reason for a refresh if most rows were added after the choice of the basis."""
     attributes = run.attributes
     fitted = attributes["basis_n_rows"]
     later = n_rows_held(attributes) + n_rows - fitted

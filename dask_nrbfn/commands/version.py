@@ -48,10 +48,10 @@ from dask_nrbfn.storage.versions import (
 )
 from dask_nrbfn.weighting import Reading, RowWeights
 
-# The share of subtracted sums that rounding may leave.
+# Largest rounding error of a difference, relative to the subtracted sums.
 _LEFT_OVER = 1e-9
 
-# With a smaller share left, the sums of the rest are not known to three digits.
+# With a smaller share left, the sums of the rest have fewer than three correct digits.
 _LEAST_LEFT = 1e-12
 
 Combine = Callable[..., dict[str, Any]]

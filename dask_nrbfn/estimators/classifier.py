@@ -221,7 +221,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
-        # Booleans and whole floats, stored as int64, become what they were.
+        # Booleans and whole floats are stored as int64; restore their type.
         dtype = plain_dtype((y if is_chunked(y) else np.asarray(y)).dtype)
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 

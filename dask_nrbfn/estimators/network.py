@@ -451,9 +451,9 @@ class Network(PredictOutput, ModelEstimator, ABC):
         self._update(X, y, sample_weight, forget=True)
         return self
 
-    @abstractmethod
     def _settings(self) -> Settings:
         """Return the parameters of one fit; a random state gives other ones at the next call."""
+        return Settings(self._params())
 
     @abstractmethod
     def _training_rows(
@@ -583,6 +583,3 @@ class PlainNetwork(Network):
     def load(cls, location: Location) -> Self:
         """Return the network of a saved model or a finished run; executes no code from it."""
         return cls._of_model(Model.load(location))
-
-    def _settings(self) -> Settings:
-        return Settings(self._params())

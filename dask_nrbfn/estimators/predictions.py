@@ -253,7 +253,7 @@ def _with_gaps(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class PredictOutput:
     """Predictions of rows in memory as arrays, or as series and frames of another library."""
 
-    # scikit-learn's clone copies the attribute with this name.
+    # `sklearn.base.clone` copies this attribute by its name.
     _sklearn_output_config: dict[str, str]
 
     def set_output(self, *, predict: str | None = None) -> Self:
@@ -377,7 +377,7 @@ def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
         raise DataError(
             f"{name} has {len(blocks)} blocks, X has {predicted.numblocks[0]}, and the length of "
             "some blocks is unknown.",
-            "Divide both alike, or pass dask arrays after compute_chunk_sizes().",
+            "Use the same blocks for both, or pass dask arrays after compute_chunk_sizes().",
         )
     return blocks
 
@@ -394,5 +394,5 @@ def _check_length(name: str, n_rows: int, expected: int, where: str) -> None:
     if n_rows != expected:
         raise DataError(
             f"{name} has {n_rows} rows{where}, X has {expected}.",
-            f"Pass {name} for every row of X, divided alike.",
+            f"Pass {name} for every row of X, in the same blocks.",
         )

@@ -194,13 +194,13 @@ def coordinates_chart(drawn: DrawnCoordinates) -> str:
     looks = [(colour, shape) for shape in _SHAPES for colour in _SERIES]
     names = drawn.labels if len(drawn.labels) <= len(looks) else []
     x, y = drawn.coordinates.T
-    # A code below 0, or NaN, stands for no label.
+    # A code below 0, or NaN, is a missing label.
     unknown = np.zeros(len(x), dtype=np.bool_)
     if drawn.targets is not None:
         unknown = drawn.targets < 0 if drawn.labels else np.isnan(drawn.targets)
 
     def draw(figure: Figure) -> None:
-        # The legend is under the axes, a line of it for every four.
+        # The legend is under the axes, with four names a line.
         figure.set_size_inches(_INCHES[0], 1.4 * _INCHES[1] + 0.06 * len(names))
         axes = figure.add_subplot(xlabel="first coordinate", ylabel="second coordinate")
         look: dict[str, Any] = {"s": 9, "alpha": 0.7, "linewidths": 0}
@@ -326,7 +326,7 @@ def width_chart(
     lines = _lines_by_width(tried, criterion)
 
     def draw(figure: Figure) -> None:
-        # The legend is under the axes, a line of it for every two.
+        # The legend is under the axes, with two names a line.
         figure.set_size_inches(_INCHES[0], _INCHES[1] + 0.22 * len(lines))
         axes = figure.add_subplot(xlabel="width factor", ylabel=criterion.label)
         shapes = ((colour, dash) for dash in _DASHES for colour in _SERIES)

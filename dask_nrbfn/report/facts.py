@@ -14,10 +14,10 @@ from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.storage.versions import n_rows_held
 
-# Stages that are listed with their time.
+# Number of the slowest stages that are listed.
 _SLOWEST = 3
 
-# Combinations that are shown, the best first.
+# Number of the best combinations that are shown.
 _MOST_TRIED = 10
 
 
@@ -42,7 +42,7 @@ def _data_facts(results: Results) -> list[Fact]:
         Fact("dataset", ", ".join(member["dataset"] for member in attributes["members"])),
         Fact(
             "rows",
-            f"{finished.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
+            f"{finished.run.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
             + results.targets()
             + _unlabelled(finished),
         ),
@@ -53,7 +53,7 @@ def _data_facts(results: Results) -> list[Fact]:
 
 
 def _unlabelled(finished: FinishedRun) -> str:
-    n_unlabelled = finished.n_rows - finished.n_labelled
+    n_unlabelled = finished.run.n_rows - finished.n_labelled
     return f"; {n_unlabelled:,} without a label" if n_unlabelled else ""
 
 
@@ -138,8 +138,8 @@ def _component_facts(finished: FinishedRun) -> list[Fact]:
     if record is None:
         return []
     least, n_tried = number(record["least_eigenvalue"]), 0
-    if finished.tuning is not None and finished.tuning.components is not None:
-        n_tried = len(finished.tuning.components)
+    if finished.run.tuning is not None and finished.run.tuning.components is not None:
+        n_tried = len(finished.run.tuning.components)
     tried = f", of {n_tried} tried" if n_tried else ""
     return [Fact("components", f"{asked}{tried}, eigenvalues down to {least}")]
 
@@ -150,7 +150,7 @@ def _weights_facts(results: Results) -> list[Fact]:
     weights, params = finished.stages.get("weights"), finished.params
     if weights is None:
         return []
-    tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
+    tried = "" if finished.run.tuning is None else f", of {len(finished.run.tuning.alphas)} tried"
     beginning = ", of the squared loss at first" if is_refined(params) else ""
     return [
         Fact("penalty", params.penalty),
@@ -229,12 +229,12 @@ def basis_text(finished: FinishedRun) -> str:
     """Return the number of basis rows and the rule that chose them."""
     params, record = finished.params, finished.stages["basis"]
     size, capped = record["n_basis"], record.get("cap") is not None
-    share = percent(size / finished.n_rows, 1)
+    share = percent(size / finished.run.n_rows, 1)
     return f"{size:,} ({share} of the rows), {source_of(params).described(params, capped)}"
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:
-    tuning, record = results.finished.tuning, judged_record(results.finished.stages)
+    tuning, record = results.finished.run.tuning, judged_record(results.finished.stages)
     if tuning is None:
         return []
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
@@ -322,7 +322,7 @@ def _caption(search: dict[str, Any], *, n_shown: int) -> str:
 
 def _penalties(results: Results, path: list[dict[str, Any]]) -> TextTable:
     finished = results.finished
-    tuning, record = finished.tuning, finished.stages["validation"]
+    tuning, record = finished.run.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
     tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}

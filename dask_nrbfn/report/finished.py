@@ -11,7 +11,7 @@ from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import class_names
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
@@ -84,11 +84,6 @@ class FinishedRun:
         return versions_of(self.attributes)
 
     @property
-    def tuning(self) -> TuneParams | None:
-        """Parameters of the tuning; None for a run without one."""
-        return self.run.tuning
-
-    @property
     def n_searched(self) -> int:
         """Rows that have a confidence."""
         return of_searched(self.run).n_rows
@@ -104,11 +99,6 @@ class FinishedRun:
         return Ridge.in_params(self.params)
 
     @property
-    def n_rows(self) -> int:
-        """Rows of the fit, with and without labels."""
-        return self.run.n_rows
-
-    @property
     def n_labelled(self) -> int:
         """Rows of the fit that have a target."""
         return self.run.of_labelled().n_rows
@@ -121,7 +111,7 @@ class FinishedRun:
         MissingDataError
             If the run was fitted without tuning.
         """
-        if self.tuning is None:
+        if self.run.tuning is None:
             raise MissingDataError(
                 f"the run {self.run.location} was fitted without tuning.",
                 "Give a run of tune.",
