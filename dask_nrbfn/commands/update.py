@@ -191,7 +191,7 @@ def update_run(
     """
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     while isinstance(dataset.location, SideBySide):
-        # The other rows have no labels.
+        # The other part of the dataset has no labels.
         dataset = Dataset.open(dataset.location.labelled)
     with _locked_version(location, action, judge) as draft:
         model = read_full_model(draft.run, draft.base)
@@ -404,7 +404,7 @@ class _Draft:
 def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
     if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
         raise ParameterError(
-            f"{location} is a store object, whose models cannot be judged before they replace the old one.",
+            f"{location} is a store object, whose models cannot be judged before they are used.",
             "Give a run at a path or URL, or no judge.",
         )
     _check_updatable(Run.open(location))
@@ -474,7 +474,13 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
-    """Return the code in the model of each class of a dataset, whose rows may be used."""
+    """Return the code in the model of each class of a dataset.
+
+    Raises
+    ------
+    AlreadyAddedError, DataError
+        If its rows cannot be added or forgotten.
+    """
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)

@@ -247,10 +247,12 @@ def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Crite
     if len(drawn) < 2:
         return None
     alphas = np.array([entry["alpha"] for entry in drawn])
+    # None becomes NaN.
+    excess = np.array([entry["fitting_error"] for entry in drawn], dtype=np.float64) - 1
     panels = {
         criterion.label: [criterion.factor * entry[criterion.name] for entry in drawn],
-        "eps - 1": [_beyond_one(entry["fitting_error"]) for entry in drawn],
-        "gamma": [_or_nan(entry["spectral_risk"]) for entry in drawn],
+        "eps - 1": np.where(excess > 0, excess, np.nan),
+        "gamma": np.array([entry["spectral_risk"] for entry in drawn], dtype=np.float64),
     }
 
     def draw(figure: Figure) -> None:
@@ -362,14 +364,6 @@ def _lines_by_width(
             lines.setdefault(label, {})[record["width_factor"]] = criterion.factor * error
     best = sorted(lines, key=lambda label: min(lines[label].values()))
     return {label: lines[label] for label in best[:_MOST_LINES]}
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
-
-
-def _beyond_one(value: float | None) -> float:
-    return np.nan if value is None or value <= 1 else value - 1
 
 
 def _mark(axes: Axes, x: float, text: str = "") -> None:
