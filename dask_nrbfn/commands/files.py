@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dask_nrbfn.commands.ingest import Names, ingest_source, table_options
+from dask_nrbfn.commands.ingest import Names, ingest_source, parsed_table_options
 from dask_nrbfn.commands.predict import scratch_beside
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
@@ -108,7 +108,7 @@ def opened_rows(
         classes=trained.classes.tolist() if trained.target_names is None else None,
         trained_features=trained.n_features,
         spoiled=spoiled,
-        table=table_options({"missing_values": missing_values}, id=id),
+        table=parsed_table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
         unlabelled=unlabelled,
         read_as=_read_as(trained, labelled=labelled),

@@ -22,12 +22,7 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import (
-    FLOAT64,
-    INT64,
-    checked_mark,
-    sparse_dtype,
-)
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, checked_mark, sparse_dtype
 from dask_nrbfn.sources.formats import listing_formats
 from dask_nrbfn.sources.frames import (
     are_boolean,
@@ -198,7 +193,7 @@ def ingest_file(
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
-    table = table_options(
+    table = parsed_table_options(
         {
             **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
             **{"date": date, "missing_values": missing_values},
@@ -270,7 +265,7 @@ def _tell_targets(dataset: Dataset) -> None:
         logger.warning("ingest: the rows have %s. A fit needs at least two classes.", only)
 
 
-def table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+def parsed_table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
     """Return the options of a table.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partialmethod
 from importlib.metadata import version
 from typing import Any
 
@@ -185,33 +186,11 @@ class Tensor(NDArrayOperatorsMixin):
             return self.graph.node(operator, *inputs)
         return operator if operator is NotImplemented else operator(*inputs)
 
-    def min(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the least number along an axis.
+    def _extreme(self, operator: str, *, axis: int, keepdims: bool) -> "Tensor":
+        return self.graph.node(operator, self, axes=[axis], keepdims=int(keepdims))
 
-        Parameters
-        ----------
-        axis : int
-        keepdims : bool
-
-        Returns
-        -------
-        Tensor
-        """
-        return self.graph.node("ReduceMin", self, axes=[axis], keepdims=int(keepdims))
-
-    def max(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the largest number along an axis.
-
-        Parameters
-        ----------
-        axis : int
-        keepdims : bool
-
-        Returns
-        -------
-        Tensor
-        """
-        return self.graph.node("ReduceMax", self, axes=[axis], keepdims=int(keepdims))
+    min = partialmethod(_extreme, "ReduceMin")
+    max = partialmethod(_extreme, "ReduceMax")
 
     def sum(self, *, axis: int, keepdims: bool) -> "Tensor":
         """Return the sum along an axis.

@@ -48,9 +48,7 @@ from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
-from dask_nrbfn.stages.moments import (
-    moments_bytes,
-)
+from dask_nrbfn.stages.moments import moments_bytes
 from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.svd import SVD, read_components
@@ -59,13 +57,7 @@ from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    exists,
-    mark_complete,
-    normalize,
-    replacing_group,
-)
+from dask_nrbfn.storage.group import Location, exists, mark_complete, normalize, replacing_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import SideBySide, join
 from dask_nrbfn.storage.lock import locked_run

@@ -12,40 +12,22 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.distances import BasisDistances
-from dask_nrbfn.numeric.drift import (
-    Drift,
-    NewLabelSums,
-    NewNumberSums,
-    NewRowSums,
-    NumberDrift,
-)
+from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewNumberSums, NewRowSums, NumberDrift
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.parts import Reduction, Sums, read_total
-from dask_nrbfn.stages.moments import (
-    MOMENTS,
-    MomentsPass,
-    read_sums,
-    read_system,
-    write_sums,
-)
+from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_system, write_sums
 from dask_nrbfn.stages.prune import choose_kept, full_system
 from dask_nrbfn.stages.weights import WEIGHTS, solve_network
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    open_group,
-)
+from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import (
-    latest_place,
-    model_name,
-)
+from dask_nrbfn.storage.versions import latest_place, model_name
 from dask_nrbfn.weighting import Reading, RowWeights
 
 # Largest rounding error of a difference, relative to the subtracted sums.

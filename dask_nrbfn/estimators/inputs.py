@@ -322,7 +322,7 @@ def chunked_dataset(
     Parameters
     ----------
     X, y, sample_weight
-        As for `Network.fit`.
+        As for `LearningNetwork.fit`.
     place, name
         Directory or URL and the name of the new dataset in it.
     numbers : bool or None

@@ -37,12 +37,7 @@ from dask_nrbfn.estimators.inputs import (
     is_dask,
     set_columns,
 )
-from dask_nrbfn.estimators.predictions import (
-    PredictOutput,
-    predict_cube,
-    predict_lazily,
-    scorer_of,
-)
+from dask_nrbfn.estimators.predictions import PredictOutput, predict_cube, predict_lazily, scorer_of
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
@@ -349,7 +344,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Network(PredictOutput, ModelEstimator, ABC):
+class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     """Network that is fitted to targets, updated and saved.
 
     A subclass defines the kind of targets, another one the settings of a fit.
@@ -567,7 +562,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PlainNetwork(Network):
+class PlainNetwork(LearningNetwork):
     """Network with fixed parameters."""
 
     alpha: float = 1e-13

@@ -8,14 +8,14 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import ClassNetwork
-from dask_nrbfn.estimators.network import Network, Settings
+from dask_nrbfn.estimators.network import LearningNetwork, Settings
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.params import TUNED, TuneParams
 from dask_nrbfn.storage.run import Run
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class TunedNetwork(Network):
+class TunedNetwork(LearningNetwork):
     """Network whose scale, basis, width, features and penalty are chosen by cross-validation."""
 
     effort: str = TuneParams.effort

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.report.formats import MISSING, TextTable, count, percent, plural
+from dask_nrbfn.report.formats import NO_NUMBER, TextTable, count, percent, plural
 
 # With more classes, the most frequent confusions are listed instead of a table.
 _MOST_CLASSES = 30
@@ -142,7 +142,8 @@ def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -
         for of_class in figures[:most]
     ]
     rows += [
-        [_UNKNOWN, MISSING, MISSING, MISSING, count(row.sum())] for row in counts[len(labels) :]
+        [_UNKNOWN, NO_NUMBER, NO_NUMBER, NO_NUMBER, count(row.sum())]
+        for row in counts[len(labels) :]
     ]
     return TextTable(what, ["class", "precision", "recall", "F1", "rows"], rows)
 

@@ -10,7 +10,7 @@ from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts, tuning_tables
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import TextTable, class_names
+from dask_nrbfn.report.formats import TextTable, label_texts
 from dask_nrbfn.report.results import Fact, results_of
 from dask_nrbfn.storage.run import Run
 
@@ -52,7 +52,7 @@ def tuning_table(run: Run) -> str:
 
 def class_tables(evaluation: Evaluation) -> str:
     """Return tables of the figures of each class and of the confusion."""
-    labels = class_names(evaluation.classes)
+    labels = label_texts(evaluation.classes)
     shown = ConfusionTable.of("Evaluated rows", labels, evaluation.confusion, most=_MOST_CLASSES)
     return _text(shown.classes, shown.table)
 

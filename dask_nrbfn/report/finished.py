@@ -12,7 +12,7 @@ from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report.formats import class_names
+from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.dataset import Dataset
@@ -75,7 +75,7 @@ class FinishedRun:
                 f"Finish it with {run.begun_by}, with the parameters that it was begun with.",
             )
         ordered = {name: stages[name] for name in names}
-        labels = class_names(run.read("model/classes").tolist())
+        labels = label_texts(run.read("model/classes").tolist())
         return cls(run, attributes, ordered, run.chosen_params, labels)
 
     @property

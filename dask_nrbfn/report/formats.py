@@ -9,7 +9,7 @@ from typing import Any
 # Columns of a schema that are shown; JSON has all of them.
 _MOST_COLUMNS = 40
 
-MISSING = "-"
+NO_NUMBER = "-"
 """The text for a missing number, such as the error at a penalty where the system is singular."""
 
 
@@ -54,10 +54,10 @@ class TextTable:
         return "\n".join(lines)
 
 
-def class_names(classes: Iterable[Any]) -> list[str]:
+def label_texts(classes: Iterable[Any]) -> list[str]:
     """Return labels as text.
 
-    >>> class_names([0, "a", ""])
+    >>> label_texts([0, "a", ""])
     ['0', 'a', '(empty)']
     """
     return [str(label) or "(empty)" for label in classes]
@@ -79,7 +79,7 @@ def percent(share: float | None, digits: int = 2) -> str:
     >>> percent(0.0156), percent(None)
     ('1.56 %', '-')
     """
-    return MISSING if share is None else f"{100 * share:.{digits}f} %"
+    return NO_NUMBER if share is None else f"{100 * share:.{digits}f} %"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -97,7 +97,7 @@ def number(value: float | None, digits: int = 4) -> str:
     >>> number(1.0841814), number(1374463.2), number(1e-8), number(None)
     ('1.084', '1.374e+06', '1e-08', '-')
     """
-    return MISSING if value is None else f"{value:.{digits}g}"
+    return NO_NUMBER if value is None else f"{value:.{digits}g}"
 
 
 def decimals(value: float | None, digits: int = 4) -> str:
@@ -115,7 +115,7 @@ def decimals(value: float | None, digits: int = 4) -> str:
     >>> decimals(0.05709923), decimals(None)
     ('0.0571', '-')
     """
-    return MISSING if value is None else f"{value:.{digits}f}"
+    return NO_NUMBER if value is None else f"{value:.{digits}f}"
 
 
 def count(value: float) -> str:
@@ -197,7 +197,7 @@ def schema_table(schema: Mapping[str, Any]) -> TextTable:
         "ignored": schema.get("ignored", [])[:_MOST_COLUMNS],
     }
     rows += [
-        [name, role, *[MISSING] * 3] for role, names in roles.items() for name in names if name
+        [name, role, *[NO_NUMBER] * 3] for role, names in roles.items() for name in names if name
     ]
     further = len(schema["columns"]) - len(shown)
     return TextTable(
@@ -223,11 +223,11 @@ def schema_text(schema: Mapping[str, Any]) -> str:
 def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:
     """Return the name, the kind, the categories or format, the missing share and the fill value."""
     kind, share = column["kind"], column.get("missing", 0.0)
-    values, fill = column.get("written", MISSING), MISSING
+    values, fill = column.get("written", NO_NUMBER), NO_NUMBER
     if kind == "category":
         values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
     elif fills:
         value = column.get("fill", 0.0)
         day = date(1970, 1, 1) + timedelta(days=round(value)) if kind == "date" else None
         fill = number(value) if day is None else str(day)
-    return [name or "(empty)", kind, values, percent(share, 1) if share else MISSING, fill]
+    return [name or "(empty)", kind, values, percent(share, 1) if share else NO_NUMBER, fill]

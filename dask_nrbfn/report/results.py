@@ -15,9 +15,9 @@ from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import (
     TextTable,
-    class_names,
     count,
     decimals,
+    label_texts,
     listed,
     number,
     percent,
@@ -440,7 +440,7 @@ class EmbeddingResults(Results):
         targets = run.read("model/sample/targets")
         if names is not None:
             return DrawnCoordinates(coordinates, targets[:, 0], [], names[0])
-        labels = class_names(run.read("model/sample/classes").tolist())
+        labels = label_texts(run.read("model/sample/classes").tolist())
         return DrawnCoordinates(coordinates, targets, labels, "")
 
 
