@@ -17,7 +17,7 @@ from dask_nrbfn.estimators.inputs import (
     dataset_in_memory,
     is_chunked,
 )
-from dask_nrbfn.estimators.network import ModelEstimator, Settings, finished_run, workplace
+from dask_nrbfn.estimators.network import ModelEstimator, finished_run, workplace
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
@@ -159,8 +159,8 @@ feature_names_
         return super()._values() | {"components": self.n_components}
 
     def _train(self, dataset: Dataset, place: Location) -> None:
-        settings, basis = Settings(self._params()), self._given_rows()
-        run = finished_run(dataset, place, settings, embeds=True, basis=basis)
+        basis = self._given_rows()
+        run = finished_run(dataset, place, self._params(), embeds=True, basis=basis)
         self._take_run(run)
         self._take_model(read_model(run, ""))
 

@@ -59,13 +59,6 @@ from dask_nrbfn.storage.versions import version_name, versions_of
 _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
 
-class Settings(NamedTuple):
-    """The parameters of a fit, and of a search for better ones."""
-
-    params: FitParams
-    tuning: TuneParams | None = None
-
-
 @contextmanager
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     """Give the place of datasets and runs: `store`, or a temporary directory.
@@ -90,16 +83,23 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
 
 
 def finished_run(
-    dataset: Dataset, place: Location, settings: Settings, *, embeds: bool = False, **options: Any
+    dataset: Dataset,
+    place: Location,
+    params: FitParams,
+    tuning: TuneParams | None = None,
+    *,
+    embeds: bool = False,
+    **options: Any,
 ) -> Run:
-    """Return the finished run of a dataset and settings; its name depends on nothing else.
+    """Return the finished run of a dataset and parameters; its name depends on nothing else.
 
     Parameters
     ----------
     dataset : Dataset
     place : Location
         The run is written under it.
-    settings : Settings
+    params : FitParams
+    tuning : TuneParams, optional
     embeds : bool
         Whether it is an embedding.
     **options
@@ -109,10 +109,9 @@ def finished_run(
     -------
     Run
     """
-    params, tuning = settings
     location = place
     if not in_memory(dataset.location):
-        given = [None if values is None else values.to_dict() for values in settings]
+        given = [None if values is None else values.to_dict() for values in (params, tuning)]
         identity = json.dumps([dataset.fingerprint, *given])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
@@ -279,6 +278,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         return {name: own[name] for name in FitParams.options() if name in own}
 
     def _params(self) -> FitParams:
+        """Return the parameters of one fit; a random state gives other ones at the next call."""
         values, given = self._values(), self._given_rows()
         if given is not None:
             del values["basis"]
@@ -446,9 +446,9 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         self._update(X, y, sample_weight, forget=True)
         return self
 
-    def _settings(self) -> Settings:
-        """Return the parameters of one fit; a random state gives other ones at the next call."""
-        return Settings(self._params())
+    def _tuning(self) -> TuneParams | None:
+        """Return the parameters of the search for better ones, if there is one."""
+        return None
 
     @abstractmethod
     def _training_rows(
@@ -487,8 +487,8 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         )
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
-        basis, settings = self._given_rows(), self._settings()
-        run = finished_run(dataset, place, settings, basis=basis, min_recall=self.min_recall)
+        options: dict[str, Any] = {"basis": self._given_rows(), "min_recall": self.min_recall}
+        run = finished_run(dataset, place, self._params(), self._tuning(), **options)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
         self._kept_run = _KeptRun.of_fit(run, self.store)

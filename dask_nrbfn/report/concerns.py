@@ -80,7 +80,7 @@ def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
-    tuning, params = finished.run.tuning, finished.params
+    tuning, params = finished.tuning, finished.params
     if tuning is None:
         return
     for name, grid in (
@@ -126,7 +126,7 @@ def _border(
 
 
 def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Concern]:
-    if finished.run.tuning is None:
+    if finished.tuning is None:
         return
     singular = [
         f"{entry['alpha']:g}"

@@ -138,8 +138,8 @@ def _component_facts(finished: FinishedRun) -> list[Fact]:
     if record is None:
         return []
     least, n_tried = number(record["least_eigenvalue"]), 0
-    if finished.run.tuning is not None and finished.run.tuning.components is not None:
-        n_tried = len(finished.run.tuning.components)
+    if finished.tuning is not None and finished.tuning.components is not None:
+        n_tried = len(finished.tuning.components)
     tried = f", of {n_tried} tried" if n_tried else ""
     return [Fact("components", f"{asked}{tried}, eigenvalues down to {least}")]
 
@@ -150,7 +150,7 @@ def _weights_facts(results: Results) -> list[Fact]:
     weights, params = finished.stages.get("weights"), finished.params
     if weights is None:
         return []
-    tried = "" if finished.run.tuning is None else f", of {len(finished.run.tuning.alphas)} tried"
+    tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
     beginning = ", of the squared loss at first" if is_refined(params) else ""
     return [
         Fact("penalty", params.penalty),
@@ -234,7 +234,7 @@ def basis_text(finished: FinishedRun) -> str:
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:
-    tuning, record = results.finished.run.tuning, judged_record(results.finished.stages)
+    tuning, record = results.finished.tuning, judged_record(results.finished.stages)
     if tuning is None:
         return []
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
@@ -322,7 +322,7 @@ def _caption(search: dict[str, Any], *, n_shown: int) -> str:
 
 def _penalties(results: Results, path: list[dict[str, Any]]) -> TextTable:
     finished = results.finished
-    tuning, record = finished.run.tuning, finished.stages["validation"]
+    tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
     tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}

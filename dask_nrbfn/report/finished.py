@@ -11,7 +11,7 @@ from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
@@ -84,6 +84,11 @@ class FinishedRun:
         return versions_of(self.attributes)
 
     @property
+    def tuning(self) -> TuneParams | None:
+        """Parameters of the tuning; None for a run without one."""
+        return self.run.tuning
+
+    @property
     def n_searched(self) -> int:
         """Rows that have a confidence."""
         return of_searched(self.run).n_rows
@@ -111,7 +116,7 @@ class FinishedRun:
         MissingDataError
             If the run was fitted without tuning.
         """
-        if self.run.tuning is None:
+        if self.tuning is None:
             raise MissingDataError(
                 f"the run {self.run.location} was fitted without tuning.",
                 "Give a run of tune.",

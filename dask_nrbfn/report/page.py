@@ -128,7 +128,7 @@ def _named(named: NamedRows) -> list[tuple[str, str]]:
 
 def _tuning(results: Results) -> dict[str, Any] | None:
     finished, criterion = results.finished, results.criterion
-    if finished.run.tuning is None:
+    if finished.tuning is None:
         return None
     search = finished.stages.get("search")
     path, shared = finished.tuned()["path"], finished.ridge.without_alpha
