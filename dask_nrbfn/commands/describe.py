@@ -67,10 +67,13 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         If its last rows are not there.
     """
     dataset.check_stored()
+    counts = dataset.class_counts.tolist()
+    classes = {"classes": dataset.classes.tolist(), "class_counts": counts}
     return {
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
-        **_describe_targets(dataset),
+        **describe_targets(dataset.n_classes, dataset.target_names),
+        **({} if dataset.of_numbers else classes),
         **({} if dataset.unlabelled is None else {"n_unlabelled": dataset.n_unlabelled}),
         "dtype": str(dataset.dtype),
         **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
@@ -84,17 +87,6 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 def _describe_schema(schema: Schema | None) -> dict[str, Any]:
     """Return the schema, if there is one."""
     return {} if schema is None else {"schema": schema.to_dict()}
-
-
-def _describe_targets(dataset: Dataset) -> dict[str, Any]:
-    """Return the target names of a dataset, or its classes."""
-    if dataset.target_names is not None:
-        return {"target_names": list(dataset.target_names)}
-    return {
-        "n_classes": dataset.n_classes,
-        "classes": dataset.classes.tolist(),
-        "class_counts": dataset.class_counts.tolist(),
-    }
 
 
 def describe_run(run: Run) -> dict[str, Any]:
