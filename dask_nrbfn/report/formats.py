@@ -9,6 +9,9 @@ from typing import Any
 # Columns of a schema that are shown; JSON has all of them.
 _MOST_COLUMNS = 40
 
+# Items that are listed in a line.
+_MOST_LISTED = 5
+
 NO_NUMBER = "-"
 """The text for a missing number, such as the error at a penalty where the system is singular."""
 
@@ -82,40 +85,22 @@ def percent(share: float | None, digits: int = 2) -> str:
     return NO_NUMBER if share is None else f"{100 * share:.{digits}f} %"
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with some significant digits.
-
-    Parameters
-    ----------
-    value : float or None
-    digits : int
-
-    Returns
-    -------
-    str
+def number(value: float | None) -> str:
+    """Return a number with four significant digits.
 
     >>> number(1.0841814), number(1374463.2), number(1e-8), number(None)
     ('1.084', '1.374e+06', '1e-08', '-')
     """
-    return NO_NUMBER if value is None else f"{value:.{digits}g}"
+    return NO_NUMBER if value is None else f"{value:.4g}"
 
 
-def decimals(value: float | None, digits: int = 4) -> str:
-    """Return a number with some digits after the decimal point.
-
-    Parameters
-    ----------
-    value : float or None
-    digits : int
-
-    Returns
-    -------
-    str
+def decimals(value: float | None) -> str:
+    """Return a number with four digits after the decimal point.
 
     >>> decimals(0.05709923), decimals(None)
     ('0.0571', '-')
     """
-    return NO_NUMBER if value is None else f"{value:.{digits}f}"
+    return NO_NUMBER if value is None else f"{value:.4f}"
 
 
 def count(value: float) -> str:
@@ -164,24 +149,15 @@ def plural(value: int, name: str) -> str:
     return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
 
 
-def listed(items: Sequence[str], most: int = 5) -> str:
-    """Return the first items with commas between them, and the number of further items.
+def listed(items: Sequence[str]) -> str:
+    """Return the first five items with commas between them, and the number of further items.
 
-    Parameters
-    ----------
-    items : sequence of str
-    most : int
-        Most items that are listed.
-
-    Returns
-    -------
-    str
-
-    >>> listed(["a", "b", "c"], most=2)
-    'a, b and 1 more'
+    >>> listed(["a", "b"]), listed([*"abcdefg"])
+    ('a, b', 'a, b, c, d, e and 2 more')
     """
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+    shown = ", ".join(items[:_MOST_LISTED])
+    n_further = len(items) - _MOST_LISTED
+    return f"{shown} and {n_further} more" if n_further > 0 else shown
 
 
 def schema_table(schema: Mapping[str, Any]) -> TextTable:
