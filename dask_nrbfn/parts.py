@@ -23,6 +23,7 @@ from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.model import PinnedModel
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, folded_blocks
 
@@ -262,7 +263,7 @@ def run_tasks(
     *,
     label: str,
 ) -> list[Result]:
-    """Run tasks; a worker opens the runs and datasets among their arguments at their locations.
+    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
 
     Raises
     ------
@@ -301,7 +302,9 @@ class _Place:
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
-    return task(*(each.open() if isinstance(each, _Place) else each for each in arguments))
+    return task(
+        *(each.open() if isinstance(each, _Place | PinnedModel) else each for each in arguments)
+    )
 
 
 def _log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:

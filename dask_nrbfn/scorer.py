@@ -1,4 +1,4 @@
-"""Scoring: blocks of rows in, scores and everything that is computed from them out."""
+"""Scoring: scores of blocks of rows, and the results that are computed from scores."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -16,23 +16,23 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.model import Model
 
-# Scoring sums nothing over rows, so a block is no larger than the product with the basis needs:
-# the passes over the activations find more of them in the cache.
+# Scoring sums nothing over rows, so blocks are only as large as the product with the basis needs:
+# then more of the activations stay in the cache.
 _MAX_BLOCK_ROWS = 1024
 
 
 def _decisions(model: Model, scores: Floats) -> Floats:
-    """Return the scores; of two classes the margin of the second one, (b,)."""
+    """Return the scores; with two classes the margin of the second class, (b,)."""
     if scores.shape[1] != 2:
         return scores
     difference: Floats = scores[:, 1] - scores[:, 0]
-    # Losses other than the squared one give two scores that are each other's negative.
+    # With another loss than the squared loss, each score is the negative of the other one.
     return difference if loss_named(model.params.loss).solved_at_once else difference / 2
 
 
 RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
-    # Signed, like the codes of categories in other tools.
+    # Signed integers, like category codes in pandas and AnnData.
     "codes": lambda model, scores: scores.argmax(axis=1).astype(
         np.min_scalar_type(-len(model.classes))
     ),
@@ -41,13 +41,13 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "decisions": _decisions,
     "probabilities": Model.probabilities,
     "values": lambda _, scores: scores,
-    # As scikit-learn has the predictions of a single target.
+    # scikit-learn returns the predictions of a single target as (b,).
     "numbers": lambda _, scores: scores[:, 0] if scores.shape[1] == 1 else scores,
     "coordinates": lambda _, scores: scores,
     # A missing feature makes all scores of its row NaN.
     "skipped": lambda _, scores: np.isnan(scores[:, 0]),
 }
-"""What a model computes from the scores (b, q) of rows, by name: an array (b,) or (b, q)."""
+"""Results by name: functions of a model and the scores (b, q) of rows; (b,) or (b, q)."""
 
 
 class ScoredBlock(NamedTuple):
@@ -78,11 +78,22 @@ class Scorer:
         self._buffer, self._scratch = np.empty((0, model.n_basis)), Scratch(0, 0)
 
     def result(self, name: str, scores: Floats) -> NDArray[Any]:
-        """Return the named result of `RESULTS` for rows with these scores (b, q)."""
+        """Return a result of rows with the given scores.
+
+        Parameters
+        ----------
+        name : str
+            A key of `RESULTS`.
+        scores : float64 (b, q)
+
+        Returns
+        -------
+        array (b,) or (b, q)
+        """
         return RESULTS[name](self.model, scores)
 
     def no_result(self, name: str) -> NDArray[Any]:
-        """Return the named result for no rows, which shows its dtype and width."""
+        """Return a result of `RESULTS` for no rows, which shows its dtype and width."""
         return self.result(name, np.empty((0, len(self.model.weights))))
 
     def scores_of(self, X: Rows) -> Floats:
@@ -99,7 +110,19 @@ class Scorer:
         )
 
     def blocks(self, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-        """Yield the scores of the rows `start` to `stop` of a dataset that the model encoded."""
+        """Yield the scores of consecutive rows of a dataset.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            As returned by `Model.encoded`.
+        start, stop : int
+            First row and end.
+
+        Yields
+        ------
+        ScoredBlock
+        """
         for X, targets, _ in dataset.blocks(start, stop, self.block_rows):
             yield ScoredBlock(self.scores_of(X), targets)
 
@@ -118,12 +141,16 @@ class Scorer:
         ----------
         X : array, zarr.Array or CSR (n, p); (n, c) if the model has a schema
         as_stored : bool
-            Whether the columns of a schema are encoded already, as by `stored_rows`.
+            Whether the rows are encoded already, as by `stored_rows`.
         skip_gaps : bool
             Give a row of an array NaN scores if it lacks a feature; if the model fills missing
             values, only if it lacks all.
         first_row, within
             Row number of the first row in error messages, and the text that follows the number.
+
+        Returns
+        -------
+        float64 (n, q)
 
         Raises
         ------
@@ -168,5 +195,5 @@ class Scorer:
 
 
 def scoring_rows(n_basis: int) -> int:
-    """Return the rows of a block of which only the scores are wanted."""
+    """Return the number of rows of a block for scoring."""
     return min(block_rows(n_basis), _MAX_BLOCK_ROWS)

@@ -55,7 +55,7 @@ def fit(
     Started again on the same RUN it finishes what is missing.
     """
     from dask_nrbfn.commands.fit import fit_dataset
-    from dask_nrbfn.commands.small import fit_s
+    from dask_nrbfn.commands.plan import fit_s
 
     job.begin("fit", run)
     opened = open_rows(dataset, schema, unlabelled_dataset)
@@ -96,7 +96,7 @@ def tune(
     it finishes what is missing.
     """
     from dask_nrbfn.commands.fit import tune_dataset
-    from dask_nrbfn.commands.small import fit_s
+    from dask_nrbfn.commands.plan import fit_s
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("tune", run)
@@ -176,8 +176,8 @@ def embed(
     file. Started again on the same RUN it finishes what is missing.
     """
     from dask_nrbfn.commands.fit import embed_dataset
+    from dask_nrbfn.commands.plan import fit_s
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
-    from dask_nrbfn.commands.small import fit_s
 
     job.begin("embed", run)
     opened = open_rows(dataset, schema)
@@ -212,7 +212,7 @@ def report(
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.small import scores_s
+    from dask_nrbfn.commands.plan import scores_s
     from dask_nrbfn.report import write_report
     from dask_nrbfn.storage.model import Model
     from dask_nrbfn.storage.run import Run

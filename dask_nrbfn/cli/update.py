@@ -89,7 +89,7 @@ def update(
     Says how the new rows differ, and whether a refresh of the basis is due.
     """
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.small import update_s
+    from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import update_run
 
     job.begin("update", run)

@@ -128,8 +128,8 @@ def _predict(
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.plan import scores_s
     from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
-    from dask_nrbfn.commands.small import scores_s
     from dask_nrbfn.sources.source import named_columns
 
     names = () if keep is None else named_columns("keep", keep)
@@ -223,7 +223,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.small import scores_s
+    from dask_nrbfn.commands.plan import scores_s
     from dask_nrbfn.report import class_tables
     from dask_nrbfn.storage.model import Model
 

@@ -40,13 +40,13 @@ from dask_nrbfn.storage.array import create_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 
-# Each kernel runs for so long, on blocks of so many rows; together a few seconds.
+# Seconds for which each kernel runs, and rows of its blocks; all kernels take a few seconds.
 _SECONDS = 0.08
 _ROWS = 4096
 _SEARCHED_ROWS = 8192
 _LEAST_ROWS = 256
 _MAX_ELEMENTS = 2**23
-# Differences of the values of all pairs of these rows: a fraction of a second.
+# Most compared values: the differences of all pairs of rows take a fraction of a second.
 _MAX_COMPARED = 2**32
 _MAX_BASIS = 1500
 _SELECTED_ROWS = 2**17
@@ -54,7 +54,19 @@ _WRITTEN_ROWS = 2**17
 
 
 def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
-    """Return the rates of a worker of `engine`, measured in a few seconds."""
+    """Return the rates of a worker of `engine`, measured in a few seconds.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        A worker reads a chunk or two of it.
+    params : FitParams
+    engine : Engine
+
+    Returns
+    -------
+    Rates
+    """
     dataset.check_stored()
     params = params.resolve_auto(numbers=dataset.of_numbers)
     n_basis = asked_size(params, dataset) or dataset.n_rows
@@ -65,7 +77,7 @@ def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
 
 
 def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
-    """Measure the rates of this process; takes a few seconds and needs a labelled dataset.
+    """Return the rates of this process, measured in a few seconds on a labelled dataset.
 
     Parameters
     ----------
@@ -73,11 +85,15 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
         Of the dataset; a chunk or two of it are read.
     n_basis, n_neighbors : int
         Rates depend on them a little; at most 1,500 basis rows are used.
+
+    Returns
+    -------
+    Rates
     """
     dataset = Dataset.open(location)
     chunk, read_bytes = _read(dataset)
     row_values = max(1, round(dataset.row_values))
-    # A value in CSR takes as long as several of an array.
+    # A value in CSR takes as long as several values of an array.
     n_columns = min(8 * row_values, dataset.n_features)
     compared = math.isqrt(_MAX_COMPARED // n_columns)
     n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared)
@@ -95,10 +111,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
 
 
 def _rows_like(chunk: Rows, n_rows: int) -> Rows:
-    """Return so many rows in float64, those of a chunk over and over.
-
-    Noise keeps them apart, as different rows are.
-    """
+    """Return `n_rows` rows in float64: rows of a chunk, repeated, with noise to tell them apart."""
     rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
     values = rows.data if is_sparse(rows) else rows
     spread = values.std() if values.size else 0.0
@@ -138,7 +151,7 @@ def _column_rates(X: Rows) -> dict[str, float]:
 
 
 def _selection(n_basis: int) -> Callable[[], object]:
-    """Return the choice of a basis among drawn rows."""
+    """Return a function that chooses a basis among drawn rows."""
     rng = np.random.default_rng(0)
     block = RowPool(
         rng.random(_SELECTED_ROWS),

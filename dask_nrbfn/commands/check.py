@@ -1,4 +1,4 @@
-"""Check: everything that can be wrong with a stored dataset."""
+"""Check: problems of a stored dataset."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +19,13 @@ from dask_nrbfn.storage.chunks import (
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import normalize
 
-# Chunks without any file that are named one by one; metadata may say that there are billions.
+# Most missing chunks that are listed; damaged metadata may claim billions of them.
 _MOST_NAMED = 100
 
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """What `check_dataset` found.
+    """The problems of a dataset.
 
     Attributes
     ----------
@@ -44,12 +44,12 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
     Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
     rows, targets or weights that were changed after the dataset was written, with their chunks.
 
-    Takes the time and the memory of what is stored, also where metadata says that there is more.
+    Time and memory depend on the stored chunks, not on what the metadata claims.
     """
-    # Of a view, such as `of_labelled`, what is stored.
+    # A view, such as that of `of_labelled`, is checked as it is stored.
     location = normalize(dataset.location)
     recorded = Dataset.open(location)
-    # Chunks that were changed behind its back are to be looked at too.
+    # Reads chunks that were changed after the dataset was written, too.
     dataset = Dataset.open(location, as_it_is=True)
     problems: list[str] = []
     summaries: list[ChunkSummary] = []
@@ -85,7 +85,7 @@ def _chunks_to_read(dataset: Dataset, n_chunks: int) -> list[int]:
 def _read_chunk(
     recorded: Dataset, as_it_is: Dataset, index: int
 ) -> tuple[StoredChunk, tuple[str, ...]]:
-    """Return a chunk, and what is wrong with it if it is whole but not the one that was written."""
+    """Return a chunk, and a problem if it is readable but not the chunk that was written."""
     try:
         return recorded.read_chunk(index), ()
     except DamagedDataError as error:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical
+from dask_nrbfn.numeric.rows import canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
@@ -29,13 +29,21 @@ if TYPE_CHECKING:
 
     from dask_nrbfn.sources.survey import TableOptions
 
-# Surveys that one task holds at once.
+# Number of surveys that one task merges.
 _MERGED = 8
 
 
 @dataclass(kw_only=True)
-class SparseBlocks(Source):
-    """Rows in CSR of a dask array, with what they have; one of its blocks is computed at a time."""
+class DaskRows(Source):
+    """Rows, targets and weights of dask collections.
+
+    Attributes
+    ----------
+    rows : dask array (n, p)
+        Its blocks are arrays, or in CSR.
+    columns : tuple of dask array (n, ...) or None
+        Targets and weights.
+    """
 
     rows: "da.Array"
     columns: "tuple[da.Array | None, da.Array | None]"
@@ -46,52 +54,79 @@ class SparseBlocks(Source):
         rows: "da.Array",
         targets: "da.Array | None",
         weights: "da.Array | None",
-        target_names: tuple[str, ...] | None,
+        **options: Any,
     ) -> Self:
-        """Return such rows; the first block shows how many values they have."""
-        first = rows.blocks[0].compute()
+        """Return such rows; the first sparse block shows how many values they have.
+
+        Parameters
+        ----------
+        rows : dask array (n, p)
+        targets : dask array (n,) or (n, q) or None
+        weights : dask array (n,) or None
+        **options
+            Further attributes of a `Source`.
+
+        Returns
+        -------
+        DaskRows
+        """
+        n_values = None
+        if is_scipy(rows._meta):
+            first = rows.blocks[0].compute()
+            n_values = round(first.nnz * rows.shape[0] / first.shape[0])
         return cls(
             n_rows=rows.shape[0],
             n_features=rows.shape[1],
-            n_values=round(first.nnz * rows.shape[0] / first.shape[0]),
+            n_values=n_values,
             x_dtype=rows.dtype,
             y_dtype=None if targets is None else targets.dtype,
             has_weights=weights is not None,
-            target_names=target_names,
-            rows=rows.rechunk({1: -1}),
+            rows=rows,
             columns=(targets, weights),
+            **options,
         )
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, in CSR, `block_rows` at a time."""
-        return recut(self._blocks(), block_rows)
-
-    def _blocks(self) -> Iterator[Block]:
+        """Yield all rows in order, in CSR, `block_rows` at a time; computes a block at a time."""
         import dask
 
-        blocks = self.rows.to_delayed().ravel()
+        computed = (dask.compute(*part) for part in self.parts(self.rows.chunks[0]))
+        return recut((Block(canonical(X), y, weights) for X, y, weights in computed), block_rows)
+
+    def parts(self, chunk_rows: int | tuple[int, ...]) -> "Iterator[tuple[Delayed | None, ...]]":
+        """Yield rows, targets and weights of chunks of `chunk_rows` rows as delayed objects."""
+        blocks = self.rows.rechunk((chunk_rows, -1)).to_delayed().ravel()
         columns = (
             [None] * len(blocks)
             if column is None
-            else column.rechunk({0: self.rows.chunks[0]}).to_delayed().ravel()
+            else column.rechunk((chunk_rows, *column.shape[1:])).to_delayed().ravel()
             for column in self.columns
         )
-        for parts in zip(blocks, *columns, strict=True):
-            X, y, weights = dask.compute(*parts)
-            yield Block(canonical(X), y, weights)
+        return zip(blocks, *columns, strict=True)
 
 
 def dask_rows(
     X: Any, *, lengths: bool | None = None, name: str = "X", schema: Schema | None = None
 ) -> "da.Array":
-    """Return the rows of a dask collection as numbers, or what is stored of them by a schema.
+    """Return the rows of a dask collection as numbers, or as a schema encodes them.
 
-    `lengths` has those of a frame computed.
+    Parameters
+    ----------
+    X : dask array (n, c) or dask dataframe
+    lengths : bool, optional
+        Whether the lengths of the partitions of a frame are computed.
+    name : str
+        Of X in error messages.
+    schema : Schema, optional
+
+    Returns
+    -------
+    dask array (n, c)
 
     Raises
     ------
     DataError
-        If it is no table, a column is missing or no number; of Python objects, when they are
+        If it is no table, or a column is missing or not numeric; of Python objects, when they are
         computed.
     """
     if schema is not None:
@@ -108,15 +143,15 @@ def dask_rows(
 
 
 def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
-    """Return what is stored of the rows of a dask collection; a frame's are not counted."""
+    """Return the rows of a dask collection as a schema encodes them, without counting them."""
     from dask_nrbfn.sources.stored import column_labels, stored_rows
 
-    # Rows are counted from the first of each.
+    # Row numbers in error messages start at the first row of each block.
     n_columns, part = len(schema.columns), f"a block of {name}"
     if hasattr(X, "columns"):
         own = X[column_labels(X._meta, schema, name)]
         return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
-    # Refused before anything is computed.
+    # Raises errors before anything is computed.
     stored_rows(_no_rows(X), schema, name)
     chunks = (X.chunks[0], (n_columns,))
     whole = X.rechunk({1: -1})
@@ -126,7 +161,28 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
 def rows_and_schema(
     X: Any, missing: str, schema: Schema | None
 ) -> "tuple[da.Array, Schema | None]":
-    """Return the rows of a collection as they are to be stored, and what its columns are."""
+    """Return the rows of a collection as they are to be stored, and their schema.
+
+    Parameters
+    ----------
+    X : dask array (n, c) or dask dataframe
+    missing : {"error", "impute"}
+        As for `ingest_arrays`.
+    schema : Schema or None
+        None: it is decided from the values, which are then computed once more.
+
+    Returns
+    -------
+    rows : dask array (n, c)
+        With known lengths.
+    schema : Schema or None
+        None: all columns are numbers.
+
+    Raises
+    ------
+    DataError
+        As `dask_rows`, or if there is no row.
+    """
     import dask
     import dask.array as da
 
@@ -144,25 +200,25 @@ def rows_and_schema(
 
 
 def _no_rows(X: Any) -> Any:
-    """Return the columns of a dask collection, in memory, without any row."""
+    """Return an empty table in memory with the columns of a dask collection."""
     return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
 
 
 def _parts(X: Any) -> "list[Delayed]":
-    """Return the parts of a frame, or the blocks of an array, that have whole rows."""
+    """Return the partitions of a frame, or the blocks of an array, each with whole rows."""
     whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
     return list(np.ravel(whole.to_delayed()))
 
 
 def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
-    """Return what the cells of each column are, of all parts together."""
+    """Return the survey of the cells of each column over all parts."""
     import dask
 
     from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
 
     found = [types_of(_no_rows(X))]
     if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
-        # Only the parts show what they are, and Python objects too.
+        # Only the parts show the types of these columns.
         found = dask.compute(*map(dask.delayed(types_of), parts))
     types = {column: {part[column] for part in found} for column in found[0]}
     kinds = kinds_of(types, options)
@@ -192,7 +248,23 @@ def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
 
 
 def dask_numbers(target: Any, n_rows: int) -> "da.Array":
-    """Return targets that are numbers, float64 (n, q)."""
+    """Return target numbers, float64 (n, q).
+
+    Parameters
+    ----------
+    target : dask array (n,) or (n, q), dask series or dataframe
+    n_rows : int
+        Rows n of X.
+
+    Returns
+    -------
+    dask array (n, q), float64
+
+    Raises
+    ------
+    DataError
+        If the length or the type does not fit.
+    """
     table = as_columns(target)
     numbers = _counted_rows(table[:, None] if table.ndim == 1 else table, "target")
     _check_length(numbers, n_rows, "target", "target")
@@ -200,15 +272,33 @@ def dask_numbers(target: Any, n_rows: int) -> "da.Array":
 
 
 def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Array":
-    """Return labels (n,), int64 or text; missing ones as `typed_labels` has them."""
+    """Return labels (n,), int64 or text; missing ones as `typed_labels` has them.
+
+    Parameters
+    ----------
+    y : dask array or series (n,)
+    n_rows : int
+        Rows n of X.
+    unlabelled : int, float or str, optional
+        The label of rows without one.
+
+    Returns
+    -------
+    dask array (n,)
+
+    Raises
+    ------
+    DataError
+        If the length or the type does not fit; of Python objects, when they are computed.
+    """
     import dask.array as da
 
     if hasattr(y.dtype, "categories"):
         _check_known(y, "y")
     typed = isinstance(y.dtype, np.dtype)
-    # Dask warns that it makes arrays of objects of pandas' own types.
+    # Dask warns when it turns extension types of pandas into object arrays.
     labels = _dask_column(y if typed else y.astype(object), n_rows, "y", "label")
-    # A column of text is Python objects in pandas; each block is checked when it is computed.
+    # pandas stores text as Python objects; each block is checked when it is computed.
     given = plain_dtype(y.dtype)
     dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
     return da.map_blocks(
@@ -219,13 +309,29 @@ def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Arra
 def _check_known(column: Any, name: str) -> None:
     if not column.cat.known:
         raise DataError(
-            f"{name} is a category whose values dask has not looked for.",
-            "Let it do so: X = X.categorize(), or y = y.cat.as_known().",
+            f"{name} is a category whose values are unknown to dask.",
+            "Make them known: X = X.categorize(), or y = y.cat.as_known().",
         )
 
 
 def dask_weights(weights: Any, n_rows: int) -> "da.Array":
-    """Return the weights of rows, float64 (n,)."""
+    """Return sample weights, float64 (n,).
+
+    Parameters
+    ----------
+    weights : dask array or series (n,)
+    n_rows : int
+        Rows n of X.
+
+    Returns
+    -------
+    dask array (n,), float64
+
+    Raises
+    ------
+    DataError
+        If the length or the type does not fit.
+    """
     column = _dask_column(weights, n_rows, "weights", "weight")
     check_weight_dtype(column.dtype, "weights")
     return column.astype(FLOAT64)
@@ -259,7 +365,7 @@ def _block_labels(
     values = typed_labels(labels, first_row=first_row, unlabelled=unlabelled)
     values = to_labels(values, "y", first_row=first_row)
     if dtype == STRING and (values == NO_LABEL).all():
-        # Nothing in such a block tells that the others have text.
+        # This block alone does not show that the other blocks have text.
         return np.full(len(values), str(unlabelled), dtype=dtype)
     if values.dtype != dtype:
         raise DataError(

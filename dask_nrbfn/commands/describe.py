@@ -1,4 +1,4 @@
-"""What can be said of a dataset, run, model or predictions without reading its rows."""
+"""Descriptions of a dataset, run, model, map or predictions, without reading rows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = (
+_CHOSEN = (
     *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
     *Ridge._fields,
     "loss",
@@ -47,7 +47,7 @@ def describe(location: Location) -> dict[str, Any]:
 
 _MOST_HEAVIEST = 10
 
-# Figures of held-out rows, and of the training rows, by whether targets are classes.
+# Figures of held-out rows and of training rows; True: the targets are classes.
 _JUDGED = {
     True: ("error_rate", "log_loss", "temperature"),
     False: ("relative_error", "r2", "rmse", "mae"),
@@ -67,10 +67,13 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         If its last rows are not there.
     """
     dataset.check_stored()
+    counts = dataset.class_counts.tolist()
+    classes = {"classes": dataset.classes.tolist(), "class_counts": counts}
     return {
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
-        **_describe_targets(dataset),
+        **describe_targets(dataset.n_classes, dataset.target_names),
+        **({} if dataset.of_numbers else classes),
         **({} if dataset.unlabelled is None else {"n_unlabelled": dataset.n_unlabelled}),
         "dtype": str(dataset.dtype),
         **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
@@ -82,23 +85,12 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def _describe_schema(schema: Schema | None) -> dict[str, Any]:
-    """Return what the columns are, if that is known."""
+    """Return the schema, if there is one."""
     return {} if schema is None else {"schema": schema.to_dict()}
 
 
-def _describe_targets(dataset: Dataset) -> dict[str, Any]:
-    """Return the names of the numbers that are the targets of a dataset, or its classes."""
-    if dataset.target_names is not None:
-        return {"target_names": list(dataset.target_names)}
-    return {
-        "n_classes": dataset.n_classes,
-        "classes": dataset.classes.tolist(),
-        "class_counts": dataset.class_counts.tolist(),
-    }
-
-
 def describe_run(run: Run) -> dict[str, Any]:
-    """Return parameters, figures and seconds of a run; None for what it has not reached."""
+    """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
     # Other jobs may have added to it since it was opened.
     run = Run.open(run.location)
     attributes, stages = run.attributes, run.stages
@@ -141,15 +133,15 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties.
+    """Return what tuning tried and chose: ``chosen``, ``tried``, ``path`` and ``losses``.
 
-    And ``per_class``, the held-out rows of each class, as `class_figures`; None for numbers.
+    ``per_class`` has the `class_figures` of the held-out rows; it is None for numbers.
     """
     stages = run.stages
     search, figures = stages.get("search", {}), judged_record(stages)
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
     judged = [(Ridge.of(entry), entry) for entry in stages["validation"]["path"]]
-    chosen = {name: getattr(run.chosen_params, name) for name in TUNED}
+    chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
     return {
         "chosen": chosen | {name: figures[name] for name in _JUDGED[not run.of_numbers]},
         "tried": search.get("tried", []),
@@ -160,7 +152,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
 
 
 def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
-    # Loads the stages, which what is said of a dataset or a run does not need.
+    # Imports the stages, which the description of a dataset or a run does not need.
     from dask_nrbfn.stages.refine import read_held_out_confusion
 
     confusion = read_held_out_confusion(run)
@@ -188,19 +180,30 @@ def describe_model(model: "Model") -> dict[str, Any]:
 
 
 def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
-    """Return the features that weigh most, if that was learned."""
+    """Return the features with the largest learned weights, if there are any."""
     return {} if features is None else {"heaviest": dict([*features.items()][:_MOST_HEAVIEST])}
 
 
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the number of classes, or the names of numbers."""
+    """Return the number of classes, or the names of target numbers.
+
+    Parameters
+    ----------
+    n_classes : int
+    target_names : sequence of str or None
+        None: the targets are classes.
+
+    Returns
+    -------
+    dict
+    """
     if target_names is None:
         return {"n_classes": n_classes}
     return {"target_names": list(target_names)}
 
 
 def _describe_stored_model(location: Location) -> dict[str, Any]:
-    # Loads scipy, which what is said of a dataset or a run does not need.
+    # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
     return describe_model(Model.load(location))

@@ -21,12 +21,21 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.model import PinnedModel
+from dask_nrbfn.storage.model import Model, PinnedModel
 
 logger = logging.getLogger(__name__)
 
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+
+# The figures of an evaluation that are JSON values, in the order in which they are shown.
+_LABEL_FIGURES = (
+    *("n_rows", "n_unlabelled", "n_errors", "n_unknown_labels", "error_rate", "log_loss"),
+    *("roc_auc", "roc_auc_bound"),
+)
+_NUMBER_FIGURES = (
+    *("n_rows", "n_unlabelled", "target_names", "relative_error", "r2", "rmse", "mae"),
+)
 
 
 @dataclass(frozen=True)
@@ -76,22 +85,26 @@ class Evaluation:
         return class_figures(self.classes, self.confusion)
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text about a model with more errors than allowed on some rows."""
+        """Return the text about a model with more errors than allowed on some rows.
+
+        Parameters
+        ----------
+        allowed : float
+            The largest allowed `error_rate`.
+        on : Location
+            Of the rows.
+
+        Returns
+        -------
+        str
+        """
         return (
             f"makes {100 * self.error_rate:.2f} % errors on {on}, allowed are {100 * allowed:.2f} %"
         )
 
     def figures(self) -> dict[str, Any]:
         """Return all figures as JSON values."""
-        return {
-            "n_rows": self.n_rows,
-            "n_unlabelled": self.n_unlabelled,
-            "n_errors": self.n_errors,
-            "n_unknown_labels": self.n_unknown_labels,
-            "error_rate": self.error_rate,
-            "log_loss": self.log_loss,
-            "roc_auc": self.roc_auc,
-            "roc_auc_bound": self.roc_auc_bound,
+        return {name: getattr(self, name) for name in _LABEL_FIGURES} | {
             "classes": list(self.classes),
             "per_class": self.per_class,
             "confusion": self.confusion,
@@ -139,7 +152,19 @@ class NumberEvaluation:
         return self.relative_error
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text about a model with more errors than allowed on some rows."""
+        """Return the text about a model with more errors than allowed on some rows.
+
+        Parameters
+        ----------
+        allowed : float
+            The largest allowed `error_rate`.
+        on : Location
+            Of the rows.
+
+        Returns
+        -------
+        str
+        """
         return (
             f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, allowed is "
             f"{allowed:.4g}"
@@ -147,15 +172,8 @@ class NumberEvaluation:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures except the sample as JSON values."""
-        return {
-            "n_rows": self.n_rows,
-            "n_unlabelled": self.n_unlabelled,
-            "target_names": list(self.target_names),
-            "relative_error": self.relative_error,
-            "r2": self.r2,
-            "rmse": self.rmse,
-            "mae": self.mae,
-        }
+        figures = {name: getattr(self, name) for name in _NUMBER_FIGURES}
+        return figures | {"target_names": list(self.target_names)}
 
 
 def evaluate_dataset(
@@ -172,6 +190,11 @@ def evaluate_dataset(
     dataset : Dataset
     engine : Engine
 
+    Returns
+    -------
+    Evaluation or NumberEvaluation
+        The latter if the targets are numbers.
+
     Raises
     ------
     DataError
@@ -180,7 +203,7 @@ def evaluate_dataset(
         If the model is an embedding.
     """
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
+    opened = pinned.open()
     dataset = encoded_for(opened, dataset, engine)
     if opened.embeds:
         raise ParameterError(
@@ -191,8 +214,7 @@ def evaluate_dataset(
     if n_unlabelled:
         logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
     arguments = [
-        (*pinned, dataset.location, start, stop)
-        for start, stop in task_spans(dataset.n_rows, 1, engine)
+        (pinned, dataset, start, stop) for start, stop in task_spans(dataset.n_rows, 1, engine)
     ]
     if opened.target_names is not None:
         judged = run_tasks(engine, _residuals, arguments, label="evaluate")
@@ -202,9 +224,11 @@ def evaluate_dataset(
         return NumberEvaluation(
             dataset.n_rows, opened.target_names, **figures, n_unlabelled=n_unlabelled, sample=sample
         )
-    if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
+    # A dataset may declare classes that no row has.
+    present = dataset.classes[dataset.class_counts > 0].tolist()
+    if not set(opened.classes.tolist()) & set(present):
         raise DataError(
-            f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
+            f"the labels of {dataset.location}, such as {present[0]!r}, are none "
             f"of the model's, such as {opened.classes.tolist()[0]!r}.",
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
@@ -232,14 +256,12 @@ def evaluate_dataset(
 
 
 def _residuals(
-    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+    model: Model, dataset: Dataset, start: int, stop: int
 ) -> tuple[ResidualSums, Floats]:
     """Return the residual sums of some rows, and the true and predicted numbers of sampled rows.
 
     The latter are one array (2, m, q).
     """
-    model = PinnedModel(model_location, checksum).load()
-    dataset = Dataset.open(dataset_location)
     assert model.intercept is not None
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
@@ -258,14 +280,12 @@ def _sample_step(n_rows: int) -> int:
 
 
 def _count(
-    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+    model: Model, dataset: Dataset, start: int, stop: int
 ) -> tuple[NDArray[np.int64], float, RankedScores]:
     """Return the confusion (K + 1, K), the sum of log losses and, for two classes, the ranking.
 
     The last line of the confusion counts the rows whose label the model does not know.
     """
-    model = PinnedModel(model_location, checksum).load()
-    dataset = Dataset.open(dataset_location)
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     n_classes = len(own)
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])

@@ -1,20 +1,20 @@
-"""Rows as people have them: a dataset, or a file that is read as a model's own rows were."""
+"""Rows that a model is used on: a dataset, or a file that is read as the training rows were."""
 
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dask_nrbfn.commands.ingest import Names, ingest_source, table_options
+from dask_nrbfn.commands.ingest import Names, ingest_source, parsed_table_options
+from dask_nrbfn.commands.predict import scratch_beside
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.formats import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
+from dask_nrbfn.storage.group import Location, kind_of
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rows:
+class OpenedRows:
     """Rows that a model is used on.
 
     Attributes
     ----------
     dataset : Dataset
     kept : RecordBatchReader or None
-        Columns of the file that they are from, as they are there.
+        Unchanged columns of the file.
     ignored : tuple of str
         Columns of the file that are not used.
     bad_rows : list of int
-        Rows that have a cell which cannot be read, though its column may have a filling.
+        Rows with a cell that cannot be read, also if its column is imputed.
     unseen : dict of int
-        Rows of the file with a category that the model does not know, by column.
+        Number of rows with a category that the model does not know, by column.
     """
 
     dataset: Dataset
@@ -61,34 +61,37 @@ def opened_rows(
     id: str | None = None,
     missing_values: Names = None,
     **options: Any,
-) -> Iterator[Rows]:
-    """Give the rows at a place as a model is used on them, as long as the block runs.
+) -> Iterator[OpenedRows]:
+    """Yield the rows at a place, encoded as a model needs them; they exist until the block ends.
 
     Parameters
     ----------
     place : path, URL or RemoteLocation
-        Of a dataset, or of a file or directory that `ingest_file` takes. Of a table the columns of
-        the model are found by their names.
+        Of a dataset, or of a file or directory that `ingest_file` accepts. The columns of a table
+        are found by their names.
     model : Location
         Of a model or a run.
     beside : Location
-        What a file gives is written beside it, under a hidden name, where all workers must find
-        it, and removed when the block ends.
+        The rows of a file are written beside it, under a hidden name that all workers must be able
+        to open, and removed when the block ends.
     labelled : bool
-        Whether labels, numbers or weights are wanted, those that the model learned with.
+        Whether labels, target numbers and weights are read, from the columns of the fit.
     spoiled : bool
-        Whether rows may lack values, or have cells that are none: their features are NaN.
+        Whether missing values and unreadable cells are allowed; their features are NaN.
     keep : sequence of str
-        Columns of a table that are given as they are. Ids are given anyway.
+        Columns of a table that are returned unchanged. Ids are always returned.
     unlabelled, id, missing_values, **options
-        How the file is read, as `ingest_file` has it; what is not said is as it was when the
-        model's rows were ingested.
+        How the file is read, as for `ingest_file`; by default as the training rows were read.
+
+    Yields
+    ------
+    OpenedRows
 
     Raises
     ------
     DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
-        If the place has no rows, or others than the model takes; if something is said of a file,
-        and it is a dataset.
+        If the place has no rows, or not the columns of the model; if an option for files is given
+        and the place is a dataset.
     """
     path, storage_options = (
         (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
@@ -96,7 +99,7 @@ def opened_rows(
     if not holds_rows(path, storage_options, format=options.get("format")):
         said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
         check_nothing_said(place, "a dataset", **said, **options, keep=keep)
-        yield Rows(Dataset.open(place))
+        yield OpenedRows(Dataset.open(place))
         return
     trained = _model_at(model)
     source = open_source(
@@ -105,34 +108,31 @@ def opened_rows(
         classes=trained.classes.tolist() if trained.target_names is None else None,
         trained_features=trained.n_features,
         spoiled=spoiled,
-        table=table_options({"missing_values": missing_values}, id=id),
+        table=parsed_table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
         unlabelled=unlabelled,
         read_as=_read_as(trained, labelled=labelled),
         **options,
     )
     if trained.schema is not None:
-        # Without labels the schema that it was opened with does not know which column they were.
+        # Without labels the schema of the source does not name the label column.
         source.check_places(trained.schema)
     schema = source.schema
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
-    scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
-    try:
+    with scratch_beside(beside) as scratch:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
         dataset = Dataset.open(scratch).named(str(normalize(place)))
         unused = tuple(name for name in ignored if name not in keep)
         unseen = {name: each.n_values for name, each in source.unseen.items()}
-        yield Rows(dataset, kept, unused, source.bad_rows, unseen)
-    finally:
-        remove_group(scratch)
+        yield OpenedRows(dataset, kept, unused, source.bad_rows, unseen)
 
 
 def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
     """Return some columns of a table, None if there are no names."""
     if not names:
         return None
-    # With pyarrow, which files of arrays do without.
+    # Imports pyarrow, which files of arrays do not need.
     from dask_nrbfn.sources.tabular import TableSource
 
     if not isinstance(source, TableSource):
@@ -152,23 +152,32 @@ def _model_at(location: Location) -> Model:
 
 
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:
-    """Raise ParameterError if anything is said that is for files alone, of what is none."""
+    """Raise ParameterError if an option for files is given for something that is not a file.
+
+    Parameters
+    ----------
+    place : path, URL or RemoteLocation
+    what : str
+        What is at the place, such as "a dataset".
+    **options
+        None, False and () stand for an option that is not given.
+    """
     for name, value in options.items():
         if value not in (None, False, ()):
             raise ParameterError(
-                f"`{name}` is given, and {place} is {what}.", "Say so of a file only."
+                f"`{name}` is given, and {place} is {what}.", "Give it for a file only."
             )
 
 
 def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
-    """Return how the rows were found that a model learned from."""
+    """Return the options with which the training rows of a model were read."""
     recorded = model.read_as or {}
     targets = () if labelled else ("y", "target", "weights")
     return {name: value for name, value in recorded.items() if name not in targets}
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:
-    """Return what the columns of a file are that a model is used on, None if nothing tells."""
+    """Return the schema for a file that a model is used on; None if the model names no columns."""
     schema = model.schema
     if schema is None:
         if model.feature_names is None:
@@ -183,6 +192,6 @@ def _schema_of(model: Model, *, labelled: bool) -> Schema | None:
         targets=None,
         weights=None,
         ignored=(*schema.ignored, *(name for name in others if name is not None)),
-        # Every row gets its line.
+        # Every row gets a prediction.
         missing="error" if schema.missing == "drop" else schema.missing,
     )

@@ -1,4 +1,4 @@
-"""A fit, its tuning, or an embedding: what is asked for and whether it can be."""
+"""Fit, tuning and embedding of a dataset."""
 
 import logging
 
@@ -25,10 +25,10 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Of each worker, from which on a fit takes a minute or so: measuring rates takes a few seconds.
+# Flops per worker of a fit of about a minute; measuring the rates takes a few seconds.
 _LONG_FLOPS = 5e12
 
-# Stages whose seconds are foretold.
+# Number of stages whose expected seconds are logged.
 _NAMED = 3
 
 
@@ -41,21 +41,21 @@ def fit_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Train on a dataset, or finish a training that was interrupted.
+    """Fit a network to a dataset, or resume an interrupted fit.
 
     Parameters
     ----------
     dataset : Dataset
-        Rows without a label are candidates for the basis and count in scale and width. Those of
-        another dataset go with it: `Dataset.with_unlabelled`.
+        Rows without a label are candidates for the basis and count in scale and width.
+        `Dataset.with_unlabelled` adds such rows of another dataset.
     location : Location
-        Where the run is, or is to be.
+        Of the run.
     params : FitParams
     engine : Engine
     basis : array-like (r, p), optional
-        The basis rows that `params` name, as `given_basis` returns them.
+        The basis rows, if `params` are those that `given_basis` returned for them.
     min_recall : float
-        Least share of the true neighbours that an approximate search must have found.
+        Smallest share of the true neighbours that an approximate search must find.
 
     Returns
     -------
@@ -77,9 +77,8 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
-    return _finish(
-        location, FitContext.resolve(dataset, params, engine, basis=basis, min_recall=min_recall)
-    )
+    context = FitContext.resolve(dataset, params, engine, basis=basis, min_recall=min_recall)
+    return finish_fit(location, context)
 
 
 def tune_dataset(
@@ -93,15 +92,15 @@ def tune_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Choose scale, basis, width, features and penalty from the data, and train with them.
+    """Choose scale, basis, width, features and penalty from the data, and fit with them.
 
     Parameters
     ----------
     dataset, location, params, engine, basis, min_recall
-        As for `fit_dataset`. What `tuning` tries replaces what `params` say of it.
+        As for `fit_dataset`. The values that `tuning` tries replace those of `params`.
     tuning : TuneParams
     validation : Dataset, optional
-        Rows to judge penalties on, instead of folds.
+        Held-out rows, instead of cross-validation folds.
 
     Returns
     -------
@@ -113,29 +112,29 @@ def tune_dataset(
     IllConditionedError
         If every penalty leaves the ridge system singular.
     ParameterError
-        Also if a penalty to try is for none of the features to try, or not for the basis.
+        Also if a penalty to try fits none of the features to try, or not the basis.
     DataError
         Also if the validation dataset has other columns or unknown labels.
 
     Notes
     -----
-    Scale, basis, rule, features, kernel and width are tried on a small basis and a sample of the
-    rows, by successive halving; then widths beside the best. Penalty and alpha are chosen with the
-    whole basis: the moments of every fold are summed apart in one pass, those of the training rows
-    of a fold follow by subtraction, and a second pass scores each row with the weights that have
-    not seen it.
+    Scale, basis, rule, features, kernel and width are tried with a small basis on a sample of the
+    rows, by successive halving; then widths near the best one. Penalty and alpha are chosen with
+    the whole basis. A first pass sums the moments of every fold; the moments of the training rows
+    of a fold follow by subtraction. A second pass scores each row with the weights that were
+    solved without its fold.
 
-    What holds a row out holds its basis function out too, by leaving its row and column of the gram
-    matrix out: no other row would determine its weight, and small penalties would seem worse than
-    they are. So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are
-    a little higher than with all of them. Width, column statistics and shares of clusters are
-    those of all rows, and so is the choice of the basis, which knows all labels where it is of low
-    confidence. A validation dataset shares nothing.
+    A held-out row is also held out of the basis: its row and column of the gram matrix are left
+    out. Otherwise no other row would determine its weight, and small penalties would seem worse
+    than they are. So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its
+    errors are slightly too high. Width, column statistics, shares of clusters and the choice of
+    the basis use all rows; a basis of low confidence also uses all labels. A validation dataset
+    is used for none of them.
     """
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
     )
-    return _finish(location, context)
+    return finish_fit(location, context)
 
 
 def embed_dataset(
@@ -147,51 +146,69 @@ def embed_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Make coordinates in which rows are near each other that many short steps connect.
+    """Compute coordinates in which rows are close if many short steps connect them.
 
     Parameters
     ----------
     dataset : Dataset
-        Needs no labels; nothing but a "sknn" basis looks at them.
+        Needs no labels; only a "sknn" basis uses them.
     location, engine, basis, min_recall
         As for `fit_dataset`.
     params : FitParams
-        `components` is the number of coordinates, without any 2. The basis is "random" for "auto",
-        and has at least as many rows. What is of targets plays no part.
+        `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
+        and has at least as many rows. Parameters of targets are ignored.
 
     Returns
     -------
     Run
-        With a model whose scores are the coordinates, as `predict_dataset` writes them.
+        With a model whose scores are the coordinates; `predict_dataset` writes them.
 
     Raises
     ------
     DataError, ParameterError
-        If the dataset or a parameter cannot be used; before any task, but for a basis with too few
-        eigenfunctions.
+        If the dataset or a parameter cannot be used; before any task, except for a basis with too
+        few eigenfunctions.
     MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, MissingDataError, \
 DamagedDataError
         As for `fit_dataset`.
 
     Notes
     -----
-    The coordinates are `eigenfunctions` of the basis but for the first, which is constant: the
+    The coordinates are all `eigenfunctions` of the basis but the first, which is constant: the
     eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
     """
     context = FitContext.resolve(
         dataset, params, engine, embeds=True, basis=basis, min_recall=min_recall
     )
-    return _finish(location, context)
+    return finish_fit(location, context)
 
 
-def _finish(location: Location, context: FitContext) -> Run:
-    """Run the stages that are missing."""
+def finish_fit(location: Location, context: FitContext) -> Run:
+    """Return the finished run of a fit, a tuning or an embedding; run the stages that are missing.
+
+    Parameters
+    ----------
+    location : Location
+        As for `fit_dataset`.
+    context : FitContext
+
+    Returns
+    -------
+    Run
+        With its model.
+
+    Raises
+    ------
+    DataError, ParameterError, MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, \
+MissingDataError, DamagedDataError
+        As for `fit_dataset`.
+    """
     check_fit(context)
     context.dataset.check_stored()
     if context.validation is not None:
         context.validation.check_stored()
     if not exists(location):
-        # Before the lock, which lies beside the run.
+        # Before the lock is written beside the run.
         check_outside_groups(location)
     with locked_run(location) as check_still_locked:
         run = start_run(location, context)
@@ -201,7 +218,7 @@ def _finish(location: Location, context: FitContext) -> Run:
 
 
 def _tell_expected(run: Run, context: FitContext) -> Rates | None:
-    """Say how long what is missing will take, if it is long; return the rates of a worker then."""
+    """Log the expected seconds of a long fit and return a worker's rates; None for a short fit."""
     engine, planned = context.engine, with_planned_basis(context)
     costs = remaining_costs(run, planned)
     flops = sum(cost.flops for cost in costs.values())
@@ -210,7 +227,7 @@ def _tell_expected(run: Run, context: FitContext) -> Rates | None:
     rates = measure_rates(context.dataset, context.params, engine)
     seconds = {name: expected_s(cost, rates, engine.n_workers) for name, cost in costs.items()}
     longest = sorted(seconds, key=lambda name: -seconds[name])[:_NAMED]
-    # A basis that is yet to be found may be smaller.
+    # The basis that the fit finds may be smaller.
     most = planned.found_basis != context.found_basis
     logger.info(
         "expected: %s %.0f s with %d basis rows, of which %s",

@@ -2,15 +2,15 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.collections import (
-    SparseBlocks,
+    DaskRows,
     dask_labels,
     dask_numbers,
     dask_weights,
@@ -22,12 +22,7 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import (
-    FLOAT64,
-    INT64,
-    checked_mark,
-    sparse_dtype,
-)
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, checked_mark, sparse_dtype
 from dask_nrbfn.sources.formats import listing_formats
 from dask_nrbfn.sources.frames import (
     are_boolean,
@@ -40,7 +35,6 @@ from dask_nrbfn.sources.frames import (
 )
 from dask_nrbfn.sources.source import Block, check_one_kind, named_columns, numbered_targets
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
-from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
     Mark,
@@ -54,7 +48,6 @@ from dask_nrbfn.storage.group import Location, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
-    import dask.array as da
     from dask.delayed import Delayed
 
     from dask_nrbfn.sources.survey import TableOptions
@@ -62,7 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Names = str | Sequence[str] | None
-"""Names of columns, or marks: with commas between them, or one by one."""
+"""Names of columns, or marks: a text with commas, or a sequence."""
 
 
 @listing_formats
@@ -180,6 +173,10 @@ def ingest_file(
     overwrite : bool
         Replace what is at `location`, once the new dataset is complete.
 
+    Returns
+    -------
+    Dataset
+
     Raises
     ------
     DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
@@ -196,7 +193,7 @@ def ingest_file(
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
-    table = table_options(
+    table = parsed_table_options(
         {
             **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
             **{"date": date, "missing_values": missing_values},
@@ -251,7 +248,7 @@ def ingest_file(
 
 
 def _tell_targets(dataset: Dataset) -> None:
-    """Log what stands against a fit: no labels or targets, or labels of one class."""
+    """Log why no fit is possible: no labels or targets, or labels of one class."""
     if not dataset.has_targets:
         columns = ""
         if dataset.schema is not None:
@@ -268,8 +265,20 @@ def _tell_targets(dataset: Dataset) -> None:
         logger.warning("ingest: the rows have %s. A fit needs at least two classes.", only)
 
 
-def table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
-    """Return what is said of a table: names, those that are not None, and further options."""
+def parsed_table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+    """Return the options of a table.
+
+    Parameters
+    ----------
+    names : mapping of str or sequence of str or None
+        Names of columns, or marks, by option; None is left out.
+    **further
+        Other options of `TableOptions`.
+
+    Returns
+    -------
+    TableOptions
+    """
     from dask_nrbfn.sources.survey import TableOptions
 
     given: dict[str, Any] = {
@@ -308,11 +317,15 @@ def ingest_arrays(
     weights : array-like (n,), optional
         Weights of the rows, finite and above 0.
     missing : {"error", "impute"}
-        What becomes of rows without a value: refused, or filled with the median of their column.
+        Missing values are an error, or are filled with the median of their column.
     schema : Schema, optional
-        What the columns are; by default it is decided by what they have.
+        Kinds of the columns; by default inferred from the values.
     unlabelled, chunk_rows, overwrite
         As in `ingest_file`.
+
+    Returns
+    -------
+    Dataset
 
     Raises
     ------
@@ -327,8 +340,12 @@ def ingest_arrays(
 
     check_one_kind("y", y, target)
     schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+    if schema is not None:
+        rows: Rows = stored_rows(X, schema)
+    else:
+        rows = canonical(X) if is_scipy(X) else np.asarray(plain_rows(X))
     source = ArraySource(
-        _rows(X) if schema is None else stored_rows(X, schema),
+        rows,
         None if y is None else typed_labels(y, unlabelled=unlabelled),
         None if weights is None else np.asarray(weights),
         None if target is None else np.asarray(plain_rows(as_columns(target), "target")),
@@ -348,11 +365,6 @@ def ingest_arrays(
     )
 
 
-def _rows(X: Any) -> Rows:
-    """Return rows that need no schema as an array, or of scipy.sparse in CSR."""
-    return canonical(X) if is_scipy(X) else np.asarray(plain_rows(X))
-
-
 def ingest_source(
     source: Source,
     location: Location,
@@ -365,11 +377,29 @@ def ingest_source(
     copy: bool = False,
     classes: Sequence[int | str] = (),
 ) -> Dataset:
-    """Write a dataset from an open source, chunk after chunk, `sparse` as in `ingest_file`.
+    """Write a dataset from an open source, one chunk after another.
 
-    Rows that are in Zarr already stay there unless a `copy` is asked for. With `gaps` rows may lack
-    values although its schema does not fill them; their features are NaN. The dataset has the
-    `classes` even where no row has them.
+    Parameters
+    ----------
+    source : Source
+    location : Location
+    sparse, unlabelled, chunk_rows, overwrite, copy
+        As for `ingest_file`.
+    gaps : bool
+        Whether rows may lack values that the schema does not impute; their features are NaN.
+    classes : sequence of int or str
+        Classes of the dataset, also if no row has them.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError, ParameterError, StorageError
+        If a value or an option cannot be used.
+    ExistsError
+        If something is at `location`.
     """
     mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
@@ -378,23 +408,20 @@ def ingest_source(
     )
     if source.unlabelled is not None:
         source.unlabelled = mark
-    n_numbers = len(source.target_names or ())
     schema = source.schema
     stored_at = None if copy else source.stored_at
-    stays = sparse == "auto" and stored_at is not None
+    # Rows of dask collections stay as they are: their form is known before any is computed.
+    stays = sparse == "auto" and (stored_at is not None or isinstance(source, DaskRows))
     n_values = source.n_values if stays else stored_values(source, sparse)
     if (n_values is None) != (source.n_values is None):
-        # In its place it is in another form.
+        # The stored rows have another form.
         stored_at = None
     x_dtype = source.x_dtype if n_values is None else sparse_dtype(source.x_dtype, "X")
     expanded = expanded_values(schema, sparse)
     row_values = expanded if n_values is None else n_values / source.n_rows
-    rows = _check_chunk_rows(
-        chunk_rows, source.n_features, x_dtype, n_numbers, schema, row_values=row_values
-    )
-    rows = min(rows, source.n_rows)
+    rows = _rows_of_chunk(source, chunk_rows, x_dtype, row_values)
     if stored_at is not None and chunk_rows is None and rows < source.n_rows:
-        # Chunks of theirs are decoded as a whole.
+        # The chunks of the store are decoded as a whole.
         own_rows = stored_at.chunk_rows
         rows = min(source.n_rows, max(rows // own_rows, 1) * own_rows)
     gaps = gaps or (schema is not None and schema.fills)
@@ -406,13 +433,17 @@ def ingest_source(
             y_dtype=source.y_dtype,
             chunk_rows=rows,
             n_values=n_values,
-            n_numbers=n_numbers,
+            n_numbers=len(source.target_names or ()),
             weighted=source.has_weights,
             id_dtype=source.id_dtype,
             stored_at=stored_at,
         )
-        blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
-        summaries = list(_write_blocks(group, source.n_rows, blocks, mark, gaps=gaps))
+        write = partial(write_chunk, group, unlabelled=mark, gaps=gaps)
+        if isinstance(source, DaskRows) and n_values is None:
+            summaries = _write_in_parallel(write, source.parts(rows))
+        else:
+            blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
+            summaries = list(_write_blocks(write, source.n_rows, blocks))
         finish_dataset(
             group,
             summaries,
@@ -430,29 +461,33 @@ def ingest_source(
 
 
 def _in_form(blocks: Iterable[Block], sparse: np.dtype[Any] | None) -> Iterator[Block]:
-    """Yield blocks with X in CSR, of the type `sparse`, or as arrays where that is None."""
+    """Yield blocks with X in CSR of the type `sparse`, or as arrays if it is None."""
     for block in blocks:
         X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
         yield block._replace(X=X)
 
 
 def _write_blocks(
-    group: zarr.Group,
-    n_rows: int,
-    blocks: Iterable[Block],
-    unlabelled: Mark | None,
-    *,
-    gaps: bool,
+    write: Callable[..., ChunkSummary], n_rows: int, blocks: Iterable[Block]
 ) -> Iterator[ChunkSummary]:
     written = 0
     for index, block in enumerate(blocks):
-        yield write_chunk(group, index, *block, unlabelled=unlabelled, gaps=gaps)
+        yield write(index, *block)
         written += block.X.shape[0]
     if written != n_rows:
         raise DataError(
-            f"the source has {written} rows, not the {n_rows} it announced.",
+            f"the source has {written} rows, not the expected {n_rows}.",
             "Do not change it while it is read.",
         )
+
+
+def _write_in_parallel(
+    write: Callable[..., ChunkSummary], chunks: "Iterable[tuple[Delayed | None, ...]]"
+) -> Sequence[ChunkSummary]:
+    import dask
+
+    task = dask.delayed(write, pure=False)
+    return dask.compute(*(task(index, *chunk) for index, chunk in enumerate(chunks)))
 
 
 def ingest_dask(
@@ -487,6 +522,10 @@ def ingest_dask(
     unlabelled, chunk_rows, overwrite
         As in `ingest_file`.
 
+    Returns
+    -------
+    Dataset
+
     Raises
     ------
     DataError
@@ -494,94 +533,41 @@ def ingest_dask(
     ParameterError
         If `y` and `target` are given.
     """
-    import dask
-
     check_one_kind("y", y, target)
-    names = column_names(X)
     rows, schema = rows_and_schema(X, missing, schema)
-    targets, n_numbers, target_names = None, 0, None
+    targets, target_names = None, None
     if target is not None:
         targets = dask_numbers(target, len(rows))
-        n_numbers = targets.shape[1]
-        target_names = target_names_of(target) or numbered_targets(n_numbers)
+        target_names = target_names_of(target) or numbered_targets(targets.shape[1])
     elif y is not None:
         targets = dask_labels(y, len(rows), unlabelled)
-    row_weights = None if weights is None else dask_weights(weights, len(rows))
-    boolean = target is None and y is not None and plain_dtype(y.dtype).kind == "b"
-    if is_scipy(rows._meta):
-        source = SparseBlocks.of(rows, targets, row_weights, target_names)
-        source.boolean_labels = boolean
-        return ingest_source(
-            source,
-            location,
-            sparse="yes",
-            unlabelled=unlabelled,
-            chunk_rows=chunk_rows,
-            overwrite=overwrite,
-        )
-    y_dtype = None if targets is None else targets.dtype
-    mark = checked_mark(unlabelled, y_dtype, target_names)
-    expanded = expanded_values(schema, "auto")
-    size = _check_chunk_rows(
-        chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema, row_values=expanded
+    source = DaskRows.of(
+        rows,
+        targets,
+        None if weights is None else dask_weights(weights, len(rows)),
+        feature_names=column_names(X),
+        target_names=target_names,
+        schema=schema,
+        boolean_labels=target is None and y is not None and plain_dtype(y.dtype).kind == "b",
     )
-    options = {"unlabelled": mark, "gaps": schema is not None and schema.fills}
-    with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
-        create_dataset_arrays(
-            group,
-            shape=rows.shape,
-            x_dtype=rows.dtype,
-            y_dtype=y_dtype,
-            chunk_rows=size,
-            n_numbers=n_numbers,
-            weighted=row_weights is not None,
-        )
-        writes = _delayed_writes(group, options, rows, targets, row_weights)
-        finish_dataset(
-            group,
-            dask.compute(*writes),
-            feature_names=names,
-            target_names=target_names,
-            unlabelled=mark,
-            schema=schema,
-            sparse=expanded is not None,
-            boolean_labels=boolean,
-        )
-    return Dataset.open(location)
-
-
-def _delayed_writes(
-    group: zarr.Group, options: dict[str, Any], rows: "da.Array", *columns: "da.Array | None"
-) -> "Iterator[Delayed]":
-    import dask
-
-    write = dask.delayed(write_chunk, pure=False)
-    size = get_array(group, "X").chunks[0]
-    blocks = rows.rechunk((size, -1)).to_delayed().ravel()
-    others = (
-        [None] * len(blocks)
-        if column is None
-        else column.rechunk((size, *column.shape[1:])).to_delayed().ravel()
-        for column in columns
+    return ingest_source(
+        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )
-    for index, chunk in enumerate(zip(blocks, *others, strict=True)):
-        yield write(group, index, *chunk, **options)
 
 
-def _check_chunk_rows(
-    chunk_rows: int | None,
-    n_features: int,
-    dtype: np.dtype[Any],
-    n_numbers: int,
-    schema: Schema | None,
-    *,
-    row_values: float | None = None,
+def _rows_of_chunk(
+    source: Source, chunk_rows: int | None, dtype: np.dtype[Any], row_values: float | None
 ) -> int:
+    """Return `chunk_rows`, by default so many that a chunk has 16 MiB, at most all rows."""
+    n_features, schema = source.n_features, source.schema
     if chunk_rows is None:
         if schema is not None and not schema.is_plain:
-            # A chunk of features is what tasks hold.
+            # Tasks hold the features of a chunk.
             n_features, dtype = schema.n_features, FLOAT64
-        return default_chunk_rows(n_features, dtype, row_values=row_values, n_numbers=n_numbers)
-    if chunk_rows < 1:
+        n_numbers = len(source.target_names or ())
+        chunk_rows = default_chunk_rows(
+            n_features, dtype, row_values=row_values, n_numbers=n_numbers
+        )
+    elif chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
-    return chunk_rows
+    return min(chunk_rows, source.n_rows)

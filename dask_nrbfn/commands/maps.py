@@ -23,6 +23,7 @@ from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, scoring_rows
 from dask_nrbfn.sources.cubes import Box, Cube, Grid, matching
@@ -31,13 +32,7 @@ from dask_nrbfn.sources.scene import Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.blocks import read_ahead
 from dask_nrbfn.storage.dense import read_finished
-from dask_nrbfn.storage.group import (
-    RECORDED,
-    Location,
-    check_target,
-    mark_complete,
-    resumed_group,
-)
+from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
@@ -46,19 +41,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KIND = "map"
+_KIND = "map"
 
 # Largest chunk of a result with a layer for each class.
 _CHUNK_BYTES = 16 * 2**20
 
-# Attributes of a variable that describe its values, so that they are wrong for its map.
+# Attributes of a variable that describe its values, which are wrong for a map.
 _OF_NUMBERS = {
     *("units", "long_name", "standard_name", "scale_factor", "add_offset", "_Unsigned", "dtype"),
     *("_FillValue", "missing_value", "valid_min", "valid_max", "valid_range", "actual_range"),
     *("flag_values", "flag_meanings", "flag_masks", "cell_methods", "ancillary_variables"),
 }
 
-# Size of a task: large enough that reading the model takes a small part of its time.
+# Tasks are so large that reading the model takes a small part of their time.
 _TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
 
 # The results that a map stores as they are, by the name of its variable.
@@ -73,24 +68,39 @@ class Layers(NamedTuple):
 
     @classmethod
     def of(cls, model: Model, cube: Cube) -> "Layers":
-        """Return the layers of a model's scores; raise DataError if the cube has the dimension."""
+        """Return the layers of a model's scores.
+
+        Parameters
+        ----------
+        model : Model
+        cube : Cube
+
+        Returns
+        -------
+        Layers
+
+        Raises
+        ------
+        DataError
+            If the cube has the dimension already.
+        """
         if model.embeds:
             layers = cls("component", np.arange(model.n_targets))
         elif model.target_names is not None:
             layers = cls("target", np.array(model.target_names))
         else:
             layers = cls("class", model.classes)
-        check_no_dimension(cube, layers.dimension)
+        _check_no_dimension(cube, layers.dimension)
         return layers
 
 
-def check_no_dimension(cube: Cube, name: str) -> None:
-    """Raise DataError if the pixels have a dimension with the name of a part of their map."""
+def _check_no_dimension(cube: Cube, name: str) -> None:
+    """Raise DataError if the pixels have a dimension that is the name of an array of the map."""
     if name in cube.grid.sizes:
         raise DataError(f"{cube.name} has a dimension {name}, as its map has.", "Rename it.")
 
 
-class Coding(NamedTuple):
+class _Coding(NamedTuple):
     """How labels are stored: ``codes`` (K,) of the classes, and the code of a missing label.
 
     Classes that are numbers are their own codes.
@@ -101,7 +111,7 @@ class Coding(NamedTuple):
     attributes: Mapping[str, Any]
 
     @classmethod
-    def of(cls, classes: NDArray[Any]) -> "Coding":
+    def of(cls, classes: NDArray[Any]) -> "_Coding":
         """Return the coding in the smallest dtype; its largest value is the missing label."""
         is_text = _is_text(classes)
         codes = np.arange(len(classes)) if is_text else classes.astype(np.int64)
@@ -134,14 +144,24 @@ class MapLayout(NamedTuple):
     grid: Grid
     axis: int
     layers: Layers
-    coding: Coding | None
+    coding: _Coding | None
 
     @classmethod
     def of(cls, cube: Cube, model: Model) -> "MapLayout":
-        """Return the layout of the map of a cube."""
+        """Return the layout of the map of a cube.
+
+        Parameters
+        ----------
+        cube : Cube
+        model : Model
+
+        Returns
+        -------
+        MapLayout
+        """
         layers = Layers.of(model, cube)
         labelled = model.target_names is None and not model.embeds
-        coding = Coding.of(model.classes) if labelled else None
+        coding = _Coding.of(model.classes) if labelled else None
         return cls(cube.grid, cube.axis, layers, coding)
 
     def is_layered(self, name: str) -> bool:
@@ -149,13 +169,22 @@ class MapLayout(NamedTuple):
         return name != "label" and not (name == "value" and len(self.layers.names) == 1)
 
     def prepare(self, group: zarr.Group, cube: Cube, names: Sequence[str]) -> None:
-        """Add the coordinates of a cube and the arrays of results that do not exist yet."""
+        """Add the coordinates of a cube and the arrays of results that do not exist yet.
+
+        Parameters
+        ----------
+        group : zarr.Group
+            Of the map.
+        cube : Cube
+        names : sequence of str
+            Of the results.
+        """
         import xarray as xr
 
         new = [name for name in names if name not in group]
         if not new:
             return
-        # As variables: a DataArray would add its own coordinates, perhaps with a result's name.
+        # A DataArray would add its own coordinates, perhaps with the name of a result.
         coords = {name: each.variable for name, each in cube.coords.items() if name not in names}
         # Coordinates without a dimension of the same name must be named by the arrays.
         named = " ".join(str(name) for name in coords if name not in self.grid.sizes)
@@ -199,7 +228,18 @@ class MapLayout(NamedTuple):
         return xr.Variable(dims, da.empty(shape, dtype=dtype, chunks=-1), about, encoding)
 
     def write(self, group: zarr.Group, name: str, box: Box, values: NDArray[Any]) -> None:
-        """Write the values (b, q), (b,) or (b, 1) of a result for the pixels of a box."""
+        """Write a result for the pixels of a box.
+
+        Parameters
+        ----------
+        group : zarr.Group
+            Of the map.
+        name : str
+            Of the result.
+        box : Box
+        values : array (b, q), (b,) or (b, 1)
+            Of the b pixels of the box.
+        """
         place = [*box.values()]
         lengths = [each.stop - each.start for each in place]
         if self.is_layered(name):
@@ -212,7 +252,21 @@ class MapLayout(NamedTuple):
     def missing_if_finished(
         self, group: zarr.Group, names: Sequence[str], index: tuple[int, ...]
     ) -> int | None:
-        """Return the number of pixels of a box without a result; None if it is not finished."""
+        """Return the number of pixels of a box without a result; None if it is not finished.
+
+        Parameters
+        ----------
+        group : zarr.Group
+            Of the map.
+        names : sequence of str
+            Of the results.
+        index : tuple of int
+            Of the box along each dimension.
+
+        Returns
+        -------
+        int or None
+        """
         first: Any = None
         for name in names:
             array = _open(group, name)
@@ -242,14 +296,14 @@ def lasting(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
     return {name: value for name, value in attributes.items() if name not in _OF_NUMBERS}
 
 
-def finish_map(group: zarr.Group, about: Mapping[Any, Any], identity: Mapping[str, str]) -> None:
+def _finish_map(group: zarr.Group, about: Mapping[Any, Any], identity: Mapping[str, str]) -> None:
     """Record that a map is complete, with the attributes of its scene."""
     told = {
         str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         for name, value in about.items()
         if name not in RECORDED
     }
-    mark_complete(group, kind=KIND, attributes={**told, **identity})
+    mark_complete(group, kind=_KIND, attributes={**told, **identity})
     with warnings.catch_warnings():
         # xarray warns if there is no consolidated metadata.
         warnings.simplefilter("ignore", ZarrUserWarning)
@@ -284,6 +338,15 @@ def wanted_names(model: Model) -> tuple[str, ...] | None:
 
 def feature_order(model: Model, cube: Cube) -> tuple[int, ...]:
     """Return the indices of a model's columns among the features of a cube; empty: all in order.
+
+    Parameters
+    ----------
+    model : Model
+    cube : Cube
+
+    Returns
+    -------
+    tuple of int
 
     Raises
     ------
@@ -361,53 +424,74 @@ def predict_scene(
 
 
 def check_map_place(out: Location, *, overwrite: bool) -> None:
-    """Raise an error, as `predict_scene` does, if no map can be written to `out`."""
+    """Raise an error, as `predict_scene` does, if no map can be written to `out`.
+
+    Parameters
+    ----------
+    out : Location
+    overwrite : bool
+        Whether a map at `out` may be replaced.
+
+    Raises
+    ------
+    ExistsError, ParameterError, StorageError
+    """
     suffix = PurePath(str(out)).suffix.lower()
     if suffix not in GROUPS:
         raise ParameterError(
             f"{out} ends in {suffix}, which is not a format of maps.",
             "Write a Zarr group: .zarr, or a name without a dot.",
         )
-    check_target(out, kind=KIND, overwrite=overwrite)
+    check_target(out, kind=_KIND, overwrite=overwrite)
 
 
 def write_map(
     work: "MapWork", out: Location, engine: Engine, *, overwrite: bool = False
 ) -> MapResult:
-    """Write a prepared map, as `predict_scene` does."""
+    """Write a prepared map, as `predict_scene` does.
+
+    Parameters
+    ----------
+    work : MapWork
+    out, engine, overwrite
+        As for `predict_scene`.
+
+    Returns
+    -------
+    MapResult
+
+    Raises
+    ------
+    DataError, ExistsError, RunMismatchError, MemoryBudgetError, StorageError
+        As for `predict_scene`.
+    """
     with open_scene(work.scene.place) as opened:
-        return _write_opened(work, opened, out, engine, overwrite=overwrite)
-
-
-def _write_opened(
-    work: "MapWork", opened: "xr.Dataset", out: Location, engine: Engine, *, overwrite: bool
-) -> MapResult:
-    model, cube = work.model.load(), work.scene.cube(opened)
-    layout = MapLayout.of(cube, model)
-    _check_memory(cube, model, engine)
-    identity = {
-        "of_model": model.digest(),
-        "of_scene": work.scene.digest(cube),
-        "of_choice": ", ".join(work.names),
-        "of_state_of_the_scene": work.scene.state(cube),
-    }
-    with resumed_group(out, kind=KIND, identity=identity, overwrite=overwrite) as group:
-        layout.prepare(group, cube, work.names)
-        indices = layout.grid.indices()
-        arguments = [
-            (work, group, indices[start:stop])
-            for start, stop in _task_spans(len(indices), layout.grid.n_pixels, engine)
-        ]
-        counts = run_tasks(engine, _map_boxes, arguments, label="predict")
-        n_found = sum(found for _, found in counts)
-        if n_found:
-            logger.info("predict: %d of %d boxes were found finished", n_found, len(indices))
-        if work.scene.state(cube) != identity["of_state_of_the_scene"]:
-            raise RunMismatchError(
-                f"{work.scene.place} changed while it was mapped.",
-                "Map it again with `overwrite` when nothing writes to it.",
-            )
-        finish_map(group, opened.attrs, identity)
+        model, cube = work.model.open(), work.scene.cube(opened)
+        layout = MapLayout.of(cube, model)
+        _check_memory(cube, model, engine)
+        identity = {
+            "of_model": model.digest(),
+            "of_scene": work.scene.digest(cube),
+            "of_choice": ", ".join(work.names),
+            "of_state_of_the_scene": work.scene.state(cube),
+        }
+        with resumed_group(out, kind=_KIND, identity=identity, overwrite=overwrite) as group:
+            layout.prepare(group, cube, work.names)
+            indices = layout.grid.indices()
+            arguments = [
+                (work, group, indices[start:stop])
+                for start, stop in _task_spans(len(indices), layout.grid.n_pixels, engine)
+            ]
+            counts = run_tasks(engine, _map_boxes, arguments, label="predict")
+            n_found = sum(found for _, found in counts)
+            if n_found:
+                logger.info("predict: %d of %d boxes were found finished", n_found, len(indices))
+            if work.scene.state(cube) != identity["of_state_of_the_scene"]:
+                raise RunMismatchError(
+                    f"{work.scene.place} changed while it was mapped.",
+                    "Map it again with `overwrite` when nothing writes to it.",
+                )
+            _finish_map(group, opened.attrs, identity)
     return MapResult(layout.grid.n_pixels, sum(n_missing for n_missing, _ in counts))
 
 
@@ -466,14 +550,29 @@ class MapWork:
         probabilities: bool = False,
         scores: bool = False,
     ) -> "MapWork":
-        """Return the map to write; arguments and errors are those of `predict_scene`."""
+        """Return the map to write.
+
+        Parameters
+        ----------
+        model, scene, variable, feature_dim, probabilities, scores
+            As for `predict_scene`.
+
+        Returns
+        -------
+        MapWork
+
+        Raises
+        ------
+        DataError, ParameterError
+            As for `predict_scene`.
+        """
         pinned = PinnedModel.at(model)
-        opened, found = pinned.load(), _scene_at(scene, variable, feature_dim)
+        opened, found = pinned.open(), _scene_at(scene, variable, feature_dim)
         names = _checked_names(opened, probabilities=probabilities, scores=scores)
         with open_scene(found.place) as stored:
             cube = found.cube(stored)
             for name in names:
-                check_no_dimension(cube, name)
+                _check_no_dimension(cube, name)
             layout = MapLayout.of(cube, opened)
             return cls(pinned, found, feature_order(opened, cube), names, layout.grid.n_pixels)
 
@@ -506,37 +605,39 @@ def _map_boxes(
 ) -> tuple[int, int]:
     """Map some boxes; return how many pixels have no result and how many boxes were finished."""
     with open_scene(work.scene.place) as opened:
-        return _map_opened(work, work.scene.cube(opened), group, indices)
+        cube, model = work.scene.cube(opened), work.model.open()
+        layout = MapLayout.of(cube, model)
+        found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
+        boxes = [layout.grid.box(index) for index in indices if found[index] is None]
+        n_missing = sum(filter(None, found.values()))
+        scorer = Scorer(model)
+
+        def read(box: Box) -> NDArray[Any]:
+            rows = cube.rows(box)
+            return rows[:, work.order] if work.order else rows
+
+        for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
+            scores = scorer.pixels(rows)
+            missing = np.isnan(scores[:, 0])
+            for name in reversed(work.names):
+                values = _values(name, layout.coding, scorer, scores, missing)
+                layout.write(group, name, box, values)
+            n_missing += int(np.count_nonzero(missing))
+    return n_missing, len(indices) - len(boxes)
 
 
-def _map_opened(
-    work: MapWork, cube: Cube, group: zarr.Group, indices: Sequence[tuple[int, ...]]
-) -> tuple[int, int]:
-    model = work.model.load()
-    layout = MapLayout.of(cube, model)
-    found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
-    boxes = [layout.grid.box(index) for index in indices if found[index] is None]
-    n_found, n_missing = len(indices) - len(boxes), sum(filter(None, found.values()))
-    scorer = Scorer(model)
-
-    def read(box: Box) -> NDArray[Any]:
-        rows = cube.rows(box)
-        return rows[:, work.order] if work.order else rows
-
-    for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
-        scores = scorer.pixels(rows)
-        missing = np.isnan(scores[:, 0])
-        for name in reversed(work.names):
-            if name == "label":
-                assert layout.coding is not None
-                values = layout.coding.codes[scores.argmax(axis=1)]
-                values[missing] = layout.coding.missing
-            else:
-                # Rounding to float32 must not make another class the largest.
-                values = scorer.result(_RESULTS[name], scores).astype(np.float32)
-                if layout.coding is not None:
-                    keep_largest(values, scores)
-                values[missing] = np.nan
-            layout.write(group, name, box, values)
-        n_missing += int(np.count_nonzero(missing))
-    return n_missing, n_found
+def _values(
+    name: str, coding: _Coding | None, scorer: Scorer, scores: Floats, missing: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """Return the values of a result as a map stores them."""
+    if name == "label":
+        assert coding is not None
+        codes = coding.codes[scores.argmax(axis=1)]
+        codes[missing] = coding.missing
+        return codes
+    values = scorer.result(_RESULTS[name], scores).astype(np.float32)
+    if coding is not None:
+        # Rounding to float32 must not make another class the largest.
+        keep_largest(values, scores)
+    values[missing] = np.nan
+    return values

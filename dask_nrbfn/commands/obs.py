@@ -1,20 +1,19 @@
 """Predict cells: labels and their probabilities as columns beside the cells."""
 
 import os
-import uuid
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.commands.predict import write_results
+from dask_nrbfn.commands.predict import scratch_beside, write_results
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.sources.anndata import is_anndata
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import hidden_sibling, open_group, remove_group
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
@@ -26,7 +25,15 @@ Cells = str | os.PathLike[str] | RemoteLocation
 
 
 def check_one_place(out: object, to: str | None) -> None:
-    """Raise ParameterError unless predictions go either to `out` or to columns of their rows."""
+    """Raise ParameterError unless exactly one of `out` and `to` is given.
+
+    Parameters
+    ----------
+    out : Location or None
+        Where the predictions are written.
+    to : str or None
+        The column of an AnnData store that they are written to.
+    """
     if (out is None) == (to is None):
         given = "neither `out` nor `to` is" if out is None else "`out` and `to` are both"
         raise ParameterError(
@@ -36,15 +43,15 @@ def check_one_place(out: object, to: str | None) -> None:
 
 
 class ObsTarget:
-    """Where in an AnnData store the predictions of a model go.
+    """Columns of an AnnData store that the predictions of a model are written to.
 
     Parameters
     ----------
     cells : path, URL or RemoteLocation
         Of an AnnData store in Zarr, or path of an .h5ad file.
     to : str
-        The column "obs/NAME" of the labels; "obs/NAME_confidence" has the probabilities of these.
-        Of several numbers there is a column "obs/NAME_TARGET" of each.
+        The column "obs/NAME" of the labels; "obs/NAME_confidence" has their probabilities. Several
+        numbers have a column "obs/NAME_TARGET" each.
     model : Model
     overwrite : bool
         Replace columns of these names.
@@ -52,14 +59,14 @@ class ObsTarget:
     Raises
     ------
     ParameterError
-        If the place is no such store, or `to` is no column of obs.
+        If the place is not such a store, or `to` is not a column of obs.
     ExistsError
-        If there is such a column and `overwrite` is false.
+        If the column exists and `overwrite` is false.
     """
 
     def __init__(self, cells: Cells, to: str, model: Model, *, overwrite: bool) -> None:
         name = to.removeprefix(_PLACE)
-        # Zarr keeps names with underscores to itself, hidden ones are of what is being written.
+        # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
         if not to.startswith(_PLACE) or "/" in name or name.startswith((".", "__")) or not name:
             raise ParameterError(
                 f"`to` is {to!r}.", "Name a column of the cells: obs/NAME, such as obs/predicted."
@@ -90,30 +97,35 @@ class ObsTarget:
     def write(self, run: Any, dataset: Dataset, engine: Engine) -> None:
         """Predict all cells, and write the columns once all are predicted.
 
+        Parameters
+        ----------
+        run : Location
+            Of a model or a finished run.
+        dataset : Dataset
+            The cells.
+        engine : Engine
+
         Raises
         ------
         RunBusyError
             If another job writes to the same cells.
         """
-        scratch = hidden_sibling(self.cells, f"{uuid.uuid4().hex[:8]}.unfinished")
         of_classes = self.model.target_names is None
         names = ("codes", "confidence") if of_classes else ("values",)
-        with ExitStack() as locked:
+        with ExitStack() as stack:
             try:
-                check_still_locked = locked.enter_context(locked_run(self.cells))
+                check_still_locked = stack.enter_context(locked_run(self.cells))
             except RunBusyError as error:
                 remedy = "Wait until it is done, and predict again."
                 raise RunBusyError(error.args[0], remedy) from error
-            try:
-                # Another job may have written a column since.
-                self._obs.check_free(self.columns, overwrite=self.overwrite)
-                write_results(run, dataset, scratch, engine, names)
-                group = open_group(scratch, kind="predictions")
-                columns = self._filled([get_array(group, name) for name in names])
-                check_still_locked()
-                self._obs.add(columns, overwrite=self.overwrite, scratch=scratch)
-            finally:
-                remove_group(scratch)
+            scratch = stack.enter_context(scratch_beside(self.cells))
+            # Another job may have written a column since.
+            self._obs.check_free(self.columns, overwrite=self.overwrite)
+            write_results(run, dataset, scratch, engine, names)
+            group = open_group(scratch, kind="predictions")
+            columns = self._filled([get_array(group, name) for name in names])
+            check_still_locked()
+            self._obs.add(columns, overwrite=self.overwrite, scratch=scratch)
 
     def _filled(self, results: list[Any]) -> dict[str, NewColumn]:
         if self.model.target_names is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partialmethod
 from importlib.metadata import version
 from typing import Any
 
@@ -11,14 +12,14 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper, numpy_helper
 
-# Of 2020: what came later is not everywhere, and nothing of it is needed.
+# Of 2020: not every runtime has later versions, and nothing of them is needed.
 _OPSET, _IR_VERSION = 13, 7
-# Operators on labels and texts, of 2019, which have a number of their own.
+# Operators on labels and text, of 2019, which have their own version number.
 _ML_DOMAIN, _ML_OPSET = "ai.onnx.ml", 2
 
-# What the number of rows is called, which is any.
+# The name of the number of rows, which may be any number.
 _BATCH = "rows"
-# What the names of tensors begin with that are neither put in nor given out.
+# The prefix of tensors that are neither inputs nor outputs.
 _OWN = "nrbfn/"
 
 
@@ -39,17 +40,49 @@ class Graph:
     _outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
 
     def input(self, name: str, width: int, dtype: DTypeLike | None = None) -> "Tensor":
-        """Return an input (rows, width), of numbers if no type is given."""
+        """Return an input (rows, width).
+
+        Parameters
+        ----------
+        name : str
+        width : int
+        dtype : dtype, optional
+            Default: that of the graph's numbers.
+
+        Returns
+        -------
+        Tensor
+        """
         self._inputs.append(_described(name, dtype or self.dtype, _BATCH, width))
         return Tensor(self, name)
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
-        """Give a tensor out, (rows,) or (rows, width), of numbers if no type is given."""
+        """Add an output (rows,) or (rows, width).
+
+        Parameters
+        ----------
+        name : str
+        of : Tensor
+        *width : int
+        dtype : dtype, optional
+            Default: that of the graph's numbers.
+        """
         self._nodes.append(helper.make_node("Identity", [of.name], [name]))
         self._outputs.append(_described(name, dtype or self.dtype, _BATCH, *width))
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> "Tensor":
-        """Return values, numbers if no type is given: those beyond its range become infinite."""
+        """Return a constant; values beyond the range of its type become infinite.
+
+        Parameters
+        ----------
+        values : array-like
+        dtype : dtype, optional
+            Default: that of the graph's numbers.
+
+        Returns
+        -------
+        Tensor
+        """
         name = f"{_OWN}constant_{len(self._constants)}"
         with np.errstate(over="ignore"):
             array = np.asarray(values).astype(dtype or self.dtype)
@@ -57,7 +90,23 @@ class Graph:
         return Tensor(self, name)
 
     def node(self, operator: str, *operands: Any, domain: str = "", **attributes: Any) -> "Tensor":
-        """Return what an operator makes of tensors and numbers."""
+        """Return the result of an operator.
+
+        Parameters
+        ----------
+        operator : str
+            Its ONNX name.
+        *operands : Tensor or array-like
+            Anything but a tensor becomes a constant.
+        domain : str
+            Of the operator.
+        **attributes
+            Of the node.
+
+        Returns
+        -------
+        Tensor
+        """
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
         name = f"{_OWN}{operator}_{len(self._nodes)}"
         names = [tensor.name for tensor in tensors]
@@ -67,7 +116,20 @@ class Graph:
         return Tensor(self, name)
 
     def codes(self, texts: "Tensor", of: dict[str, int], *, others: int) -> "Tensor":
-        """Return int64 numbers of texts, `others` of those that have none."""
+        """Return the int64 codes of texts.
+
+        Parameters
+        ----------
+        texts : Tensor
+        of : dict of int
+            The code of each text.
+        others : int
+            The code of all other texts.
+
+        Returns
+        -------
+        Tensor
+        """
         return self.node(
             "LabelEncoder",
             texts,
@@ -78,7 +140,7 @@ class Graph:
         )
 
     def model(self, card: dict[str, str]) -> onnx.ModelProto:
-        """Return the model, checked, with what a card says of it."""
+        """Return the checked model with a model card."""
         graph = helper.make_graph(
             self._nodes, "dask_nrbfn", self._inputs, self._outputs, self._constants
         )
@@ -99,9 +161,9 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Tensor(NDArrayOperatorsMixin):
-    """A tensor of a graph, which functions of numpy make other tensors of.
+    """A tensor of a graph; functions of numpy return another tensor for it.
 
-    ``out`` is not heeded: what they return is another tensor.
+    They ignore ``out``.
 
     Attributes
     ----------
@@ -124,25 +186,43 @@ class Tensor(NDArrayOperatorsMixin):
             return self.graph.node(operator, *inputs)
         return operator if operator is NotImplemented else operator(*inputs)
 
-    def min(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the least number along an axis."""
-        return self.graph.node("ReduceMin", self, axes=[axis], keepdims=int(keepdims))
+    def _extreme(self, operator: str, *, axis: int, keepdims: bool) -> "Tensor":
+        return self.graph.node(operator, self, axes=[axis], keepdims=int(keepdims))
 
-    def max(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the largest number along an axis."""
-        return self.graph.node("ReduceMax", self, axes=[axis], keepdims=int(keepdims))
+    min = partialmethod(_extreme, "ReduceMin")
+    max = partialmethod(_extreme, "ReduceMax")
 
     def sum(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the sum along an axis."""
+        """Return the sum along an axis.
+
+        Parameters
+        ----------
+        axis : int
+        keepdims : bool
+
+        Returns
+        -------
+        Tensor
+        """
         axes = self.graph.constant([axis], np.int64)
         return self.graph.node("ReduceSum", self, axes, keepdims=int(keepdims))
 
     def argmax(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the place of the largest number along an axis, of several the first, int64."""
+        """Return the index of the first largest number along an axis, int64.
+
+        Parameters
+        ----------
+        axis : int
+        keepdims : bool
+
+        Returns
+        -------
+        Tensor
+        """
         return self.graph.node("ArgMax", self, axis=axis, keepdims=int(keepdims))
 
     def astype(self, dtype: DTypeLike) -> "Tensor":
-        """Return it as another type."""
+        """Return the tensor as another type."""
         return self.graph.node("Cast", self, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 

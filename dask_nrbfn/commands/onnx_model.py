@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dask_nrbfn.commands.onnx_graph import Graph
 
-# One of `onnx_graph`, which functions of numpy and of this package take as they do an array.
+# A tensor of `onnx_graph`; functions of numpy and of this package accept it like an array.
 Tensor = Any
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ DTYPES = ("float64", "float32")
 
 _OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
 
-# Protocol buffers hold no more.
+# The limit of protocol buffers.
 _LARGEST_BYTES = 2**31 - 2**20
 
-# Of the description of a model or run: what says what it is and how good.
+# Entries of the description of a model or run that the model card has.
 _CARD = (
     *("n_rows", "n_features", "n_classes", "target_names", "n_basis", "width", "error_rate"),
     *("log_loss", "relative_error", "r2", "fitting_error", "temperature", "heaviest", "params"),
@@ -53,7 +53,7 @@ def export_onnx(
     dtype: str = "float64",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a model as an ONNX file and return what it is: inputs, outputs, sizes.
+    """Write a model as an ONNX file; return its inputs, outputs and sizes.
 
     Parameters
     ----------
@@ -61,9 +61,14 @@ def export_onnx(
         Of a model or a finished run.
     path : path
     dtype : {"float64", "float32"}
-        Of the numbers that the file takes, computes with and gives.
+        Of the inputs, the computation and the outputs.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
+
+    Returns
+    -------
+    dict
+        "inputs", "outputs", "dtype", "n_bytes", "opset", "ir_version".
 
     Raises
     ------
@@ -88,7 +93,21 @@ def write_onnx(
     dtype: str = "float64",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write an open model as `export_onnx` does; `told` is its description."""
+    """Write an open model as `export_onnx` does.
+
+    Parameters
+    ----------
+    model : Model
+    path, dtype, overwrite
+        As for `export_onnx`.
+    told : mapping
+        The description of the model, for the model card.
+
+    Returns
+    -------
+    dict
+        As for `export_onnx`.
+    """
     proto = onnx_model(model, dtype=dtype, told=told)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_bytes(proto.SerializeToString())
@@ -112,22 +131,22 @@ def onnx_model(
     model : Model
     dtype : {"float64", "float32"}
     told : mapping, optional
-        What is said of the model.
+        The description of the model, for the model card.
 
     Returns
     -------
     ModelProto
-        Takes ``X`` (rows, p), or where features are made of a table's columns one input (rows, 1)
-        for each, by its name, with "_" behind that of an output: text of categories, with "" for
-        none; days since 1970 of dates; NaN for no number. Gives ``label`` (rows,), ``scores`` and
-        ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates``
+        Its input is ``X`` (rows, p), or for a table one input (rows, 1) per column, named like the
+        column, with "_" appended to the name of an output: text for categories, "" if missing; days
+        since 1970 for dates; NaN for missing numbers. Its outputs are ``label`` (rows,), ``scores``
+        and ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates``
         (rows, q).
 
     Notes
     -----
     The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
-    square of a row's distance in widths does not overflow. Distances are taken about the mean of
-    the basis alone: `rounding` of the card says how many digits rows lose that lie far from it.
+    square of a row's distance in widths does not overflow. Rows are centred at the mean of the
+    basis: `rounding` in the card is the error of rows that are far from it.
     """
     if dtype not in DTYPES:
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
@@ -141,7 +160,7 @@ def onnx_model(
         X = X @ model.projection
     rows = _scaled_rows(model, X) - centre
     centred = (basis - centre) / model.width
-    # Of an exponent, of the basis row that is farthest from the mean.
+    # The error of an exponent, for the basis row that is farthest from the mean.
     rounding = float(np.finfo(dtype).eps * np.square(centred).sum(axis=1).max())
     scores = _scores(model, centred, rows / model.width)
     if model.target_names is not None:
@@ -160,19 +179,19 @@ def onnx_model(
 
 
 def _new_graph(dtype: np.dtype) -> "Graph":
-    # What this takes is loaded where such a file is written.
+    # Imports onnx, which only an export needs.
     try:
         from dask_nrbfn.commands.onnx_graph import Graph
     except ImportError as error:
         raise ParameterError(
             f"an ONNX file needs a package that is not installed ({error}).",
-            "Install it: dask-nrbfn[onnx] brings it.",
+            "Install dask-nrbfn[onnx].",
         ) from error
     return Graph(dtype)
 
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
-    """Log how large the file will be, or raise DataError if that is too large."""
+    """Log the size of the file, or raise DataError if it is too large."""
     r, p = model.basis.shape
     n_projected = 0 if model.projection is None else model.projection.size
     n_bytes = (r * (p + 1 + model.n_targets) + n_projected) * dtype.itemsize
@@ -194,7 +213,7 @@ def _label_dtype(classes: np.ndarray) -> np.dtype:
 
 
 def _features(model: Model, graph: "Graph") -> Tensor:
-    """Return the features (rows, p) that rows must have, made of the inputs."""
+    """Return the features (rows, p), computed from the inputs."""
     schema = model.schema
     if schema is None or schema.is_plain:
         return graph.input("X", model.n_features)
@@ -207,7 +226,7 @@ def _features(model: Model, graph: "Graph") -> Tensor:
 
 
 def _input_names(names: Sequence[str]) -> list[str]:
-    """Return what the inputs of columns are called, none of them as an output or another column.
+    """Return the names of the inputs of columns; they differ from outputs and other columns.
 
     >>> _input_names(["label", "width", "label_"])
     ['label__', 'width', 'label_']
@@ -222,7 +241,7 @@ def _input_names(names: Sequence[str]) -> list[str]:
 
 
 def _features_of(column: Column, graph: "Graph", name: str, *, fills: bool) -> Tensor:
-    """Return the features of an input that is a column of a table, as `Column.write` has them."""
+    """Return the features of a column of a table, as `Column.write` does."""
     if column.kind == "category":
         texts = graph.input(name, 1, np.dtype(object))
         n_named = len(column.categories)
@@ -285,7 +304,7 @@ def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
 
 
 def _probabilities(model: Model, scores: Tensor) -> Tensor:
-    """Return the probabilities (rows, K) of scores, as `Model.probabilities` has them."""
+    """Return the probabilities (rows, K) of scores, as `Model.probabilities` does."""
     if model.temperature is not None:
         return scores.graph.node("Softmax", scores / model.temperature, axis=1)
     probabilities = loss_named(model.params.loss).probability(scores)
@@ -294,17 +313,17 @@ def _probabilities(model: Model, scores: Tensor) -> Tensor:
 
 
 def _with_largest(shares: Tensor, places: Tensor, n_classes: int) -> Tensor:
-    """Return probabilities (rows, K) of which the largest is at `places` (rows, 1)."""
+    """Return probabilities (rows, K) whose largest value is at `places` (rows, 1)."""
     chosen = np.equal(places, shares.graph.constant(np.arange(n_classes), np.int64))
     largest = shares.max(axis=1, keepdims=True)
-    # A product with a number so near 1 would be left out by runtimes.
+    # Runtimes would drop a product with a number that is so close to 1.
     raised = np.where(chosen, largest + TIE_STEP * largest, shares)
     raised = raised / raised.sum(axis=1, keepdims=True)
     return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
 
 
 def _card(model: Model, told: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the file says of itself, each a text of JSON."""
+    """Return the model card: a JSON text for each entry."""
     packages = ("dask-nrbfn", "numpy", "onnx")
     card = {name: told[name] for name in _CARD if told.get(name) is not None}
     card |= {

@@ -1,6 +1,9 @@
-"""Plan: flops, bytes and seconds of every stage before the first one runs."""
+"""Plan: flops, bytes and seconds of a fit, and the seconds of small work, before it begins."""
 
 import json
+import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,35 @@ from threadpoolctl import threadpool_limits
 from dask_nrbfn.commands.calibrate import measure_rates
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
-from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.model import Model
+
+# About half of the speed of two cores of 2026. Small work, which is expected to take less time than
+# the start of a cluster, runs in the process of the command.
+_SLOW_RATES = Rates(
+    moments_flops=3e10,
+    solve_flops=2e10,
+    activations=2e8,
+    roots=1e8,
+    column_values=2e8,
+    hashed_values=1e8,
+    pairs=1e8,
+    audited_pairs=1e8,
+    updates=5e7,
+    measured_values=3e8,
+    merged_candidates=1e7,
+    selected_rows=1e6,
+    routed_distances=3e7,
+    weighed_neighbors=5e7,
+    read_bytes=1e8,
+    scratch_bytes=3e8,
+)
 
 
 @dataclass(frozen=True)
@@ -29,19 +55,19 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fit is expected to take.
+    """The expected cost of a fit.
 
     Attributes
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        Basis rows planned for: those asked for, or the most that it may find.
+        The given number of basis rows, or the most that the fit may find.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_partitions : int
     method : {"exact", "approximate"}
     memory_bytes : int
-        What a task may use.
+        Memory for a task.
     n_workers, threads : int
     rates : Rates
     """
@@ -63,7 +89,7 @@ class Plan:
 
 
 def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) -> Plan:
-    """Return what a fit on `engine` is expected to take; runs nothing on it.
+    """Return the expected cost of a fit on `engine`; runs nothing on it.
 
     Parameters
     ----------
@@ -73,6 +99,10 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
         Only its number of workers, their threads and memory are used.
     rates : Rates
         Of one such worker.
+
+    Returns
+    -------
+    Plan
 
     Raises
     ------
@@ -117,12 +147,16 @@ def plan_on_options(
     dataset : Dataset
     params : FitParams
     options : EngineOptions
-        With a scheduler, its cluster is asked for its workers, and one of them is measured.
+        With a scheduler, the cluster tells its workers, and one of them is measured.
     rates : path, optional
-        JSON of the rates of one worker; default: they are measured, in this process without a
-        scheduler, and taken to grow with the threads beyond this machine's cores.
+        JSON of the rates of one worker. Default: they are measured; without a scheduler in this
+        process, and rates beyond this machine's cores are assumed to grow with the threads.
     n_rows : int, optional
-        Rows to plan for, of the kind that the dataset has; default: those it has.
+        Number of rows to plan for; default: that of the dataset.
+
+    Returns
+    -------
+    Plan
 
     Raises
     ------
@@ -145,20 +179,20 @@ def plan_on_options(
         cores = min(engine.threads, threads_of_workers(1))
         with threadpool_limits(cores):
             measured = measure_rates(dataset, params, InlineEngine())
-        given = scale_rates(measured, engine.threads / cores)
+        given = _scale_rates(measured, engine.threads / cores)
     return plan_fit(planned, params, engine, given)
+
+
+_PLANNED = (
+    *("n_basis", "n_candidates", "n_partitions", "method", "n_workers", "threads"),
+    "memory_bytes",
+)
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {
-        "n_basis": plan.n_basis,
-        "n_candidates": plan.n_candidates,
-        "n_partitions": plan.n_partitions,
-        "method": plan.method,
-        "n_workers": plan.n_workers,
-        "threads": plan.threads,
-        "memory_bytes": plan.memory_bytes,
+        **{name: getattr(plan, name) for name in _PLANNED},
         "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
         "seconds": round(sum(stage.seconds for stage in plan.stages), 2),
         "fits": plan.fits,
@@ -188,7 +222,7 @@ def read_rates(path: Path) -> Rates:
     MissingDataError
         If there is no such file.
     ParameterError
-        If it is no JSON, or rates are missing, unknown or not positive.
+        If it is not JSON, or rates are missing, unknown or not positive.
     """
     try:
         found = json.loads(path.read_text())
@@ -207,8 +241,18 @@ def read_rates(path: Path) -> Rates:
     return Rates(**found)
 
 
-def scale_rates(rates: Rates, factor: float) -> Rates:
-    """Return the rates of a worker with `factor` times the threads; reading is as it was."""
+def _scale_rates(rates: Rates, factor: float) -> Rates:
+    """Return the rates of a worker with `factor` times the threads; storage is as fast as before.
+
+    Parameters
+    ----------
+    rates : Rates
+    factor : float
+
+    Returns
+    -------
+    Rates
+    """
     storage = {"read_bytes", "scratch_bytes"}
     changed = {
         field.name: factor * getattr(rates, field.name)
@@ -216,3 +260,83 @@ def scale_rates(rates: Rates, factor: float) -> Rates:
         if field.name not in storage
     }
     return replace(rates, **changed)
+
+
+def fit_s(
+    dataset: Dataset, params: FitParams, tuning: TuneParams | None = None, *, embeds: bool = False
+) -> float:
+    """Return the seconds that a fit is expected to take on this machine.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    tuning : TuneParams, optional
+    embeds : bool
+        Whether it is an embedding.
+
+    Returns
+    -------
+    float
+        Infinite if the fit cannot start.
+    """
+    engine = describe_engine(EngineOptions())
+    try:
+        context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds)
+        costs = stage_costs(with_planned_basis(with_search(context)))
+    except NRBFNError:
+        return math.inf
+    return sum(expected_s(cost, _SLOW_RATES, engine.n_workers) for cost in costs.values())
+
+
+def scores_s(model: Model, n_rows: int) -> float:
+    """Return the seconds that the scores of rows are expected to take on this machine.
+
+    Parameters
+    ----------
+    model : Model
+    n_rows : int
+
+    Returns
+    -------
+    float
+    """
+    return _passes_s(model, n_rows, {})
+
+
+def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
+    """Return the seconds that an update of a run is expected to take on this machine.
+
+    Parameters
+    ----------
+    run : Location
+    n_rows : int
+        Rows that are added or forgotten.
+    n_judged : int
+        Rows that the new model is evaluated on.
+
+    Returns
+    -------
+    float
+        Infinite if the run has no model.
+    """
+    try:
+        model = Model.load(run)
+    except NRBFNError:
+        return math.inf
+    r = model.n_basis
+    solved = {"moments_flops": float(n_rows) * r**2, "solve_flops": float(r) ** 3}
+    return _passes_s(model, n_rows + n_judged, solved)
+
+
+def _passes_s(model: Model, n_rows: int, further: Mapping[str, float]) -> float:
+    (r, p), q = model.basis.shape, len(model.weights)
+    work: Counter[str] = Counter(
+        {
+            "moments_flops": 2 * n_rows * r * (p + q),
+            "activations": n_rows * r,
+            "read_bytes": 8 * n_rows * model.n_features,
+        }
+    )
+    work.update(further)
+    return expected_s(StageCost(held_bytes=0, work=work), _SLOW_RATES, 1)

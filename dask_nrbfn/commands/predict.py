@@ -4,6 +4,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,7 @@ def predict_dataset(
     """
     check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
+    opened = pinned.open()
     keep = () if kept is None else kept.schema.names
     if kept is not None and _suffix(out) == ".csv":
         check_in_csv(kept)
@@ -132,18 +133,25 @@ def predict_dataset(
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return 0
     arrays = [*_ids_of(dataset), *names]
-    written = column_names(arrays, _attributes(opened, dataset), keep, prediction_name)
-    check_distinct_columns(written, keep)
-    scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
-    try:
+    written = _table_columns(arrays, _attributes(opened, dataset), keep, prediction_name)
+    _check_distinct_columns(written, keep)
+    with scratch_beside(out) as scratch:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            n_skipped = write_predictions(scratch, unfinished, written, kept, bad_rows)
-    finally:
-        remove_group(scratch)
+            n_skipped = _write_predictions(scratch, unfinished, written, kept, bad_rows)
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
     return n_skipped
+
+
+@contextmanager
+def scratch_beside(place: Location) -> Iterator[Location]:
+    """Yield a hidden location beside a path or URL; what is written there is removed at the end."""
+    scratch = hidden_sibling(place, f"{uuid.uuid4().hex[:8]}.unfinished")
+    try:
+        yield scratch
+    finally:
+        remove_group(scratch)
 
 
 def write_results(
@@ -167,7 +175,7 @@ def write_results(
         If the dataset has other columns than the training rows.
     """
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
+    opened = pinned.open()
     dataset = encoded_for(opened, dataset, engine)
     _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=False)
 
@@ -191,6 +199,11 @@ def check_asked(
         As for `predict_dataset`.
     keep : sequence of str
         Names of the kept columns.
+
+    Returns
+    -------
+    tuple of str
+        Keys of `RESULTS`.
 
     Raises
     ------
@@ -219,12 +232,17 @@ def check_asked(
     names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
     if prediction_name == "":
         raise ParameterError("`prediction_name` is empty.", "Pass a name for the column.")
-    check_distinct_columns(column_names(names, _columns_of(model), keep, prediction_name), keep)
+    _check_distinct_columns(_table_columns(names, _columns_of(model), keep, prediction_name), keep)
     return names
 
 
 def check_prediction_place(out: Location, *, overwrite: bool) -> None:
     """Raise an error if predictions cannot be written to `out`.
+
+    Parameters
+    ----------
+    out, overwrite
+        As for `predict_dataset`.
 
     Raises
     ------
@@ -255,7 +273,26 @@ def _suffix(out: Location) -> str:
 
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
-    """Return a dataset with a model's features; raise an error if its blocks do not fit memory."""
+    """Return a dataset with the features of a model, whose blocks fit into the workers' memory.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Dataset
+    engine : Engine
+        Its `expected_bytes` are set.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns than the training rows.
+    MemoryBudgetError
+        If a task would not fit a worker.
+    """
     dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, n_scaled) = scoring_rows(model.n_basis), model.basis.shape
@@ -308,7 +345,7 @@ def _predict_to_zarr(
                 compress=True,
             )
         arguments = [
-            (*pinned, dataset.location, group, names, start, stop)
+            (pinned, dataset, group, names, start, stop)
             for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
         ]
         run_tasks(engine, _write_results, arguments, label="predict")
@@ -339,13 +376,35 @@ def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArra
 
 
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
-    """Return the rows of a chunk of predictions, which does not depend on the dataset's chunks."""
+    """Return the rows of a chunk of predictions, which does not depend on the dataset's chunks.
+
+    Parameters
+    ----------
+    n_rows : int
+    n_classes : int
+        Classes K or target numbers q.
+
+    Returns
+    -------
+    int
+    """
     few = max(-(-n_rows // _MIN_CHUNKS), _MIN_CHUNK_ROWS)
     return min(few, default_chunk_rows(n_classes, np.float64), n_rows)
 
 
 def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, int]]:
-    """Return row spans of whole chunks, of similar size, the same number for every worker."""
+    """Return row spans of whole chunks, of similar size, the same number for every worker.
+
+    Parameters
+    ----------
+    n_rows, chunk_rows : int
+    engine : Engine
+
+    Returns
+    -------
+    list of (int, int)
+        First row and end of each span.
+    """
     n_chunks = -(-n_rows // chunk_rows)
     per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
     n_tasks = min(n_chunks, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
@@ -354,16 +413,14 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
 
 
 def _write_results(
-    model_location: Location,
-    checksum: str,
-    dataset_location: Location,
+    model: Model,
+    dataset: Dataset,
     group: zarr.Group,
     names: tuple[str, ...],
     start: int,
     stop: int,
 ) -> None:
-    scorer = Scorer(PinnedModel(model_location, checksum).load())
-    dataset = Dataset.open(dataset_location)
+    scorer = Scorer(model)
     scores_of_blocks = (block.scores for block in scorer.blocks(dataset, start, stop))
     for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
@@ -374,7 +431,7 @@ def _write_results(
         start = stop
 
 
-def column_names(
+def _table_columns(
     arrays: Collection[str],
     attributes: Mapping[str, Any],
     keep: Collection[str] = (),
@@ -407,7 +464,7 @@ def column_names(
     return {array: columns for array, columns in names.items() if array in arrays}
 
 
-def check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]) -> None:
+def _check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]) -> None:
     """Raise ParameterError if two of the written and kept columns have the same name."""
     counts = Counter(chain(*written.values(), kept))
     name, count = counts.most_common(1)[0]
@@ -433,7 +490,7 @@ def check_in_csv(kept: "pa.RecordBatchReader") -> None:
             )
 
 
-def write_predictions(
+def _write_predictions(
     source: Location,
     target: Path,
     names: Mapping[str, list[str]],
@@ -448,7 +505,7 @@ def write_predictions(
         Of the group of predictions. Rows in its array ``skipped`` get nulls, except for the id.
     target : Path
     names : mapping
-        Names of the columns of each array, as returned by `column_names`.
+        Names of the columns of each array, as returned by `_table_columns`.
     kept : RecordBatchReader, optional
         Further columns of the same rows, which follow the ids.
     bad_rows : sequence of int

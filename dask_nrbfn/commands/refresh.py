@@ -1,4 +1,4 @@
-"""Refresh: a run fitted anew, its basis too, in the place of the old one."""
+"""Refresh: a run is fitted anew, with a new basis, and replaces the old run."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.commands.files import opened_rows
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import finish_fit
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
@@ -26,6 +26,7 @@ from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.source import Block, Source, recut
 from dask_nrbfn.stages.columns import check_targets
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import read_schema
@@ -54,19 +55,18 @@ def refresh_run(
     judge: Judge | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Fit a run anew with its own parameters, and put the new run in its place.
+    """Fit a run anew with its own parameters, and replace it by the new run.
 
     Parameters
     ----------
     location : Location
-        Of a run with a model, which need not be readable: what a run has recorded of itself is
-        enough. It stays until the new one is complete.
+        Of a run with a model, which may be damaged: only the attributes of the run are needed. The
+        run stays until the new one is complete.
     datasets : sequence of Dataset
-        Rows to fit; empty for all that the run holds. Rows that were added from a file are read
-        from there.
+        Rows to fit; empty: all rows that the run holds. Rows of a file are read from the file.
     engine : Engine
     judge : Judge, optional
-        Must accept the new model.
+        Judges the new model.
     min_recall : float
         As for `fit_dataset`.
 
@@ -78,18 +78,18 @@ def refresh_run(
     Raises
     ------
     MissingDataError, DataError
-        If no datasets are given and those of the run are not there, or have changed; if two of
-        them have the same rows.
+        If no datasets are given and those of the run are missing or have changed; if two datasets
+        have the same rows.
     ParameterError
-        If the basis of the run was given, or it is in the memory of this process.
+        If the basis of the run was given, or the run is in the memory of this process.
     WorseModelError
-        If the judge does not take the new model; the run is as it was.
+        If the judge refuses the new model; the run is unchanged.
 
     Notes
     -----
-    A run that was tuned is tuned again, with folds; one tuned on a validation dataset is fitted
-    with what was chosen. Several datasets are first written as one, beside the run, where the new
-    run is made too; interrupted and started again it goes on there.
+    A run that was tuned with folds is tuned again. A run that was tuned on a validation dataset is
+    fitted with the chosen parameters. Several datasets are first written as one, beside the run.
+    The new run is built there too, and an interrupted refresh resumes it.
     """
     building, joined = (hidden_sibling(location, name) for name in ("refresh", "rows"))
     if not exists(location):
@@ -105,7 +105,7 @@ def refresh_run(
         names = old.attributes.get("target_names")
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
-        _begin_or_go_on(old, dataset, building, engine, min_recall)
+        _begin_or_resume(old, dataset, building, engine, min_recall)
         new = Run.open(building)
         try:
             error_rate = None if judge is None else judge.error_rate(building, engine)
@@ -139,7 +139,7 @@ def _put_in_place(building: Location, location: Location) -> None:
 
 
 def _check_has_model(run: Run) -> None:
-    """Raise unless a model was finished; it is made anew, so it need not be there any more."""
+    """Raise an error unless a model was finished, which may be damaged by now."""
     attributes = run.attributes
     place = latest_place(attributes)
     if place is None:
@@ -149,45 +149,42 @@ def _check_has_model(run: Run) -> None:
 
 
 def _check_refreshable(old: Run, judge: Judge | None) -> None:
-    """Raise ParameterError if a run cannot be fitted anew, or not be judged."""
+    """Raise ParameterError if a run cannot be fitted anew, or cannot be judged."""
     if old.params.basis_is_given:
         raise ParameterError(
             f"the basis of {old.location} was given.", "Fit a new run with another basis."
         )
     if old.embeds and judge is not None:
         raise ParameterError(
-            f"{old.location} is an embedding, which learns no targets.", "Refresh it unjudged."
+            f"{old.location} is an embedding, which learns no targets.",
+            "Refresh it without a judge.",
         )
 
 
-def _begin_or_go_on(
+def _begin_or_resume(
     old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float
 ) -> None:
-    """Fit what takes the place of a run, from where an earlier job on these rows was stopped."""
+    """Fit the new run, from where an earlier job on the same rows was stopped."""
+    # What was judged on a validation dataset is fitted with what was chosen.
+    tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
+    context = FitContext.resolve(
+        dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
+    )
     try:
-        _fit(old, dataset, building, engine, min_recall)
+        finish_fit(building, context)
     except RunMismatchError as error:
-        logger.warning("%s What was begun is of other rows: it begins anew.", error.problem)
+        logger.warning("%s It was begun on other rows and begins anew.", error.problem)
         remove_group(building)
-        _fit(old, dataset, building, engine, min_recall)
-
-
-def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float) -> None:
-    if old.embeds:
-        embed_dataset(dataset, building, old.params, engine, min_recall=min_recall)
-    elif old.tuning is not None and old.tuning.validation is None:
-        tune_dataset(dataset, building, old.params, old.tuning, engine, min_recall=min_recall)
-    else:
-        fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)
+        finish_fit(building, context)
 
 
 def _rows_held(
     run: Run, given: list[Dataset], files: ExitStack
 ) -> tuple[list[Dataset], list[Dataset]]:
-    """Return the datasets to fit: those given, or those a run holds, and those beside them.
+    """Return the datasets to fit, and those whose rows are used without labels.
 
-    The latter have no labels, and stay beside whatever is fitted. What is read from files is there
-    until `files` is closed.
+    The former are the given datasets, by default those that the run holds. Datasets that are read
+    from files exist until `files` is closed.
     """
     known = members_by_content(run.attributes)
     held = members_held(run.attributes)
@@ -207,7 +204,7 @@ def _rows_held(
 
 def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
     """Open a dataset whose rows a run holds."""
-    # A run records no options, which may be secrets.
+    # A run does not record storage options, which may be secrets.
     options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
     place, remedy = member["dataset"], "Give the datasets to fit."
     beside = is_beside(member)
@@ -222,12 +219,12 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
         ) from error
     if member["content"] != (content_beside(dataset) if beside else dataset.content):
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
-    # As it was read when it joined the run.
+    # Encoded as when it joined the run.
     return dataset.encoded_by(read_schema(run.attributes, run.location))
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:
-    """Write datasets as one, unless that was done before."""
+    """Write datasets as one, unless an earlier job did."""
     source = _Joined(datasets)
     content = sum(int(dataset.content, 16) for dataset in datasets) % 2**64
     if exists(location):
@@ -238,18 +235,18 @@ def _join(datasets: list[Dataset], location: Location) -> Dataset:
         except NRBFNError as error:
             logger.warning("%s It is written again.", error.problem)
             if isinstance(error, DamagedDataError):
-                # Its name is that of this job alone, whatever its metadata still says.
+                # Only a refresh of this run writes to this name.
                 remove_group(location)
     return ingest_source(source, location, unlabelled=source.unlabelled, overwrite=True)
 
 
 def _common_mark(datasets: list[Dataset]) -> Mark | None:
-    """Return what means no label in all of some datasets.
+    """Return the label of unlabelled rows, which must be the same in all datasets.
 
     Raises
     ------
     DataError
-        If it is something else in another, or a class there.
+        If it differs, or is a class in one of them.
     """
     marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
     if not marks:
@@ -300,7 +297,7 @@ class _Joined(Source):
         self.target_names = first.target_names
         self.schema = first.schema
         self.read_as = first.read_as
-        # What an update takes for true and false may have been written as 1 and 0.
+        # The booleans of an update may have been written as 1 and 0.
         is_boolean = first.classes.dtype.kind == "b"
         self.boolean_labels = is_boolean and all(
             np.isin(of.classes, (0, 1)).all() for of in datasets

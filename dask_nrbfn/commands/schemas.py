@@ -1,4 +1,4 @@
-"""Schemas as files that a person reads and writes, and of what is stored."""
+"""Schemas in TOML and JSON files, and of stored datasets, runs and models."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def load_schema(location: Location) -> Schema:
     MissingDataError, DamagedDataError
         If there is nothing, or something else.
     DataError
-        If it has no schema, or the file cannot be read as one.
+        If it has no schema, or the file is not a schema.
     """
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
         return _of_file(Path(location))
@@ -40,10 +40,18 @@ def load_schema(location: Location) -> Schema:
 def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Write a schema to a TOML or JSON file.
 
+    Parameters
+    ----------
+    schema : Schema
+    path : path
+        Ends in .toml or .json.
+    overwrite : bool
+        Replace a file at `path`.
+
     Raises
     ------
     ExistsError, ParameterError, StorageError
-        If the file cannot be written, or its name ends otherwise.
+        If the file cannot be written, or has another suffix.
     """
     check_schema_file(path)
     with new_file(path, overwrite=overwrite) as unfinished:
@@ -51,7 +59,7 @@ def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool
 
 
 def check_schema_file(path: str | os.PathLike[str]) -> None:
-    """Raise ParameterError if the name of a file does not say how a schema is written to it."""
+    """Raise ParameterError if the suffix of a file is not that of a schema."""
     if Path(path).suffix not in _SUFFIXES:
         raise ParameterError(
             f"`write_schema` is {os.fspath(path)}.", "Give a name that ends in .toml or .json."
@@ -61,14 +69,14 @@ def check_schema_file(path: str | os.PathLike[str]) -> None:
 def _attributes(location: Location) -> dict[str, Any]:
     if kind_of(location, ("dataset", "run", "model")) == "dataset":
         return attributes_of(open_group(location, kind="dataset"))
-    # Loads scipy, which no table needs.
+    # Imports scipy, which no table needs.
     from dask_nrbfn.storage.model import open_model_group
 
     return attributes_of(open_model_group(location))
 
 
 def _of_file(path: Path) -> Schema:
-    """Return the schema of a file; raise DataError if it has what no cell is read as."""
+    """Return the schema of a file; raise DataError if it has values that no cell is read as."""
     import pyarrow as pa
 
     from dask_nrbfn.sources.cells import texts_of
@@ -89,7 +97,7 @@ def _of_file(path: Path) -> Schema:
                 raise DataError(
                     f"column {column.name!r} of {path} has the category {category!r}, but cells of "
                     f"it are read as {text!r}.",
-                    "Write it as it is read, or leave it out where that is None.",
+                    "Write the text as it is read, or leave it out if that is None.",
                 )
     return schema
 
@@ -106,12 +114,12 @@ def _read_file(path: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise DataError(
-            f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Mend the file."
+            f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Correct the file."
         ) from error
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, which may not have two values of one name."""
+    """Return a JSON object; raise ValueError if it has two values of one name."""
     values = dict(pairs)
     if len(values) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]

@@ -1,8 +1,8 @@
-"""Update: rows are added to a finished run or taken away, with its basis and width.
+"""Update: rows are added to a finished run or taken away; its basis and width stay.
 
 The moments of the rows are added to those of the latest version, or subtracted, and the weights are
-solved again. No row of the run is read again. Basis, width, the shares of clusters of a penalty and
-the neighbours of locality stay those of the fit.
+solved again. No row of the run is read again. Shares of clusters of a penalty and the neighbours of
+locality also stay those of the fit.
 """
 
 import logging
@@ -48,9 +48,7 @@ from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
-from dask_nrbfn.stages.moments import (
-    moments_bytes,
-)
+from dask_nrbfn.stages.moments import moments_bytes
 from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.svd import SVD, read_components
@@ -59,13 +57,7 @@ from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    exists,
-    mark_complete,
-    normalize,
-    replacing_group,
-)
+from dask_nrbfn.storage.group import Location, exists, mark_complete, normalize, replacing_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join, viewed
 from dask_nrbfn.storage.lock import locked_run
@@ -110,6 +102,15 @@ class Judge:
     def error_rate(self, model: Location, engine: Engine) -> float:
         """Return the error rate of a model, for numbers its relative error.
 
+        Parameters
+        ----------
+        model : Location
+        engine : Engine
+
+        Returns
+        -------
+        float
+
         Raises
         ------
         WorseModelError
@@ -141,11 +142,11 @@ def update_run(
     location : Location
         Of a run with a model, or of a branch.
     dataset : Dataset
-        With labels, all of them among the run's classes, or the run's targets. Weights of classes
-        are those of the fit. Rows without a label are left out.
+        With labels among the run's classes, or the run's targets. Class weights are those of the
+        fit. Rows without a label are left out.
     engine : Engine
     forget : bool
-        Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
+        Take the rows away. Basis rows among them stay in the model; see `refresh_run`.
     again : bool
         Add rows that the run holds once more, instead of refusing them.
     judge : Judge, optional
@@ -162,27 +163,27 @@ def update_run(
     AlreadyAddedError
         If the run holds the rows, in whatever order and chunks.
     DataError
-        If the dataset has other columns or unknown labels, or if rows are taken away that cannot
-        have been added.
+        If the dataset has other columns or unknown labels, or if the forgotten rows cannot have
+        been added.
     MemoryBudgetError
         If a task would not fit a worker; before the task.
     WorseModelError
-        If the judge does not take the model; the run is as it was.
+        If the judge refuses the model; the run is unchanged.
     IllConditionedError
-        If the ridge system became singular; the run is as it was.
+        If the ridge system became singular; the run is unchanged.
     RunBusyError
         If another job works on the run.
     ParameterError
-        If its loss is not the squared one.
+        If the loss of the run is not the squared loss.
 
     Notes
     -----
-    Interrupted and started again on the same rows it finds its finished parts. Basis, width, shares
-    of clusters that the penalty asks for and the neighbours of locality stay those of the fit.
+    An interrupted update of the same rows resumes from its finished parts. Basis, width, shares of
+    clusters of a penalty and the neighbours of locality stay those of the fit.
     """
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     while places := viewed(dataset.location, "with_unlabelled"):
-        # Rows beside others have no labels.
+        # The other part of the dataset has no labels.
         dataset = Dataset.open(places[0])
     with _locked_version(location, action, judge) as draft:
         model = read_full_model(draft.run, draft.base)
@@ -220,8 +221,7 @@ def merge_runs(
     Parameters
     ----------
     location, other : Location
-        Such as a run and a branch of it that rows were added to elsewhere. The other stays as it
-        is.
+        Such as a run and a branch of it. The other run is not changed.
     engine, judge
         As for `update_run`.
     of_fit : bool
@@ -266,14 +266,19 @@ def merge_runs(
 
 
 def branch_run(location: Location, target: Location) -> Run:
-    """Begin a run with the basis and width of another and no rows, for rows that are elsewhere.
+    """Begin a run with the basis and width of another and no rows, for rows in another place.
 
     Parameters
     ----------
     location : Location
         Of a run with a model.
     target : Location
-        Of the new run, which `update_run` adds rows to and `merge_runs` brings back.
+        Of the new run; `update_run` adds rows to it and `merge_runs` adds them to the old run.
+
+    Returns
+    -------
+    Run
+        Without rows.
 
     Raises
     ------
@@ -328,7 +333,26 @@ class _Draft:
         engine: Engine,
         judge: Judge | None,
     ) -> dict[str, Any]:
-        """Make it the run's latest version if the judge agrees; return its record."""
+        """Make the draft the run's latest version if the judge accepts it; return its record.
+
+        Parameters
+        ----------
+        members : list of dict
+            Records of the datasets that are added or forgotten.
+        figures : mapping
+            As returned by `solve_version`.
+        engine : Engine
+        judge : Judge or None
+
+        Returns
+        -------
+        dict
+
+        Raises
+        ------
+        WorseModelError
+            If the judge refuses the model.
+        """
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
         if judge is not None:
@@ -350,7 +374,7 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record, needs=_kept_stages(self.run))
-        # Readers may still use the previous version. A killed job may have left one more.
+        # Readers may still use the previous version. A killed job may have left another one.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
         logger.info(
@@ -372,7 +396,7 @@ class _Draft:
 def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
     if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
         raise ParameterError(
-            f"{location} is a store object, whose models cannot be judged before they are taken.",
+            f"{location} is a store object, whose models cannot be judged before they are used.",
             "Give a run at a path or URL, or no judge.",
         )
     _check_updatable(Run.open(location))
@@ -396,7 +420,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
-        # The moments of the new rows are in a version now.
+        # The new version has the moments of the new rows.
         run.drop_groups(_PARTS)
 
 
@@ -413,12 +437,12 @@ def _check_readable(run: Run, base: str | None) -> None:
 def _check_updatable(run: Run) -> None:
     if run.embeds:
         raise ParameterError(
-            f"{run.location} is an embedding, which has no sums that rows join or leave.",
-            "Embed all rows anew.",
+            f"{run.location} is an embedding, which cannot be updated.",
+            "Embed all rows again.",
         )
-    remedy = f"Refresh {run.location} with all rows that it is to hold."
+    remedy = f"Refresh {run.location} with all rows, old and new."
     if run.chosen_params.basis_is_given:
-        remedy = "Fit a new run with all rows that it is to hold."
+        remedy = "Fit a new run with all rows, old and new."
     check_updatable(run.chosen_params.loss, remedy)
 
 
@@ -427,7 +451,7 @@ def _stage_of(version: int, action: str, dataset: Dataset) -> str:
 
 
 def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
-    """Return the latest version if a job made it from these rows and was killed right after."""
+    """Return the record of the latest version if a job that added these rows was then killed."""
     records = versions_of(run.attributes)
     if not records or records[-1]["action"] != action:
         return None
@@ -442,7 +466,13 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
-    """Return the code in the model of each class of a dataset; check that its rows may be used."""
+    """Return the code in the model of each class of a dataset.
+
+    Raises
+    ------
+    AlreadyAddedError, DataError
+        If its rows cannot be added or forgotten.
+    """
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
@@ -463,7 +493,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     if draft.action == FORGET and not known and content_beside(dataset) in members:
         raise DataError(
             f"the run {draft.run.location} holds the rows of {dataset.location} without labels.",
-            "Fit a new run without them: there is nothing of their labels to forget.",
+            "Fit a new run without them: their labels were never added.",
         )
     return codes
 
@@ -484,7 +514,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held = solving + of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        # Distances to the basis too, of a block and with factors of their own.
+        # A block also has distances to the basis, with their own factors.
         width = row_width(dataset)
         passing = moments_bytes(
             r,
@@ -528,7 +558,7 @@ def _solve(
 
 
 def _grown(run: Run, n_rows: int, action: str) -> list[str]:
-    """Return a reason for a refresh if most rows were added after the basis was chosen."""
+    """Return a reason for a refresh if most rows were added after the choice of the basis."""
     attributes = run.attributes
     fitted = attributes["basis_n_rows"]
     later = n_rows_held(attributes) + n_rows - fitted

@@ -1,4 +1,4 @@
-"""A version of a run: its sums, to which rows are added or from which they are taken, its model."""
+"""A version of a run: its moments, to which rows are added or subtracted, and its model."""
 
 import math
 import uuid
@@ -12,60 +12,62 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.distances import BasisDistances
-from dask_nrbfn.numeric.drift import (
-    Drift,
-    NewLabelSums,
-    NewNumberSums,
-    NewRowSums,
-    NumberDrift,
-)
+from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewNumberSums, NewRowSums, NumberDrift
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.parts import Reduction, Sums, read_total
-from dask_nrbfn.stages.moments import (
-    MOMENTS,
-    MomentsPass,
-    read_sums,
-    read_system,
-    write_sums,
-)
+from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_system, write_sums
 from dask_nrbfn.stages.prune import choose_kept, full_system
 from dask_nrbfn.stages.weights import WEIGHTS, solve_network
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    open_group,
-)
+from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import (
-    latest_place,
-    model_name,
-)
+from dask_nrbfn.storage.versions import latest_place, model_name
 from dask_nrbfn.weighting import Reading, RowWeights
 
-# The share of subtracted sums that rounding may leave.
+# Largest rounding error of a difference, relative to the subtracted sums.
 _LEFT_OVER = 1e-9
 
-# With a smaller share left, the sums of the rest are not known to three digits.
+# With a smaller share left, the sums of the rest have fewer than three correct digits.
 _LEAST_LEFT = 1e-12
 
 Combine = Callable[..., dict[str, Any]]
-"""Called with the open run, the model and the moments before, and further arguments. It adds to or
-subtracts from the moments in place, and returns figures."""
+"""Maps the run, the model, the moments and further arguments to figures; changes the moments."""
 
 
 def read_model(run: Run, place: str | None) -> Model:
-    """Return the model of a version; a branch without rows has one with weights 0."""
+    """Return the model of a version; that of a branch without rows has weights 0.
+
+    Parameters
+    ----------
+    run : Run
+    place : str or None
+        As returned by `latest_place`.
+
+    Returns
+    -------
+    Model
+    """
     return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
 def read_full_model(run: Run, place: str | None) -> Model:
-    """Return the model of a version with all basis rows of the run; pruned ones have weight 0."""
+    """Return the model of a version with all basis rows of the run; pruned rows have weight 0.
+
+    Parameters
+    ----------
+    run, place
+        As for `read_model`.
+
+    Returns
+    -------
+    Model
+    """
     model = read_model(run, place)
     if model.places is None:
         return model
@@ -76,13 +78,23 @@ def read_full_model(run: Run, place: str | None) -> Model:
 
 
 def read_latest_moments(location: Location) -> Moments:
-    """Return the moments behind the latest model of a run, those of no rows for a bare branch."""
+    """Return the moments of the latest model of a run; zeros for a branch without rows."""
     run = Run.open(location)
-    return read_moments(run, latest_place(run.attributes))
+    return read_version_moments(run, latest_place(run.attributes))
 
 
-def read_moments(run: Run, place: str | None) -> Moments:
-    """Return the moments behind a version, those of no rows for a bare branch."""
+def read_version_moments(run: Run, place: str | None) -> Moments:
+    """Return the moments of a version; zeros for a branch without rows.
+
+    Parameters
+    ----------
+    run, place
+        As for `read_model`.
+
+    Returns
+    -------
+    Moments
+    """
     if place is None:
         model = read_full_model(run, None)
         return Moments.zeros(model.n_basis, model.n_targets)
@@ -90,7 +102,7 @@ def read_moments(run: Run, place: str | None) -> Moments:
 
 
 class UpdatePass(MomentsPass):
-    """Moments of the rows of a part, and how the model of the version before scores them."""
+    """Moments of the rows of a part, and sums over the scores by the previous model."""
 
     def __init__(
         self,
@@ -154,10 +166,26 @@ def solve_version(
     """Store the moments and the model of a version that continues `base`; return its figures.
 
     dask may run a task twice at the same time, so every attempt has its own place.
+
+    Parameters
+    ----------
+    run_location : Location
+    base : str or None
+        The place of the version that is continued.
+    name : str
+        Of the new version.
+    combine : Combine
+    arguments : tuple
+        Further arguments of `combine`.
+
+    Returns
+    -------
+    dict
+        The figures of `combine`, "place", "weight" and the record of the weights.
     """
     run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
     model = read_full_model(run, base)
-    moments = read_moments(run, base)
+    moments = read_version_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
     system = full_system(run, moments, features=lambda: model.features)
@@ -185,7 +213,30 @@ def solve_version(
 def combine_rows(
     run: Run, model: Model, moments: Moments, reduction: Reduction, forget: bool
 ) -> dict[str, Any]:
-    """Add the rows that were summed to the moments, or take them away, in place."""
+    """Add the moments of new rows to those of a version, or subtract them, in place.
+
+    Parameters
+    ----------
+    run : Run
+    model : Model
+        Of the version.
+    moments : Moments
+        Of the version; overwritten.
+    reduction : Reduction
+        The finished sums over the new rows.
+    forget : bool
+        Subtract.
+
+    Returns
+    -------
+    dict
+        "n_rows", "n_basis_rows", "drift" and "reasons" for a refresh.
+
+    Raises
+    ------
+    DataError
+        If more is subtracted than was added.
+    """
     before = moments.total_weight
     seen: NewRowSums = read_total(run, reduction, "_seen")
     drift = _drift(run, model, moments, seen) if before and not forget else None
@@ -212,8 +263,25 @@ def combine_rows(
 def combine_runs(
     run: Run, model: Model, moments: Moments, other: Location, place: str, n_rows: int
 ) -> dict[str, Any]:
-    """Add the moments of a version of another run, in place."""
-    further = read_moments(Run.open(other), place)
+    """Add the moments of a version of another run, in place.
+
+    Parameters
+    ----------
+    run, model, moments
+        As for `combine_rows`.
+    other : Location
+        Of the other run.
+    place : str
+        Of its version.
+    n_rows : int
+        Rows of that version.
+
+    Returns
+    -------
+    dict
+        "n_rows", "drift" and "reasons", which are empty.
+    """
+    further = read_version_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
     moments += further
     check_moments(moments, expected, normalized=model.params.normalized)
@@ -242,10 +310,10 @@ def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift |
 
 
 def _check_left(moments: Moments, taken: Moments) -> None:
-    """Raise DataError if more was subtracted than there was, or only rounding is left."""
+    """Raise DataError if more was subtracted than was added, or only rounding errors are left."""
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(
-            "next to nothing would be left, and that drowned in rounding.",
+            "next to nothing would be left, less than the rounding errors.",
             "Fit the rows that are left, or refresh with them.",
         )
     squares, taken_squares = moments.target_gram.diagonal(), taken.target_gram.diagonal()

@@ -1,4 +1,4 @@
-"""Scikit-learn faces of the stages."""
+"""Estimators of scikit-learn."""
 
 from dask_nrbfn.estimators.classifier import NRBFNClassifier
 from dask_nrbfn.estimators.diffusion import DiffusionMap

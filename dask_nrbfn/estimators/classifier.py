@@ -1,4 +1,4 @@
-"""The classifier, and what all networks share whose targets are labels."""
+"""The classifier, and the base of all networks whose targets are labels."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.inputs import TrainingRows, is_chunked, is_dask, training_rows
-from dask_nrbfn.estimators.network import Network, PlainNetwork
+from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork
 from dask_nrbfn.estimators.predictions import accuracy
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
@@ -25,7 +25,7 @@ from dask_nrbfn.storage.model import Model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
+class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     """Network whose targets are labels."""
 
     confidence_threshold: float = 0.9
@@ -221,7 +221,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
-        # Booleans and whole floats, stored as int64, become what they were.
+        # Booleans and whole floats are stored as int64; restore their type.
         dtype = plain_dtype((y if is_chunked(y) else np.asarray(y)).dtype)
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 

@@ -13,11 +13,11 @@ from dask_nrbfn.estimators.inputs import (
     Pixels,
     are_pixels,
     checked_rows,
-    chunked_rows,
+    chunked_dataset,
     dataset_in_memory,
     is_chunked,
 )
-from dask_nrbfn.estimators.network import ModelEstimator, Settings, finished_run, workplace
+from dask_nrbfn.estimators.network import ModelEstimator, finished_run, workplace
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
@@ -131,7 +131,10 @@ feature_names_
             X = Pixels(X, None, feature_dim)
         if is_chunked(X):
             with workplace(self.store, X) as place:
-                self._train(chunked_rows(X, place, "dataset", self.missing), place)
+                dataset = chunked_dataset(
+                    X, None, None, place, "dataset", numbers=None, missing=self.missing
+                )
+                self._train(dataset, place)
             return self
         schema = schema_of(X, self.missing)
         source = ArraySource(checked_rows(self, X, schema, reset=True))
@@ -156,8 +159,8 @@ feature_names_
         return super()._values() | {"components": self.n_components}
 
     def _train(self, dataset: Dataset, place: Location) -> None:
-        settings, basis = Settings(self._params()), self._given_rows()
-        run = finished_run(dataset, place, settings, embeds=True, basis=basis)
+        basis = self._given_rows()
+        run = finished_run(dataset, place, self._params(), embeds=True, basis=basis)
         self._take_run(run)
         self._take_model(read_model(run, ""))
 

@@ -59,6 +59,10 @@ class Pixels:
         unlabelled : int, float or str, optional
             The label of pixels without a label.
 
+        Returns
+        -------
+        CubeSource
+
         Raises
         ------
         DataError, ParameterError
@@ -113,7 +117,18 @@ class Pixels:
 
 
 def are_pixels(X: Any, feature_dim: str | None) -> bool:
-    """Return whether rows are pixels of a cube: with `feature_dim`, or if X is a Dataset."""
+    """Return whether rows are pixels of a cube: with `feature_dim`, or if X is a Dataset.
+
+    Parameters
+    ----------
+    X
+        Rows of any kind.
+    feature_dim : str or None
+
+    Returns
+    -------
+    bool
+    """
     return feature_dim is not None or hasattr(X, "data_vars")
 
 
@@ -129,6 +144,10 @@ def cube_of(
         With a dimension, a Dataset's variables along it are taken; without one all `wanted`
         variables, or all that are not `excluded`.
     wanted, excluded : sequence of str
+
+    Returns
+    -------
+    Cube
     """
     xr = import_xarray()
     if isinstance(X, xr.DataArray):
@@ -193,6 +212,10 @@ class TrainingRows(NamedTuple):
         class_weights : float64 (n,), optional
             The weight of the class of each row.
 
+        Returns
+        -------
+        TrainingRows
+
         Raises
         ------
         ValueError
@@ -219,7 +242,17 @@ class TrainingRows(NamedTuple):
         )
 
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
-        """Return the rows as a dataset in memory, as `dataset_in_memory` does."""
+        """Return the rows as a dataset in memory.
+
+        Parameters
+        ----------
+        schema, names
+            As for `dataset_in_memory`.
+
+        Returns
+        -------
+        Dataset
+        """
         own = self.targets
         labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
         source = ArraySource(self.rows, labels, self.weights, numbers)
@@ -250,6 +283,10 @@ def dataset_in_memory(
     unlabelled : int, float or str, optional
     classes : sequence of int
         All classes of the dataset, also those without rows.
+
+    Returns
+    -------
+    Dataset
     """
     source.schema, source.feature_names = schema, None if names is None else tuple(names)
     sparse = "auto" if source.n_values is None else "yes"
@@ -275,25 +312,29 @@ def chunked_dataset(
     place: Location,
     name: str,
     *,
-    numbers: bool,
-    unlabelled: Mark | None,
+    numbers: bool | None,
+    unlabelled: Mark | None = None,
     missing: str,
-    schema: Schema | None,
+    schema: Schema | None = None,
 ) -> Dataset:
     """Return chunked rows as a dataset: X if it is one, otherwise `name` written under `place`.
 
     Parameters
     ----------
     X, y, sample_weight
-        As for `Network.fit`.
+        As for `LearningNetwork.fit`.
     place, name
         Directory or URL and the name of the new dataset in it.
-    numbers : bool
-        Whether the targets are numbers, not labels.
+    numbers : bool or None
+        Whether the targets are numbers, not labels; None: there are none.
     unlabelled, missing
         As for the estimator.
     schema : Schema or None
         None: it is decided from the rows.
+
+    Returns
+    -------
+    Dataset
     """
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
@@ -305,37 +346,21 @@ def chunked_dataset(
     if isinstance(X, Pixels):
         if sample_weight is not None:
             raise ParameterError("`sample_weight` is given for pixels.", "Leave it out.")
-        source = X.source(numbers=numbers, unlabelled=unlabelled)
+        source = X.source(numbers=bool(numbers), unlabelled=unlabelled)
         return ingest_source(source, join(place, name), unlabelled=unlabelled, overwrite=True)
     weights = None if sample_weight is None else _to_dask(sample_weight)
-    rows, targets = _to_dask(X), _to_dask(y)
-    labels, target = (None, targets) if numbers else (targets, None)
+    rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
     return ingest_dask(
         rows,
-        labels,
+        None if numbers else targets,
         join(place, name),
-        target=target,
+        target=targets if numbers else None,
         weights=weights,
         missing=missing,
         schema=schema,
         unlabelled=unlabelled,
         overwrite=True,
     )
-
-
-def chunked_rows(X: Any, place: Location, name: str, missing: str) -> Dataset:
-    """Return chunked rows without targets as a dataset.
-
-    Parameters
-    ----------
-    X, place, name, missing
-        As for `chunked_dataset`.
-    """
-    if isinstance(X, Dataset):
-        return X
-    if isinstance(X, Pixels):
-        return ingest_source(X.source(), join(place, name), overwrite=True)
-    return ingest_dask(_to_dask(X), None, join(place, name), missing=missing, overwrite=True)
 
 
 def _to_dask(values: Any) -> Any:
@@ -368,6 +393,11 @@ def training_rows(
     unlabelled : int, float or str, optional
         If it is NaN or "", missing labels are allowed: they become this text, or NaN for numbers.
     reset : bool
+
+    Returns
+    -------
+    rows : array or CSR (n, p) or (n, c)
+    labels : array (n,)
 
     Raises
     ------
@@ -410,6 +440,11 @@ def training_numbers(
     estimator, X, y, schema, unlabelled, reset
         As for `training_rows`.
 
+    Returns
+    -------
+    rows : array or CSR (n, p) or (n, c)
+    numbers : float64 (n, q)
+
     Raises
     ------
     DataError
@@ -435,6 +470,10 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     ----------
     estimator, X, schema, reset
         As for `training_rows`.
+
+    Returns
+    -------
+    array or CSR
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Linear regression classification, which the network is measured against."""
+"""Linear regression classification, the baseline of the network."""
 
 from collections.abc import Iterator
 from typing import Any, Self
@@ -44,15 +44,15 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     fitting_error_ : float
         eps of the training rows; 1 is a perfect fit.
     spectral_risk_ : float
-        gamma; large where the fit uses the minor directions of the features.
+        gamma; large if the fit uses the minor directions of the features.
     n_features_in_ : int
-        Columns of X that are used.
+        Number of columns of X that are used.
     feature_names_in_ : ndarray (n_features_in_,)
-        Their names, only when all are strings.
+        Names of these columns, only if all are strings.
     schema_ : Schema or None
         As of `NRBFNClassifier`.
     feature_names_ : ndarray (p,)
-        Names of the features, only when the columns have some.
+        Names of the features, only if the columns have names.
 
     Notes
     -----
@@ -133,7 +133,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         set_columns(self, dataset.n_features, dataset.feature_names, dataset.schema)
 
     def _fit_rows(self, X: Any, codes: NDArray[np.integer] | None) -> None:
-        # What overflows is reported by the check.
+        # `_check_magnitude` reports an overflow.
         with np.errstate(over="ignore", invalid="ignore"):
             centre = Centre.from_blocks(rows for rows, _ in _blocks(X, codes))
             moments = linear_moments(_blocks(X, codes), centre, n_classes=len(self.classes_))

@@ -1,4 +1,4 @@
-"""What all estimators with a basis share: parameters, the run of a fit, updates, predictions."""
+"""The common base of estimators with a basis: parameters, fits, updates and predictions."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_model
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import finish_fit
 from dask_nrbfn.commands.onnx_model import write_onnx
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.commands.version import read_model
@@ -37,12 +37,7 @@ from dask_nrbfn.estimators.inputs import (
     is_dask,
     set_columns,
 )
-from dask_nrbfn.estimators.predictions import (
-    PredictOutput,
-    predict_cube,
-    predict_lazily,
-    scorer_of,
-)
+from dask_nrbfn.estimators.predictions import PredictOutput, predict_cube, predict_lazily, scorer_of
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
@@ -50,6 +45,7 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset
@@ -63,13 +59,6 @@ from dask_nrbfn.storage.versions import version_name, versions_of
 _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
 
-class Settings(NamedTuple):
-    """The parameters of a fit, and of a search for better ones."""
-
-    params: FitParams
-    tuning: TuneParams | None = None
-
-
 @contextmanager
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     """Give the place of datasets and runs: `store`, or a temporary directory.
@@ -79,6 +68,10 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     store : Location or None
     X
         The rows. For a dataset in memory the place is a store in memory.
+
+    Yields
+    ------
+    Location
     """
     if isinstance(X, Dataset) and in_memory(X.location):
         yield MemoryStore()
@@ -90,34 +83,41 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
 
 
 def finished_run(
-    dataset: Dataset, place: Location, settings: Settings, *, embeds: bool = False, **options: Any
+    dataset: Dataset,
+    place: Location,
+    params: FitParams,
+    tuning: TuneParams | None = None,
+    *,
+    embeds: bool = False,
+    **options: Any,
 ) -> Run:
-    """Return the finished run of a dataset and settings; its name depends on nothing else.
+    """Return the finished run of a dataset and parameters; its name depends on nothing else.
 
     Parameters
     ----------
     dataset : Dataset
     place : Location
         The run is written under it.
-    settings : Settings
+    params : FitParams
+    tuning : TuneParams, optional
     embeds : bool
-        Whether to run `embed_dataset`, otherwise `fit_dataset` or `tune_dataset`.
+        Whether it is an embedding.
     **options
-        Of that function.
+        Further options of `fit_dataset`.
+
+    Returns
+    -------
+    Run
     """
-    params, tuning = settings
     location = place
     if not in_memory(dataset.location):
-        given = [None if values is None else values.to_dict() for values in settings]
+        given = [None if values is None else values.to_dict() for values in (params, tuning)]
         identity = json.dumps([dataset.fingerprint, *given])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
     with _active_engine(dataset) as engine:
-        if embeds:
-            return embed_dataset(dataset, location, params, engine, **options)
-        if tuning is None:
-            return fit_dataset(dataset, location, params, engine, **options)
-        return tune_dataset(dataset, location, params, tuning, engine, **options)
+        context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds, **options)
+        return finish_fit(location, context)
 
 
 @contextmanager
@@ -153,7 +153,17 @@ class _KeptRun(NamedTuple):
 
     @classmethod
     def of_fit(cls, run: Run, store: Location | None) -> Self | None:
-        """Return the run of a fit if it is in memory or in a store."""
+        """Return the run of a fit if it is in memory or in a store.
+
+        Parameters
+        ----------
+        run : Run
+        store : Location or None
+
+        Returns
+        -------
+        _KeptRun or None
+        """
         if isinstance(run.location, MemoryStore):
             if is_refined(run.chosen_params):
                 return None
@@ -163,7 +173,18 @@ class _KeptRun(NamedTuple):
         return None if store is None else cls(run.location, 0, shared=True)
 
     def update(self, dataset: Dataset, *, forget: bool) -> Self:
-        """Add or take away rows, and return the run with its new version."""
+        """Add or take away rows, and return the run with its new version.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        forget : bool
+            Take the rows away.
+
+        Returns
+        -------
+        _KeptRun
+        """
         in_memory = isinstance(self.location, MemoryStore)
         with _active_engine(dataset) as engine:
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)
@@ -257,6 +278,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         return {name: own[name] for name in FitParams.options() if name in own}
 
     def _params(self) -> FitParams:
+        """Return the parameters of one fit; a random state gives other ones at the next call."""
         values, given = self._values(), self._given_rows()
         if given is not None:
             del values["basis"]
@@ -322,7 +344,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Network(PredictOutput, ModelEstimator, ABC):
+class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     """Network that is fitted to targets, updated and saved.
 
     A subclass defines the kind of targets, another one the settings of a fit.
@@ -424,9 +446,9 @@ class Network(PredictOutput, ModelEstimator, ABC):
         self._update(X, y, sample_weight, forget=True)
         return self
 
-    @abstractmethod
-    def _settings(self) -> Settings:
-        """Return the parameters of one fit; a random state gives other ones at the next call."""
+    def _tuning(self) -> TuneParams | None:
+        """Return the parameters of the search for better ones, if there is one."""
+        return None
 
     @abstractmethod
     def _training_rows(
@@ -465,8 +487,8 @@ class Network(PredictOutput, ModelEstimator, ABC):
         )
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
-        basis, settings = self._given_rows(), self._settings()
-        run = finished_run(dataset, place, settings, basis=basis, min_recall=self.min_recall)
+        options: dict[str, Any] = {"basis": self._given_rows(), "min_recall": self.min_recall}
+        run = finished_run(dataset, place, self._params(), self._tuning(), **options)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
         self._kept_run = _KeptRun.of_fit(run, self.store)
@@ -540,7 +562,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PlainNetwork(Network):
+class PlainNetwork(LearningNetwork):
     """Network with fixed parameters."""
 
     alpha: float = 1e-13
@@ -556,6 +578,3 @@ class PlainNetwork(Network):
     def load(cls, location: Location) -> Self:
         """Return the network of a saved model or a finished run; executes no code from it."""
         return cls._of_model(Model.load(location))
-
-    def _settings(self) -> Settings:
-        return Settings(self._params())

@@ -38,7 +38,18 @@ Score = Callable[[NDArray[Any], Any, Floats], Any]
 
 
 def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
-    """Return the scorer of rows that an estimator is given."""
+    """Return the scorer of rows that an estimator is given.
+
+    Parameters
+    ----------
+    model : Model
+    threads : int, optional
+        As for `Scorer`.
+
+    Returns
+    -------
+    Scorer
+    """
     return Scorer(model, block_rows=block_rows(model.n_basis), threads=threads)
 
 
@@ -53,21 +64,40 @@ def predict_lazily(model: Model, X: Any, result: str, store: Location | None) ->
         A name of `RESULTS`.
     store : Location or None
         Where the model is written for the workers.
+
+    Returns
+    -------
+    dask array (n,) or (n, q)
     """
     rows = dask_rows(X, schema=model.schema)
     if model.schema is None:
         model.check_columns(rows.shape[1])
         model.check_names(column_names(X))
-    rows = rows.rechunk({1: -1})
     nothing = Scorer(model).no_result(result)
-    return rows.map_blocks(
-        _predict_rows,
-        published(model, store),
+    return _map_features(_predict_rows, rows, model, result, nothing, store)
+
+
+def _map_features(
+    predict: Callable[..., NDArray[Any]],
+    X: da.Array,
+    model: Model,
+    result: str,
+    nothing: NDArray[Any],
+    store: Location | None,
+) -> da.Array:
+    """Return what `predict` returns for the blocks of rows or pixels (..., p).
+
+    `nothing` is the result for no rows.
+    """
+    axis, layers = X.ndim - 1, nothing.shape[1:]
+    return X.rechunk({axis: -1}).map_blocks(
+        predict,
+        _published(model, store),
         result,
         nothing.dtype,
-        meta=nothing,
-        drop_axis=1 if nothing.ndim == 1 else None,
-        chunks=(rows.chunks[0], *((size,) for size in nothing.shape[1:])),
+        meta=np.empty((0,) * (axis + len(layers)), dtype=nothing.dtype),
+        drop_axis=None if layers else axis,
+        chunks=(*X.chunks[:-1], *((size,) for size in layers)),
     )
 
 
@@ -89,7 +119,7 @@ def _predict_rows(
     return scorer.result(result, scores).astype(dtype, copy=False)
 
 
-def published(model: Model, store: Location | None) -> str | RemoteLocation:
+def _published(model: Model, store: Location | None) -> str | RemoteLocation:
     """Write the model where workers can open it, so that no graph contains it.
 
     Parameters
@@ -152,6 +182,10 @@ def predict_cube(
     name : str
         Of the returned array.
 
+    Returns
+    -------
+    DataArray
+
     Raises
     ------
     DataError
@@ -173,8 +207,12 @@ def predict_cube(
         dimensions.append(layers.dimension)
         shown.insert(cube.axis, layers.dimension)
         coordinates[layers.dimension] = layers.names
+    if isinstance(pixels, da.Array):
+        values: Any = _map_features(_predict_box, pixels, model, result, nothing, store)
+    else:
+        values = _predict_pixels(np.asarray(pixels), Scorer(model), result, nothing.dtype)
     predicted = xr.DataArray(
-        _predicted(model, pixels, result, nothing, store),
+        values,
         dims=dimensions,
         coords=coordinates,
         name=name,
@@ -183,24 +221,6 @@ def predict_cube(
     encoding = next(iter(cube.arrays.values())).encoding
     predicted.encoding = {key: encoding[key] for key in ["grid_mapping"] if key in encoding}
     return predicted.transpose(*shown)
-
-
-def _predicted(
-    model: Model, pixels: Any, result: str, nothing: NDArray[Any], store: Location | None
-) -> Any:
-    """Return a result for pixels (..., p), lazily for a dask array."""
-    if not isinstance(pixels, da.Array):
-        return _predict_pixels(np.asarray(pixels), Scorer(model), result, nothing.dtype)
-    axis, layers = pixels.ndim - 1, nothing.shape[1:]
-    return pixels.rechunk({axis: -1}).map_blocks(
-        _predict_box,
-        published(model, store),
-        result,
-        nothing.dtype,
-        meta=np.empty((0,) * (axis + len(layers)), dtype=nothing.dtype),
-        drop_axis=None if layers else axis,
-        chunks=(*pixels.chunks[:-1], *((size,) for size in layers)),
-    )
 
 
 def _predict_box(
@@ -233,7 +253,7 @@ def _with_gaps(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class PredictOutput:
     """Predictions of rows in memory as arrays, or as series and frames of another library."""
 
-    # scikit-learn's clone copies the attribute with this name.
+    # `sklearn.base.clone` copies this attribute by its name.
     _sklearn_output_config: dict[str, str]
 
     def set_output(self, *, predict: str | None = None) -> Self:
@@ -284,6 +304,10 @@ def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
     predicted : dask array (n,)
     y, sample_weight
         As for `fit`.
+
+    Returns
+    -------
+    float
     """
 
     def hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
@@ -304,6 +328,10 @@ def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> fl
         As for `fit`.
     origin : float64 (q,)
         Subtracted before squares are taken: far from 0 they lose digits.
+
+    Returns
+    -------
+    float
     """
 
     def residuals(predicted: NDArray[Any], y: Any, weights: Floats) -> ResidualSums:
@@ -349,7 +377,7 @@ def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
         raise DataError(
             f"{name} has {len(blocks)} blocks, X has {predicted.numblocks[0]}, and the length of "
             "some blocks is unknown.",
-            "Divide both alike, or pass dask arrays after compute_chunk_sizes().",
+            "Use the same blocks for both, or pass dask arrays after compute_chunk_sizes().",
         )
     return blocks
 
@@ -366,5 +394,5 @@ def _check_length(name: str, n_rows: int, expected: int, where: str) -> None:
     if n_rows != expected:
         raise DataError(
             f"{name} has {n_rows} rows{where}, X has {expected}.",
-            f"Pass {name} for every row of X, divided alike.",
+            f"Pass {name} for every row of X, in the same blocks.",
         )

@@ -1,4 +1,4 @@
-"""The regressor, and what all networks share whose targets are numbers."""
+"""The regressor, and the base of all networks whose targets are numbers."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -10,7 +10,7 @@ from sklearn.utils import Tags
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import TrainingRows, is_dask, training_numbers
-from dask_nrbfn.estimators.network import Network, PlainNetwork
+from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork
 from dask_nrbfn.estimators.predictions import r2
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
@@ -20,7 +20,7 @@ from dask_nrbfn.storage.model import Model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
+class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     """Network whose targets are numbers, in one column or several."""
 
     _of_numbers = True

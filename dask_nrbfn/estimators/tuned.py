@@ -8,14 +8,14 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import ClassNetwork
-from dask_nrbfn.estimators.network import Network, Settings
+from dask_nrbfn.estimators.network import LearningNetwork
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.params import TUNED, TuneParams
 from dask_nrbfn.storage.run import Run
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class TunedNetwork(Network):
+class TunedNetwork(LearningNetwork):
     """Network whose scale, basis, width, features and penalty are chosen by cross-validation."""
 
     effort: str = TuneParams.effort
@@ -36,10 +36,9 @@ class TunedNetwork(Network):
         values = super()._values()
         return {name: value for name, value in values.items() if name not in TUNED}
 
-    def _settings(self) -> Settings:
+    def _tuning(self) -> TuneParams:
         own = self.get_params()
-        tuning = {name: own[name] for name in TuneParams.options() if name in own}
-        return Settings(self._params(), TuneParams(**tuning))
+        return TuneParams(**{name: own[name] for name in TuneParams.options() if name in own})
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)

@@ -1,4 +1,4 @@
-"""What a plan and a finished run say: tables for the console and one page for the browser."""
+"""Reports of plans and finished runs: tables for the console and an HTML page."""
 
 from typing import TYPE_CHECKING
 

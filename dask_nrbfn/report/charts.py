@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colours and its typeface from the page around it."""
+"""Charts as SVG, with the colours and the typeface of the page around them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.finished import Confidences
 from dask_nrbfn.report.results import Criterion, DrawnCoordinates, DrawnTarget
 
-# Colours that stand for variables of the page, which knows whether it is dark.
+# Placeholders for the colour variables of the page, which depend on light and dark mode.
 _INK, _MUTED = "#010101", "#020202"
 _SERIES = ("#030303", "#040404", "#050505", "#060606")
 _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
@@ -27,19 +27,19 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
 }
 _DASHES = ("-", "--", ":", "-.")
 
-# Lines of a chart, the best of hundreds.
+# Most lines of a chart; the best are drawn.
 _MOST_LINES = 8
 _LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
-# Shapes and colours tell so many classes apart.
+# With the colours, 16 classes can be told apart.
 _SHAPES = ("o", "s", "^", "D")
-# Of the name of a class in a legend.
+# Longest name of a class in a legend.
 _MOST_LETTERS = 12
 
-# Points; at 343 of a phone's 375 pixels the text is 11 pixels high.
+# On a phone of 375 pixels the text is 11 pixels high.
 _INCHES = (4.4, 2.7)
 
-# Letters of the name of a feature beside its bar.
+# Longest name of a feature beside its bar.
 _LONGEST_NAME = 24
 _STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -60,19 +60,30 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
 }
 
-# Values that span more are drawn on a logarithmic axis.
+# Values with a larger ratio are drawn on a logarithmic axis.
 _LINEAR_RATIO = 30.0
 
-# Below this ratio powers of ten alone are too few ticks.
+# Below this ratio, powers of ten alone are too few ticks.
 _FEW_DECADES = 200.0
 
-# Bars of a histogram, and values that are few enough to be ticks themselves.
+# Bars of a histogram, and most values that are ticks themselves.
 _BARS = 50
 _MOST_TICKS = 8
 
 
 def confidence_chart(confidences: Confidences, threshold: float) -> str:
-    """Return the histogram of the confidence, with the threshold."""
+    """Return the histogram of the confidence, with the threshold.
+
+    Parameters
+    ----------
+    confidences : Confidences
+    threshold : float
+
+    Returns
+    -------
+    str
+        An SVG element, as of every chart.
+    """
     rows = confidences.rows
     counts = confidences.counts.reshape(_BARS, -1).sum(axis=1)
     edges = np.linspace(0.0, 1.0, _BARS + 1)[:-1]
@@ -82,7 +93,7 @@ def confidence_chart(confidences: Confidences, threshold: float) -> str:
         colours = [_SERIES[1] if edge < threshold else _SERIES[0] for edge in edges]
         axes.bar(edges, counts, width=0.85 / _BARS, align="edge", color=colours)
         _log_scale(axes, "y", counts[counts > 0])
-        # Counts of 1 stand above the axis, the text above the bars.
+        # So that counts of 1 are visible, and the text is above the bars.
         axes.set_ylim(0.7, 5.0 * counts.max())
         _mark(axes, threshold, f" threshold {threshold:g} ")
 
@@ -92,7 +103,20 @@ def confidence_chart(confidences: Confidences, threshold: float) -> str:
 
 
 def threshold_chart(confidences: Confidences, threshold: float, n_below: int) -> str:
-    """Return how many rows lie below each threshold, with the one that was used."""
+    """Return the chart of the number of rows below each threshold.
+
+    Parameters
+    ----------
+    confidences : Confidences
+    threshold : float
+        That of the fit, which is marked.
+    n_below : int
+        Rows below it.
+
+    Returns
+    -------
+    str
+    """
     rows = confidences.rows
     n_rows = confidences.n_below.astype(np.float64)
     n_rows[n_rows == 0] = np.nan
@@ -109,7 +133,18 @@ def threshold_chart(confidences: Confidences, threshold: float, n_below: int) ->
 
 
 def prediction_chart(target: DrawnTarget, place: int) -> str:
-    """Return the predicted against the true numbers of a target, with the line of equal ones."""
+    """Return the chart of predicted against true numbers of a target.
+
+    Parameters
+    ----------
+    target : DrawnTarget
+    place : int
+        Number of the chart on its page.
+
+    Returns
+    -------
+    str
+    """
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot(xlabel="true", ylabel="predicted")
@@ -122,9 +157,19 @@ def prediction_chart(target: DrawnTarget, place: int) -> str:
 
 
 def residual_chart(target: DrawnTarget, place: int) -> str:
-    """Return the histogram of what the predictions of a target miss."""
+    """Return the histogram of the residuals of a target.
+
+    Parameters
+    ----------
+    target, place
+        As for `prediction_chart`.
+
+    Returns
+    -------
+    str
+    """
     residuals = target.true - target.predicted
-    # Bars of residuals that are all but equal would have no width.
+    # Without it, bars of almost equal residuals would have no width.
     margin = 1e-6 * np.abs(residuals).max()
     span = (residuals.min() - margin, residuals.max() + margin)
     counts, edges = np.histogram(residuals, bins=_BARS, range=span)
@@ -142,27 +187,27 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
 
 
 def coordinates_chart(drawn: DrawnCoordinates) -> str:
-    """Return rows in their first two coordinates, by their class or their number.
+    """Return the chart of rows in their first two coordinates, coloured by their targets.
 
-    More classes than shapes and colours can tell apart are drawn alike, rows without a label muted.
+    If there are too many classes to tell apart, all are drawn alike. Rows without a label are grey.
     """
     looks = [(colour, shape) for shape in _SHAPES for colour in _SERIES]
     names = drawn.labels if len(drawn.labels) <= len(looks) else []
     x, y = drawn.coordinates.T
-    # A code below 0, or NaN, stands for no label.
+    # A code below 0, or NaN, is a missing label.
     unknown = np.zeros(len(x), dtype=np.bool_)
     if drawn.targets is not None:
         unknown = drawn.targets < 0 if drawn.labels else np.isnan(drawn.targets)
 
     def draw(figure: Figure) -> None:
-        # The legend is under the axes, a line of it for every four.
+        # The legend is under the axes, with four names a line.
         figure.set_size_inches(_INCHES[0], 1.4 * _INCHES[1] + 0.06 * len(names))
         axes = figure.add_subplot(xlabel="first coordinate", ylabel="second coordinate")
         look: dict[str, Any] = {"s": 9, "alpha": 0.7, "linewidths": 0}
         axes.scatter(x[unknown], y[unknown], color=_MUTED, **look)
         for place, (name, (colour, shape)) in enumerate(zip(names, looks, strict=False)):
             own = drawn.coordinates[drawn.targets == place]
-            # A name that begins with _ would be no part of the legend.
+            # matplotlib leaves names that begin with _ out of the legend.
             label = " " + shorten(name, _MOST_LETTERS, placeholder="...")
             axes.scatter(own[:, 0], own[:, 1], color=colour, marker=shape, label=label, **look)
         if names:
@@ -180,19 +225,34 @@ def coordinates_chart(drawn: DrawnCoordinates) -> str:
 
 
 def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Criterion) -> str | None:
-    """Return held-out error, fitting error and risk of all penalties; None if there are too few.
+    """Return the chart of held-out error, fitting error and risk against alpha.
 
-    A penalty of 0 has no place on the logarithmic axis, one that is singular has no figures.
+    An alpha of 0 is not on the logarithmic axis, and a singular system has no figures.
+
+    Parameters
+    ----------
+    path : sequence of dict
+        The figures of every alpha, as in `describe_tuning`.
+    alpha : float
+        The chosen value, which is marked.
+    criterion : Criterion
+
+    Returns
+    -------
+    str or None
+        None if fewer than two values of alpha can be drawn.
     """
     drawn = [entry for entry in path if entry["alpha"] > 0 and entry[criterion.name] is not None]
     drawn = sorted(drawn, key=lambda entry: entry["alpha"])
     if len(drawn) < 2:
         return None
     alphas = np.array([entry["alpha"] for entry in drawn])
+    # None becomes NaN.
+    excess = np.array([entry["fitting_error"] for entry in drawn], dtype=np.float64) - 1
     panels = {
         criterion.label: [criterion.factor * entry[criterion.name] for entry in drawn],
-        "eps - 1": [_beyond_one(entry["fitting_error"]) for entry in drawn],
-        "gamma": [_or_nan(entry["spectral_risk"]) for entry in drawn],
+        "eps - 1": np.where(excess > 0, excess, np.nan),
+        "gamma": np.array([entry["spectral_risk"] for entry in drawn], dtype=np.float64),
     }
 
     def draw(figure: Figure) -> None:
@@ -212,7 +272,7 @@ def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Crite
 
 
 def pruning_chart(unexplained: Floats) -> str:
-    """Return what is left of the squares of the targets by the number of basis rows."""
+    """Return the chart of the unexplained squares of the targets by the number of basis rows."""
     sizes = np.arange(1, len(unexplained) + 1)
 
     def draw(figure: Figure) -> None:
@@ -226,7 +286,7 @@ def pruning_chart(unexplained: Floats) -> str:
 
 
 def feature_chart(weights: Mapping[str, float]) -> str:
-    """Return what each of some features weighs in squared distances, as bars by their names."""
+    """Return the bar chart of the weights of features in squared distances."""
     names, values = [*weights], [*weights.values()]
 
     def draw(figure: Figure) -> None:
@@ -247,14 +307,28 @@ def _shortened(name: str) -> str:
 def width_chart(
     tried: Sequence[dict[str, Any]], chosen: dict[str, Any], criterion: Criterion
 ) -> str | None:
-    """Return the held-out error of each combination by width; None if all had the same width."""
+    """Return the chart of the held-out error of each combination by width.
+
+    Parameters
+    ----------
+    tried : sequence of dict
+        The combinations, as in the record of the search.
+    chosen : dict
+        The chosen combination.
+    criterion : Criterion
+
+    Returns
+    -------
+    str or None
+        None if all combinations have the same width.
+    """
     factors = sorted({record["width_factor"] for record in tried})
     if len(factors) < 2:
         return None
     lines = _lines_by_width(tried, criterion)
 
     def draw(figure: Figure) -> None:
-        # The legend is under the axes, a line of it for every two.
+        # The legend is under the axes, with two names a line.
         figure.set_size_inches(_INCHES[0], _INCHES[1] + 0.22 * len(lines))
         axes = figure.add_subplot(xlabel="width factor", ylabel=criterion.label)
         shapes = ((colour, dash) for dash in _DASHES for colour in _SERIES)
@@ -274,9 +348,9 @@ def width_chart(
 def _lines_by_width(
     tried: Sequence[dict[str, Any]], criterion: Criterion
 ) -> dict[str, dict[float, float]]:
-    """Return the error, as drawn, by width for the best combinations of what else differs.
+    """Return the drawn error by width, for the best combinations of the other parameters.
 
-    Versions before have tried no scales and no bases.
+    Earlier versions of this package did not try scales and bases.
     """
     names = [
         name
@@ -292,14 +366,6 @@ def _lines_by_width(
     return {label: lines[label] for label in best[:_MOST_LINES]}
 
 
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
-
-
-def _beyond_one(value: float | None) -> float:
-    return np.nan if value is None or value <= 1 else value - 1
-
-
 def _mark(axes: Axes, x: float, text: str = "") -> None:
     """Draw a dashed line at x, with a text at its top on the side that has more room."""
     axes.axvline(x, **_LINE)
@@ -309,7 +375,7 @@ def _mark(axes: Axes, x: float, text: str = "") -> None:
 
 
 def _fitting_scale(axes: Axes, side: str, values: Any, *, always_log: bool = False) -> None:
-    """Make the axis "x" or "y" logarithmic where its values span much, with readable ticks."""
+    """Make the axis "x" or "y" logarithmic if its values span a large ratio; set its ticks."""
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
     if len(finite) == 0:
@@ -322,7 +388,7 @@ def _fitting_scale(axes: Axes, side: str, values: Any, *, always_log: bool = Fal
 
 
 def _log_scale(axes: Axes, side: str, values: NDArray[Any], *, own: bool = False) -> None:
-    """Write ticks as a user types numbers; with `own` at the values, where these are few."""
+    """Make an axis logarithmic, with plain numbers as ticks; with `own` at the values if few."""
     axes.set(**{f"{side}scale": "log"})
     axis = getattr(axes, f"{side}axis")
     few_decades = values.max() / values.min() < _FEW_DECADES
@@ -339,8 +405,8 @@ def _tick(value: float, place: int | None = None) -> str:
 
 
 def _svg(name: str, title: str, description: str, draw: Callable[[Figure], None]) -> str:
-    """Return what `draw` draws, for use inside a page that has other charts too."""
-    # What the user has set for charts of their own is left out: the page is always the same.
+    """Return the drawing of `draw` as SVG for a page with other charts."""
+    # Settings of the user are ignored, so that the page is always the same.
     with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
         figure = Figure(figsize=_INCHES, layout="constrained")
         figure.patch.set_visible(False)
@@ -353,9 +419,9 @@ def _svg(name: str, title: str, description: str, draw: Callable[[Figure], None]
 
 
 def _for_page(text: str, name: str, title: str, description: str) -> str:
-    """Return the SVG element alone, with ids of its own, a name, and the page's colours."""
+    """Return the SVG element with unique ids, a title, and the colours of the page."""
     text = text[text.index("<svg") :]
-    # matplotlib's rule is for all elements; it would hold for the whole page.
+    # matplotlib's style rule would apply to the whole page.
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)

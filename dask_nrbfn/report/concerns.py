@@ -1,4 +1,4 @@
-"""What of a finished run its user should look at."""
+"""Warnings about a finished run, each with a remedy."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -11,12 +11,12 @@ from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import decimals, listed, plural
 from dask_nrbfn.report.results import Concern, Results
 
-# One error more or less then moves the error rate of a class by 5 points.
+# With fewer rows, one error changes the error rate of a class by more than 5 points.
 _FEW_ROWS = 20
 
 
 def find_concerns(results: Results) -> list[Concern]:
-    """Return what is worth a look, the gravest first."""
+    """Return the concerns about a run, the gravest first."""
     finished = results.finished
     found = (
         _versions(finished),
@@ -104,7 +104,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     if side := _border(params.width_factor, tried):
         remedy = f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors."
         if tuning.width_factors is None:
-            # The search went beyond what it began with, and ended.
+            # The search has already tried values beyond its first grid.
             step = 0.5 if side == "smallest" else 2.0
             beyond = [f"{params.width_factor * step**power:.3g}" for power in range(3)]
             remedy = (
@@ -117,7 +117,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
 def _border(
     chosen: float, grid: Sequence[float], limits: tuple[float, float] = (0.0, float("inf"))
 ) -> str | None:
-    """Return at which border of its grid a value lies, if there may be better ones beyond."""
+    """Return the border of its grid at which a value lies; None if it lies inside or at a limit."""
     if len(set(grid)) < 2 or chosen in limits:
         return None
     if chosen == min(grid):
@@ -156,7 +156,7 @@ def _small_classes(finished: FinishedRun) -> Iterator[Concern]:
 def _memory(finished: FinishedRun) -> Iterator[Concern]:
     over, expected_bytes = [], 0
     for name, record in finished.stages.items():
-        # A process keeps much of what an earlier stage took.
+        # A process keeps much of the memory of earlier stages.
         expected_bytes = max(expected_bytes, record["predicted_bytes"])
         if record["peak_bytes"] > expected_bytes:
             held = format_bytes(record["peak_bytes"])

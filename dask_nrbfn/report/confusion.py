@@ -1,51 +1,40 @@
-"""Which classes were taken for which."""
+"""Confusion tables of classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.report.formats import MISSING, TextTable, count, percent, plural
+from dask_nrbfn.report.formats import NO_NUMBER, TextTable, count, percent, plural
 
-# More classes are no table that can be read; their most frequent confusions are listed.
+# With more classes, the most frequent confusions are listed instead of a table.
 _MOST_CLASSES = 30
 _MOST_PAIRS = 20
 
-# Wider columns of small numbers do not fit side by side.
+# Wider columns do not fit side by side.
 _HEADING_LETTERS = 10
 
-# Rows of classes that the model does not know, none of which is right.
+# The line of rows whose class the model does not know.
 _UNKNOWN = "(unknown)"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Rows of one class that got one label.
+class Cell(NamedTuple):
+    """Rows of one class with one predicted label, as text.
 
-    Attributes
-    ----------
-    text : str
-    heat : float
-        From 0 to 1: of right labels the share of the class, of wrong ones that of the gravest.
+    `heat` is from 0 to 1: for right labels the share of the class, for wrong labels the same share
+    divided by the largest one.
     """
 
     text: str
     heat: float
 
 
-@dataclass(frozen=True)
-class ClassLine:
-    """One class: its rows by the label they got.
-
-    Attributes
-    ----------
-    label : str
-    cells : tuple of Cell
-    """
+class ClassLine(NamedTuple):
+    """One class: its rows by their predicted label."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -53,18 +42,18 @@ class ClassLine:
 
 @dataclass(frozen=True)
 class ConfusionTable:
-    """Confusion as it is shown.
+    """The confusion of classes, laid out.
 
     Attributes
     ----------
     caption : str
     labels : list of str
     lines : list of ClassLine
-        Empty where there are too many classes.
+        Empty if there are too many classes.
     pairs : TextTable
         The most frequent confusions: class, label, rows, share of the class.
     classes : TextTable
-        Precision, recall, F1 and rows of the classes; of too many those with the least F1.
+        Precision, recall, F1 and rows of the classes; of too many classes those with the least F1.
     """
 
     caption: str
@@ -85,10 +74,14 @@ class ConfusionTable:
             Names the rows.
         labels : sequence of str (K,)
         confusion : array-like (K, K) or (K + 1, K)
-            Counts, or weights, of true classes by the label they got. The last row of K + 1 counts
+            Counts, or weights, of true classes by predicted label. The last row of K + 1 counts
             rows whose class is none of `labels`.
         most : int
             Most classes that are shown in a table.
+
+        Returns
+        -------
+        ConfusionTable
         """
         counts = np.asarray(confusion, dtype=np.float64)
         own = [*labels, _UNKNOWN][: len(counts)]
@@ -104,7 +97,7 @@ class ConfusionTable:
 
     @property
     def table(self) -> TextTable:
-        """The confusion, or the most frequent ones of too many classes."""
+        """The confusion, or the most frequent confusions if there are too many classes."""
         if not self.lines:
             return self.pairs
         rows = [[line.label, *(cell.text or "0" for cell in line.cells)] for line in self.lines]
@@ -113,7 +106,7 @@ class ConfusionTable:
 
 
 def _shortened(label: str) -> str:
-    """Return a label as the heading of a narrow column; lines have it in full, in this order."""
+    """Return a label as the heading of a narrow column; the lines have the full labels."""
     return label if len(label) <= _HEADING_LETTERS else f"{label[: _HEADING_LETTERS - 2]}.."
 
 
@@ -149,7 +142,8 @@ def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -
         for of_class in figures[:most]
     ]
     rows += [
-        [_UNKNOWN, MISSING, MISSING, MISSING, count(row.sum())] for row in counts[len(labels) :]
+        [_UNKNOWN, NO_NUMBER, NO_NUMBER, NO_NUMBER, count(row.sum())]
+        for row in counts[len(labels) :]
     ]
     return TextTable(what, ["class", "precision", "recall", "F1", "rows"], rows)
 

@@ -10,19 +10,19 @@ from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts, tuning_tables
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import TextTable, class_names
+from dask_nrbfn.report.formats import TextTable, label_texts
 from dask_nrbfn.report.results import Fact, results_of
 from dask_nrbfn.storage.run import Run
 
 _WIDTH = 100
 _NAME_WIDTH = 16
 
-# More columns are no table that a console has room for.
+# More columns do not fit a console.
 _MOST_CLASSES = 20
 
 
 def run_table(run: Run) -> str:
-    """Return about twenty lines of at most 100 columns: what a finished run learnt and took.
+    """Return the results and the costs of a finished run, some twenty lines of up to 100 columns.
 
     Raises
     ------
@@ -36,9 +36,9 @@ def run_table(run: Run) -> str:
 
 
 def tuning_table(run: Run) -> str:
-    """Return what tuning tried, of at most 100 columns, with a star at what it chose.
+    """Return tables of up to 100 columns of what tuning tried, with a star at the chosen values.
 
-    And how the held-out rows of each class were labelled.
+    A last table has the figures of the held-out rows of each class.
 
     Raises
     ------
@@ -51,8 +51,8 @@ def tuning_table(run: Run) -> str:
 
 
 def class_tables(evaluation: Evaluation) -> str:
-    """Return how each class was labelled: its figures, and which classes it was taken for."""
-    labels = class_names(evaluation.classes)
+    """Return tables of the figures of each class and of the confusion."""
+    labels = label_texts(evaluation.classes)
     shown = ConfusionTable.of("Evaluated rows", labels, evaluation.confusion, most=_MOST_CLASSES)
     return _text(shown.classes, shown.table)
 

@@ -14,10 +14,10 @@ from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.storage.versions import n_rows_held
 
-# Stages that are listed with their time.
+# Number of the slowest stages that are listed.
 _SLOWEST = 3
 
-# Combinations that are shown, the best first.
+# Number of the best combinations that are shown.
 _MOST_TRIED = 10
 
 
@@ -42,7 +42,7 @@ def _data_facts(results: Results) -> list[Fact]:
         Fact("dataset", ", ".join(member["dataset"] for member in attributes["members"])),
         Fact(
             "rows",
-            f"{finished.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
+            f"{finished.run.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
             + results.targets()
             + _unlabelled(finished),
         ),
@@ -53,7 +53,7 @@ def _data_facts(results: Results) -> list[Fact]:
 
 
 def _unlabelled(finished: FinishedRun) -> str:
-    n_unlabelled = finished.n_rows - finished.n_labelled
+    n_unlabelled = finished.run.n_rows - finished.n_labelled
     return f"; {n_unlabelled:,} without a label" if n_unlabelled else ""
 
 
@@ -229,7 +229,7 @@ def basis_text(finished: FinishedRun) -> str:
     """Return the number of basis rows and the rule that chose them."""
     params, record = finished.params, finished.stages["basis"]
     size, capped = record["n_basis"], record.get("cap") is not None
-    share = percent(size / finished.n_rows, 1)
+    share = percent(size / finished.run.n_rows, 1)
     return f"{size:,} ({share} of the rows), {source_of(params).described(params, capped)}"
 
 

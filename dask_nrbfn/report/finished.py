@@ -12,7 +12,7 @@ from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.formats import class_names
+from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.dataset import Dataset
@@ -23,7 +23,7 @@ from dask_nrbfn.storage.versions import versions_of
 # Bins of the confidence, so that thresholds have steps of 0.001.
 _BINS = 1000
 
-# Rows that are listed as the least, and as the most confident.
+# Number of listed least confident rows, and of most confident rows.
 _NAMED = 10
 
 
@@ -38,9 +38,9 @@ class FinishedRun:
     stages : dict
         Records of the stages by name, in the order in which they were done.
     params : FitParams
-        Those that the tuning chose replace the ones asked for.
+        With the values that tuning chose.
     labels : list of str
-        Of the classes, in the order of the scores; empty for a regression.
+        Names of the classes, in the order of the scores; empty for a regression.
     """
 
     run: Run
@@ -75,7 +75,7 @@ class FinishedRun:
                 f"Finish it with {run.begun_by}, with the parameters that it was begun with.",
             )
         ordered = {name: stages[name] for name in names}
-        labels = class_names(run.read("model/classes").tolist())
+        labels = label_texts(run.read("model/classes").tolist())
         return cls(run, attributes, ordered, run.chosen_params, labels)
 
     @property
@@ -95,18 +95,13 @@ class FinishedRun:
 
     @property
     def searched(self) -> str:
-        """The word for a row that has a confidence: "row" or "candidate"."""
+        """The word for a row with a confidence: "row" or "candidate"."""
         return "row" if self.n_searched == self.n_labelled else "candidate"
 
     @property
     def ridge(self) -> Ridge:
         """The penalty of the model."""
         return Ridge.in_params(self.params)
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the fit, with and without labels."""
-        return self.run.n_rows
 
     @property
     def n_labelled(self) -> int:
@@ -174,6 +169,10 @@ class NamedRows:
             The confidence of the further rows.
         sign : float
             -1.0 finds the most confident rows.
+
+        Returns
+        -------
+        NamedRows
         """
         own = np.argsort(sign * values, kind="stable")[:_NAMED]
         rows = np.concatenate([self.rows, start + own])
@@ -193,9 +192,9 @@ class Confidences:
     n_certain : int
         Rows whose confidence is exactly 1: all neighbours share their label.
     least, most : NamedRows
-        The ten least and the ten most confident rows; of equal ones the first.
+        The ten least and the ten most confident rows; of equal rows the first.
     rows : str
-        The word for such rows: "rows" or "candidates".
+        The word for these rows: "rows" or "candidates".
     """
 
     counts: NDArray[np.int64]
@@ -230,6 +229,6 @@ class Confidences:
     def n_below(self) -> NDArray[np.int64]:
         """Rows below each of `thresholds`, int64 (1000,)."""
         below = np.cumsum(self.counts)
-        # The last bin has its upper edge too.
+        # The last bin includes its upper edge.
         below[-1] -= self.n_certain
         return below

@@ -9,7 +9,10 @@ from typing import Any
 # Columns of a schema that are shown; JSON has all of them.
 _MOST_COLUMNS = 40
 
-MISSING = "-"
+# Items that are listed in a line.
+_MOST_LISTED = 5
+
+NO_NUMBER = "-"
 """The text for a missing number, such as the error at a penalty where the system is singular."""
 
 
@@ -54,10 +57,10 @@ class TextTable:
         return "\n".join(lines)
 
 
-def class_names(classes: Iterable[Any]) -> list[str]:
+def label_texts(classes: Iterable[Any]) -> list[str]:
     """Return labels as text.
 
-    >>> class_names([0, "a", ""])
+    >>> label_texts([0, "a", ""])
     ['0', 'a', '(empty)']
     """
     return [str(label) or "(empty)" for label in classes]
@@ -66,44 +69,54 @@ def class_names(classes: Iterable[Any]) -> list[str]:
 def percent(share: float | None, digits: int = 2) -> str:
     """Return a share as text.
 
+    Parameters
+    ----------
+    share : float or None
+    digits : int
+        After the decimal point.
+
+    Returns
+    -------
+    str
+
     >>> percent(0.0156), percent(None)
     ('1.56 %', '-')
     """
-    return MISSING if share is None else f"{100 * share:.{digits}f} %"
+    return NO_NUMBER if share is None else f"{100 * share:.{digits}f} %"
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many significant digits.
+def number(value: float | None) -> str:
+    """Return a number with four significant digits.
 
     >>> number(1.0841814), number(1374463.2), number(1e-8), number(None)
     ('1.084', '1.374e+06', '1e-08', '-')
     """
-    return MISSING if value is None else f"{value:.{digits}g}"
+    return NO_NUMBER if value is None else f"{value:.4g}"
 
 
-def decimals(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many digits after the point.
+def decimals(value: float | None) -> str:
+    """Return a number with four digits after the decimal point.
 
     >>> decimals(0.05709923), decimals(None)
     ('0.0571', '-')
     """
-    return MISSING if value is None else f"{value:.{digits}f}"
+    return NO_NUMBER if value is None else f"{value:.4f}"
 
 
 def count(value: float) -> str:
-    """Return a count, or a sum of weights, with its thousands apart.
+    """Return a count, or a sum of weights, with separated thousands.
 
     >>> count(1797), count(1797.0000000001), count(1797.25), count(0.0125)
     ('1,797', '1,797', '1,797.2', '0.0125')
     """
-    # Sums of weights that make a whole number are off by their rounding.
+    # A sum of weights may differ from a whole number by rounding.
     if math.isclose(value, round(value), rel_tol=1e-9):
         return f"{round(value):,}"
     return f"{value:.3g}" if value < 100 else f"{value:,.1f}"
 
 
 def seconds(value: float) -> str:
-    """Return seconds, in larger units where they are many.
+    """Return seconds as text, also in minutes and hours.
 
     >>> seconds(1.632), seconds(750), seconds(7300)
     ('1.6 s', '12 min 30 s', '2 h 1 min')
@@ -119,6 +132,16 @@ def seconds(value: float) -> str:
 def plural(value: int, name: str) -> str:
     """Return a count of things.
 
+    Parameters
+    ----------
+    value : int
+    name : str
+        In the singular.
+
+    Returns
+    -------
+    str
+
     >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
     ('1 partition', '1,200 rows', '9 passes')
     """
@@ -126,14 +149,15 @@ def plural(value: int, name: str) -> str:
     return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
 
 
-def listed(items: Sequence[str], most: int = 5) -> str:
-    """Return the first items with commas between them, and the number of further items.
+def listed(items: Sequence[str]) -> str:
+    """Return the first five items with commas between them, and the number of further items.
 
-    >>> listed(["a", "b", "c"], most=2)
-    'a, b and 1 more'
+    >>> listed(["a", "b"]), listed([*"abcdefg"])
+    ('a, b', 'a, b, c, d, e and 2 more')
     """
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+    shown = ", ".join(items[:_MOST_LISTED])
+    n_further = len(items) - _MOST_LISTED
+    return f"{shown} and {n_further} more" if n_further > 0 else shown
 
 
 def schema_table(schema: Mapping[str, Any]) -> TextTable:
@@ -149,7 +173,7 @@ def schema_table(schema: Mapping[str, Any]) -> TextTable:
         "ignored": schema.get("ignored", [])[:_MOST_COLUMNS],
     }
     rows += [
-        [name, role, *[MISSING] * 3] for role, names in roles.items() for name in names if name
+        [name, role, *[NO_NUMBER] * 3] for role, names in roles.items() for name in names if name
     ]
     further = len(schema["columns"]) - len(shown)
     return TextTable(
@@ -175,11 +199,11 @@ def schema_text(schema: Mapping[str, Any]) -> str:
 def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:
     """Return the name, the kind, the categories or format, the missing share and the fill value."""
     kind, share = column["kind"], column.get("missing", 0.0)
-    values, fill = column.get("written", MISSING), MISSING
+    values, fill = column.get("written", NO_NUMBER), NO_NUMBER
     if kind == "category":
         values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
     elif fills:
         value = column.get("fill", 0.0)
         day = date(1970, 1, 1) + timedelta(days=round(value)) if kind == "date" else None
         fill = number(value) if day is None else str(day)
-    return [name or "(empty)", kind, values, percent(share, 1) if share else MISSING, fill]
+    return [name or "(empty)", kind, values, percent(share, 1) if share else NO_NUMBER, fill]

@@ -1,4 +1,4 @@
-"""One HTML page of a finished run, which needs nothing beside itself."""
+"""One self-contained HTML page of a finished run."""
 
 import os
 from importlib.resources import files
@@ -21,7 +21,7 @@ from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
 
-# What stands alone under the title.
+# Facts that are shown below the title.
 _HEADLINES = (
     *("rows", "basis", "held-out error", "held-out R2", "evaluation", "fitting error"),
     *("training R2", "time"),
@@ -35,10 +35,10 @@ def write_report(
     evaluation: Evaluation | NumberEvaluation | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a page that shows what a run was fitted on, what it learnt and what that took.
+    """Write a page about the data, the results and the costs of a run.
 
-    The page has all it needs in it, asks the network for nothing and runs no script. It is the same
-    text each time it is written.
+    The page is self-contained: it loads nothing and runs no script. The same run always gives the
+    same text.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def write_report(
         With its model.
     path : path
     evaluation : Evaluation or NumberEvaluation, optional
-        How the model does on other rows, as `evaluate_dataset` returns it.
+        Figures of the model on other rows, as returned by `evaluate_dataset`.
     overwrite : bool
         Replace the file at `path`, once the page is complete.
 
@@ -58,7 +58,7 @@ def write_report(
         If the evaluation is of a model with another number of classes, or other targets, or `path`
         is inside a Zarr group.
     ExistsError
-        If a file is at `path` and `overwrite` is false, or something that is no file.
+        If a file is at `path` and `overwrite` is false, or something other than a file.
     StorageError
         If nothing can be written there.
     """
@@ -97,7 +97,7 @@ def _page(results: Results) -> str:
 
 
 def _headlines(facts: list[Fact]) -> list[Fact]:
-    """Return the main figures, without what follows a comma."""
+    """Return the main facts, up to the first comma."""
     by_name = {fact.name: fact.value.partition(", ")[0] for fact in facts}
     return [Fact(name, by_name[name]) for name in _HEADLINES if name in by_name]
 

@@ -1,4 +1,4 @@
-"""What a run learnt, as it is shown: how well it tells classes apart, or how near it comes."""
+"""Results of a run by the kind of its targets: classes, numbers or none."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import (
     TextTable,
-    class_names,
     count,
     decimals,
+    label_texts,
     listed,
     number,
     percent,
@@ -26,18 +26,18 @@ from dask_nrbfn.report.formats import (
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.refine import read_held_out_confusion
 
-# From here on the squared residuals weigh more than the fit.
+# Above it, the squared residuals are larger than the squared fit.
 _LARGE_FITTING_ERROR = 2.0
 
-# Below it more of a target's variance is left than was fitted.
+# Below it, less than half of the variance of a target is fitted.
 _SMALL_R2 = 0.5
 
-# More targets are no charts that are looked at; those that are met worst are drawn.
+# Most targets that are drawn: those with the lowest R2.
 _MOST_DRAWN = 4
 
 
 class Fact(NamedTuple):
-    """A figure and what it is of."""
+    """A figure and its name."""
 
     name: str
     value: str
@@ -45,7 +45,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Concern:
-    """What is worth a look, and what to do about it.
+    """A problem of a run and its remedy.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Concern:
 class Criterion(NamedTuple):
     """The figure by which models are compared.
 
-    ``name`` is that of the records; on an axis, with ``label``, it is drawn times ``factor``.
+    ``name`` is its name in records. On an axis with this ``label`` it is multiplied by ``factor``.
     """
 
     name: str
@@ -81,15 +81,15 @@ class DrawnTarget(NamedTuple):
 
 
 class DrawnCoordinates(NamedTuple):
-    """Coordinates of some rows, and what they are coloured by.
+    """Coordinates of some rows, and the targets that colour them.
 
     Attributes
     ----------
     coordinates : float64 (m, 2)
     targets : int64 (m,) or float64 (m,) or None
-        The place of each row's class in `labels`, or numbers.
+        The index of each row's class in `labels`, or numbers.
     labels : list of str
-        Of the classes; none of numbers.
+        Of the classes; empty for numbers.
     name : str
         Of the numbers.
     """
@@ -102,7 +102,7 @@ class DrawnCoordinates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results(ABC):
-    """What a run learnt, and perhaps how it does on other rows; by default without targets.
+    """Results of a run, perhaps also on other rows; the defaults are for a run without targets.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Results(ABC):
 
     @abstractmethod
     def targets(self) -> str:
-        """Return how many classes or coordinates were learnt, or which numbers."""
+        """Return the number of classes or coordinates, or the names of numbers, as text."""
 
     def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
         """Return figures of the training rows from a record of weights, beside the fitting error.
@@ -125,6 +125,10 @@ class Results(ABC):
         ----------
         record : mapping
             Of the stage "weights", or of a version.
+
+        Returns
+        -------
+        list of Fact
         """
         return []
 
@@ -137,6 +141,10 @@ class Results(ABC):
             Of the stage that judged the rows.
         judged : str
             Number and origin of the rows.
+
+        Returns
+        -------
+        list of Fact
         """
         return []
 
@@ -149,7 +157,7 @@ class Results(ABC):
         return {}
 
     def guessing(self) -> Iterator[Concern]:
-        """Yield a concern if answers that ignore all features do as well."""
+        """Yield a concern if predictions that ignore all features are as good."""
         return iter(())
 
     def poor_fit(self) -> Iterator[Concern]:
@@ -161,25 +169,25 @@ class Results(ABC):
         return iter(())
 
     def confusions(self) -> list[ConfusionTable]:
-        """Return which classes were taken for which."""
+        """Return the confusion tables."""
         return []
 
     def target_table(self) -> TextTable | None:
-        """Return the figures of several targets, a line for each."""
+        """Return a table of the figures of several targets."""
         return None
 
     def drawn_targets(self) -> list[DrawnTarget]:
-        """Return evaluated rows of the targets that are to be drawn."""
+        """Return evaluated rows of the targets that are drawn."""
         return []
 
     def drawn_coordinates(self) -> DrawnCoordinates | None:
-        """Return rows as they lie in the first two coordinates, if they have any."""
+        """Return rows in their first two coordinates; None if there are none."""
         return None
 
 
 @dataclass(frozen=True, eq=False)
 class ClassResults(Results):
-    """How classes are told apart.
+    """Results of a run whose targets are classes.
 
     Attributes
     ----------
@@ -195,7 +203,17 @@ class ClassResults(Results):
         return f"{len(self.finished.labels):,} classes"
 
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return the error and the log loss."""
+        """Return the error and the log loss.
+
+        Parameters
+        ----------
+        record, judged
+            As of `Results`.
+
+        Returns
+        -------
+        list of Fact
+        """
         loss, temperature = decimals(record["log_loss"]), number(record["temperature"])
         return [
             Fact("held-out error", f"{percent(record['error_rate'])} of {judged}"),
@@ -220,14 +238,14 @@ class ClassResults(Results):
         ]
 
     def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
-        """Return the error and the log loss, of penalties the temperature too."""
+        """Return the error and the log loss, for penalties also the temperature."""
         cells = {"error": percent(record["error_rate"]), "log loss": decimals(record["log_loss"])}
         if "temperature" in record:
             cells["temperature"] = number(record["temperature"])
         return cells
 
     def guessing(self) -> Iterator[Concern]:
-        """Yield that the largest class is as good an answer."""
+        """Yield a concern if predicting the largest class is as good."""
         confusion = read_held_out_confusion(self.finished.run)
         if confusion is None:
             return
@@ -241,7 +259,7 @@ class ClassResults(Results):
             )
 
     def poor_fit(self) -> Iterator[Concern]:
-        """Yield that the fitting error is large."""
+        """Yield a concern if the fitting error is large."""
         error = self.finished.stages["weights"]["fitting_error"]
         if error > _LARGE_FITTING_ERROR:
             yield Concern(
@@ -250,7 +268,7 @@ class ClassResults(Results):
             )
 
     def unknown_labels(self) -> Iterator[Concern]:
-        """Yield how many rows count as errors whatever they get."""
+        """Yield a concern with the number of rows with unknown labels."""
         evaluation = self.evaluation
         if evaluation is not None and (unknown := evaluation.n_unknown_labels):
             yield Concern(
@@ -272,7 +290,7 @@ class ClassResults(Results):
 
 @dataclass(frozen=True, eq=False)
 class NumberResults(Results):
-    """How near predicted numbers come.
+    """Results of a run whose targets are numbers.
 
     Attributes
     ----------
@@ -295,7 +313,17 @@ class NumberResults(Results):
         return [Fact("training R2", self._r2(record["training_r2"]))]
 
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return R2 and the mean errors."""
+        """Return R2 and the mean errors.
+
+        Parameters
+        ----------
+        record, judged
+            As of `Results`.
+
+        Returns
+        -------
+        list of Fact
+        """
         return [
             Fact("held-out R2", self._r2(record["r2"], f" of {judged}")),
             Fact("held-out RMSE", self._each(record["rmse"], number)),
@@ -315,7 +343,7 @@ class NumberResults(Results):
         ]
 
     def _r2(self, r2: list[float], of: str = "") -> str:
-        """Say R2: units do not matter to it, so those of several targets have a mean."""
+        """Return R2 as text; it has no unit, so several targets also have a mean."""
         if len(r2) == 1:
             return f"{decimals(r2[0])}{of}"
         return f"{decimals(_average(r2))} on average{of}, {self._each(r2, decimals)}"
@@ -337,7 +365,7 @@ class NumberResults(Results):
         }
 
     def guessing(self) -> Iterator[Concern]:
-        """Yield that the mean of a target is as good an answer."""
+        """Yield a concern if predicting the mean of a target is as good."""
         judged = self.finished.stages.get("validation")
         missed = [] if judged is None else self._below(judged["r2"], 0.0)
         if missed:
@@ -347,7 +375,7 @@ class NumberResults(Results):
             )
 
     def poor_fit(self) -> Iterator[Concern]:
-        """Yield which targets are fitted by less than half."""
+        """Yield a concern about targets with less than half of their variance fitted."""
         missed = self._below(self.finished.stages["weights"]["training_r2"], _SMALL_R2)
         if missed:
             yield Concern(
@@ -375,7 +403,7 @@ class NumberResults(Results):
         return TextTable("Each target", ["target", *columns], rows)
 
     def drawn_targets(self) -> list[DrawnTarget]:
-        """Return sampled rows of the targets with the least R2, in the order of the targets."""
+        """Return sampled rows of the targets with the lowest R2, in the order of the targets."""
         evaluation = self.evaluation
         if evaluation is None:
             return []
@@ -394,7 +422,7 @@ class NumberResults(Results):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingResults(Results):
-    """Where rows lie, without targets."""
+    """Results of an embedding, which has no targets."""
 
     def targets(self) -> str:
         """Return the number of coordinates."""
@@ -412,7 +440,7 @@ class EmbeddingResults(Results):
         targets = run.read("model/sample/targets")
         if names is not None:
             return DrawnCoordinates(coordinates, targets[:, 0], [], names[0])
-        labels = class_names(run.read("model/sample/classes").tolist())
+        labels = label_texts(run.read("model/sample/classes").tolist())
         return DrawnCoordinates(coordinates, targets, labels, "")
 
 
@@ -436,13 +464,17 @@ def _judged_columns(rows: str, record: Mapping[str, Any]) -> dict[str, Iterable[
 def results_of(
     finished: FinishedRun, evaluation: Evaluation | NumberEvaluation | None = None
 ) -> Results:
-    """Return what a run learnt, by the kind of its targets.
+    """Return the results of a run, by the kind of its targets.
 
     Parameters
     ----------
     finished : FinishedRun
     evaluation : Evaluation or NumberEvaluation, optional
         Of the run's model, on other rows.
+
+    Returns
+    -------
+    Results
 
     Raises
     ------

@@ -469,7 +469,10 @@ class PinnedModel(NamedTuple):
             location = join(location, group.path)
         return cls(normalize(location), attributes_of(group)["checksum"])
 
-    def load(self) -> Model:
+    def __str__(self) -> str:
+        return str(self.location)
+
+    def open(self) -> Model:
         """Read it.
 
         Raises

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.cli import job
-from dask_nrbfn.commands.small import fit_s, scores_s, update_s
+from dask_nrbfn.commands.plan import fit_s, scores_s, update_s
 from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset

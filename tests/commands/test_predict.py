@@ -17,7 +17,7 @@ from dask_nrbfn import scorer as scorer_module
 from dask_nrbfn.commands import predict as predict_module
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.commands.ingest import ingest_file, ingest_source
 from dask_nrbfn.commands.predict import output_chunk_rows, predict_dataset, task_spans
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
@@ -30,6 +30,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.storage.written import file_size_limit
@@ -395,6 +396,16 @@ def test_evaluate__classes_without_rows_have_empty_rows(place, new_rows):
     evaluation = evaluate_dataset(place / "run", dataset, InlineEngine())
     assert [sum(row) for row in evaluation.confusion] == [0, int(np.sum(y == 1)), 0]
     assert evaluation.log_loss > 0
+
+
+def test_evaluate__labels_that_are_all_unknown_are_refused(place, new_rows):
+    X, y = new_rows
+    source = ArraySource(X, np.full(len(y), "zebra"))
+    # A class of the model is declared, but no row has it.
+    dataset = ingest_source(source, MemoryStore(), classes=("a",))
+    assert dataset.class_counts.tolist() == [0, 250]
+    with pytest.raises(DataError, match="such as 'zebra', are none of the model's"):
+        evaluate_dataset(place / "run", dataset, InlineEngine())
 
 
 def test_evaluate__unknown_labels_are_the_last_row_of_the_confusion(place, new_rows, caplog):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from dask_nrbfn import EngineOptions, FitParams, NRBFNError, connect, fit_dataset, predict_dataset
-from dask_nrbfn.commands.files import Rows, opened_rows
+from dask_nrbfn.commands.files import OpenedRows, opened_rows
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.sources import open_source
@@ -53,7 +53,7 @@ def write(place: Path, n_rows: int) -> None:
             file.write_table(draw(rng, start, min(BATCH_ROWS, n_rows - start)))
 
 
-def seconds_of(rows: "Rows | None", scratch: Path, engine: Engine) -> float:
+def seconds_of(rows: "OpenedRows | None", scratch: Path, engine: Engine) -> float:
     """Return the seconds of predicting a dataset, or of reading the file and predicting it."""
     run, out = scratch / "run.zarr", scratch / "out.csv"
     start = time.perf_counter()
@@ -84,7 +84,10 @@ def main() -> int:
                 source = open_source(scratch / "rows.csv", schema=train.schema)
                 dataset: Dataset = ingest_source(source, scratch / "rows.zarr")
                 pairs = [
-                    (seconds_of(Rows(dataset), scratch, engine), seconds_of(None, scratch, engine))
+                    (
+                        seconds_of(OpenedRows(dataset), scratch, engine),
+                        seconds_of(None, scratch, engine),
+                    )
                     for _ in range(options.repeats)
                 ]
         except NRBFNError as error:
