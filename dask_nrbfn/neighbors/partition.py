@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, dense
+from dask_nrbfn.numeric.rows import Rows, dense, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
 # Largest partition over the mean. Nearer to 1 costs recall, 0.5 % at 1.1; further from it memory.
@@ -136,9 +136,8 @@ class Partitions:
 
     def _squared_distances(self, rows: Rows) -> Floats:
         """Return squared distances with offsets, up to a constant of each row."""
-        norms = np.einsum("ij,ij->i", self.centroids, self.centroids)
         squared: Floats = rows @ self._directions
-        squared += norms + self.offsets
+        squared += squared_norms(self.centroids) + self.offsets
         return squared
 
     def _margins(self, squared: Floats, nearest: NDArray[np.int64]) -> Floats:

@@ -254,8 +254,7 @@ def _differs(values: NDArray[np.integer]) -> NDArray[np.bool_]:
 def _rank_in_class(codes: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the number of earlier rows of the same class, int64 (m,)."""
     by_class = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(_differs(codes[by_class]))
-    lengths = np.diff(np.append(starts, len(codes)))
+    ascending = codes[by_class]
     ranks = np.empty(len(codes), dtype=np.int64)
-    ranks[by_class] = np.arange(len(codes)) - np.repeat(starts, lengths)
+    ranks[by_class] = np.arange(len(codes)) - np.searchsorted(ascending, ascending)
     return ranks

@@ -232,7 +232,7 @@ class _DenseFactors(DistanceFactors):
                 self.scaling.apply(X[strip], out=centred)
             centred -= self.centre
             out[strip, -2] = 1.0
-            out[strip, -1] = _row_dots(centred, centred)
+            out[strip, -1] = squared_norms(centred)
 
         over_strips(extend, out.shape, threads)
 
@@ -240,16 +240,11 @@ class _DenseFactors(DistanceFactors):
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
     array = np.empty((basis.shape[0], basis.shape[1] + 2))
     centred = np.subtract(basis, centre, out=array[:, :-2])
-    array[:, -2] = _row_dots(centred, centred)
+    array[:, -2] = squared_norms(centred)
     array[:, -1] = 1.0
     centred *= -2.0
     array *= factor
     return array
-
-
-def _row_dots(A: Floats, B: Floats) -> Floats:
-    dots: Floats = np.einsum("ij,ij->i", A, B)
-    return dots
 
 
 # Up to this squared distance from the mean, over 2 sigma^2, rounding changes exponents by less than

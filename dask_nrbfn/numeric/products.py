@@ -34,7 +34,6 @@ def _fortran_function(
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # Fortran's functions take every argument by its address.
     return ctypes.CFUNCTYPE(result)(get_pointer(capsule, get_name(capsule)))
 
 
@@ -66,18 +65,7 @@ def add_gram(sums: Floats, A: Floats) -> None:
     """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; A is (b, r)."""
     n_rows, r = A.shape
     if A.size:
-        _dsyrk(
-            byref(c_char(b"L")),
-            byref(c_char(b"N")),
-            byref(c_int(r)),
-            byref(c_int(n_rows)),
-            byref(c_double(1.0)),
-            _address(A),
-            byref(c_int(r)),
-            byref(c_double(1.0)),
-            _address(sums),
-            byref(c_int(r)),
-        )
+        _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
 
 
 def frobenius_norm(matrix: Floats) -> float:
@@ -85,10 +73,8 @@ def frobenius_norm(matrix: Floats) -> float:
 
     Only one triangle is read.
     """
-    size, unused = byref(c_int(len(matrix))), byref(c_double())
-    return float(
-        _dlansy(byref(c_char(b"F")), byref(c_char(b"L")), size, _address(matrix), size, unused)
-    )
+    size, unused = len(matrix), 0.0
+    return float(_call(_dlansy, b"F", b"L", size, matrix, size, unused))
 
 
 def factor_in_place(matrix: Floats) -> bool:
@@ -96,8 +82,8 @@ def factor_in_place(matrix: Floats) -> bool:
 
     ``r^3 / 3`` flops and no other matrix.
     """
-    size, failed = byref(c_int(len(matrix))), c_int(0)
-    _dpotrf(byref(c_char(b"L")), size, _address(matrix), size, byref(failed))
+    size, failed = len(matrix), c_int(0)
+    _call(_dpotrf, b"L", size, matrix, size, failed)
     return failed.value == 0
 
 
@@ -107,17 +93,7 @@ def solve_in_place(factor: Floats, right: Floats) -> None:
     ``2 K r^2`` flops.
     """
     n_right, r = right.shape
-    size, failed = byref(c_int(r)), c_int(0)
-    _dpotrs(
-        byref(c_char(b"L")),
-        size,
-        byref(c_int(n_right)),
-        _address(factor),
-        size,
-        _address(right),
-        size,
-        byref(failed),
-    )
+    _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
@@ -125,27 +101,28 @@ def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, su
     m, n = sums.shape
     inner = B.shape[1] if first == b"T" else B.shape[0]
     if sums.size:
-        _dgemm(
-            byref(c_char(first)),
-            byref(c_char(second)),
-            byref(c_int(n)),
-            byref(c_int(m)),
-            byref(c_int(inner)),
-            byref(c_double(1.0)),
-            _address(B),
-            byref(c_int(B.shape[1])),
-            _address(A),
-            byref(c_int(A.shape[1])),
-            byref(c_double(beta)),
-            _address(sums),
-            byref(c_int(n)),
-        )
+        sizes, strides = (n, m, inner), (B.shape[1], A.shape[1])
+        _call(_dgemm, first, second, *sizes, 1.0, B, strides[0], A, strides[1], beta, sums, n)
 
 
-def _address(array: Floats) -> c_void_p:
-    if array.dtype != np.float64 or not array.flags.c_contiguous:
-        raise TypeError(f"BLAS needs contiguous float64, not {array.dtype} {array.strides}.")
-    return c_void_p(array.ctypes.data)
+def _call(function: Callable[..., Any], *arguments: bytes | int | float | c_int | Floats) -> Any:
+    """Return the result of a Fortran function, which takes every argument by its address."""
+    return function(*map(_address, arguments))
+
+
+def _address(argument: bytes | int | float | c_int | Floats) -> Any:
+    match argument:
+        case bytes():
+            return byref(c_char(argument))
+        case int():
+            return byref(c_int(argument))
+        case float():
+            return byref(c_double(argument))
+        case c_int():
+            return byref(argument)
+    if argument.dtype != np.float64 or not argument.flags.c_contiguous:
+        raise TypeError(f"BLAS needs contiguous float64, not {argument.dtype} {argument.strides}.")
+    return c_void_p(argument.ctypes.data)
 
 
 T = TypeVar("T")

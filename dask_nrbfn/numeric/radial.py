@@ -6,12 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric.distances import DistanceFactors, Pivots, factors_of, float_rows
 from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import over_strips, row_products
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.rows import Rows, is_sparse, with_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
@@ -323,5 +322,4 @@ def _divided(rows: Rows, units: Floats) -> Rows:
     """Return each row divided by its unit (b, 1)."""
     if not is_sparse(rows):
         return rows / units
-    values = rows.data / np.repeat(units[:, 0], np.diff(rows.indptr))
-    return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+    return with_values(rows, rows.data / np.repeat(units[:, 0], np.diff(rows.indptr)))
