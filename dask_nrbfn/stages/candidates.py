@@ -83,7 +83,7 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     X = dataset.take(rows)
     hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
     check_distinct(run, len(np.unique(hashes)))
-    values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
+    values = SearchSpace.of(run, dataset).apply(X)
     # Shuffled, because the first rows stand for all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]
     sample = sample[_without_copies(sample, run.chosen_params)]
@@ -118,7 +118,7 @@ class _CandidatesPass:
             weighting=RowWeights(None),
         )
         self._params = run.chosen_params
-        self._space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+        self._space = SearchSpace.of(run, dataset)
         self._search = CandidateSearch(
             _read_file(run),
             run.read("partitions/bounds"),

@@ -1,6 +1,8 @@
 """Stage "model": the group with everything that prediction needs, of a network or an embedding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -31,9 +33,9 @@ class ModelRecord:
     """An empty record: the model has all figures."""
 
 
-def _compute(job: StageJob) -> ModelRecord:
-    """Store the model."""
-    run_task(job.engine, _write_model, job.run, job.dataset, label="model")
+def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> ModelRecord:
+    """Store the model by a task that runs `write`."""
+    run_task(job.engine, write, job.run, job.dataset, label="model")
     return ModelRecord()
 
 
@@ -94,7 +96,7 @@ def _cost(s: FitSizes) -> StageCost:
 MODEL = Stage(
     name="model",
     record=ModelRecord,
-    compute=_compute,
+    compute=partial(_compute, _write_model),
     cost=_cost,
     grows_with_basis=True,
     needs=(
@@ -113,7 +115,7 @@ MODEL = Stage(
 _SAMPLED_ROWS = 2000
 
 
-def _compute_embedding(job: StageJob) -> ModelRecord:
+def _write_embedding(run: Run, dataset: Dataset) -> None:
     """Store the model and the coordinates of a sample of rows.
 
     Raises
@@ -121,11 +123,6 @@ def _compute_embedding(job: StageJob) -> ModelRecord:
     ParameterError
         If the basis has fewer eigenfunctions than are asked for.
     """
-    run_task(job.engine, _write_embedding, job.run, job.dataset, label="model")
-    return ModelRecord()
-
-
-def _write_embedding(run: Run, dataset: Dataset) -> None:
     model = _embedding_of(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")
@@ -194,7 +191,7 @@ def _embedding_leaves(run: Run) -> tuple[str, ...]:
 EMBEDDED = Stage(
     name=MODEL.name,
     record=ModelRecord,
-    compute=_compute_embedding,
+    compute=partial(_compute, _write_embedding),
     cost=_embedding_cost,
     grows_with_basis=True,
     needs=(

@@ -33,7 +33,7 @@ from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
 from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import SearchSpace, exact_search_bytes
+from dask_nrbfn.stages.exact_search import SearchSpace
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     NeighborSearch,
@@ -277,7 +277,7 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    rows = _all_rows(run, dataset, "exact")
+    rows = _all_rows(run, dataset)
     indices = exact_neighbors(
         rows,
         np.arange(start, stop),
@@ -288,7 +288,7 @@ def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
 
 
 def _approximate_graph(run: Run, dataset: Dataset, threads: int) -> list[dict[str, Any]]:
-    rows = _all_rows(run, dataset, "approximate")
+    rows = _all_rows(run, dataset)
     indices = approximate_neighbors(
         rows,
         n_neighbors=run.chosen_params.n_neighbors,
@@ -309,8 +309,8 @@ def _store_neighbors(
     return {"distance_sum": float(neighbors.distances.sum())}
 
 
-def _all_rows(run: Run, dataset: Dataset, method: str) -> Rows:
-    space = SearchSpace.of(run, dataset, method)
+def _all_rows(run: Run, dataset: Dataset) -> Rows:
+    space = SearchSpace.of(run, dataset)
     blocks = dataset.blocks(0, dataset.n_rows, narrow_block_rows(row_width(dataset)))
     shape = dataset.n_rows, dataset.n_features
     return gathered((space.apply(X) for X, *_ in blocks), shape)
@@ -363,7 +363,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     placing = 5 * 8 * sample_rows(s.n, s.width, n_partitions) * (s.width + n_partitions)
     # The centroids, arrays for CSR too: two copies to route rows, two more to find them.
     centroids = 2 * 8 * n_partitions * s.p
-    repairing = exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k)
+    repairing = s.exact_search_bytes(AUDITED_ROWS)
     return StageCost(
         flops=pairs * s.pair_flops + 2 * s.n * n_partitions * s.row_values,
         read_bytes=2 * s.rows_bytes + scratch,
@@ -415,7 +415,7 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
             pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
             # Lists, waiting and current pairs, and two more copies to sort and merge them.
             block + 3 * 3 * lists,
-            exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k) + block,
+            s.exact_search_bytes(AUDITED_ROWS) + block,
         ),
         n_tasks=s.n_parts,
         work={

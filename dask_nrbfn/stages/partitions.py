@@ -125,7 +125,7 @@ def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     size = sample_rows(run.n_rows, row_width(dataset), n_partitions)
     rng = np.random.default_rng([run.chosen_params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
-    sample = _search_space(run, dataset).apply(dataset.take(rows))
+    sample = SearchSpace.of(run, dataset).apply(dataset.take(rows))
     # As many copies of a row as the partitions will see of it.
     copies = (run.chosen_params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
     repeats = find_repeats(
@@ -143,14 +143,10 @@ def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     write_array(group, "centroids", partitions.centroids, "partition", "feature")
 
 
-def _search_space(run: Run, dataset: Dataset) -> SearchSpace:
-    return SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
-
-
 def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
     (block,) = dataset.blocks(start, stop, stop - start)
-    rows = _search_space(run, dataset).apply(block.X)
+    rows = SearchSpace.of(run, dataset).apply(block.X)
     k = run.chosen_params.n_neighbors
     repeats = find_repeats(rows, n_neighbors=k, seed=run.chosen_params.random_state)
     partitions = Partitions(

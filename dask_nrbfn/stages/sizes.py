@@ -216,6 +216,18 @@ class FitSizes:
     def _basis_values(self) -> float:
         return self.row_values if self.draws else self.p
 
+    def exact_search_bytes(self, n_targets: int) -> int:
+        """Return the bytes that a task of an exact search of `n_targets` rows holds.
+
+        These are the targets, and the best neighbours so far and those in a block.
+        """
+        return n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
+
+    @property
+    def searched_block_bytes(self) -> int:
+        """Bytes of a block of rows as stored, scaled and searched."""
+        return self.block_rows * self.width * (2 * self.itemsize + 8 + 2 * self.search_itemsize)
+
     @property
     def n_searched(self) -> int:
         """Rows whose neighbours are searched."""

@@ -93,7 +93,8 @@ def _compute(job: StageJob) -> WidthRecord:
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
     origin = middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
-    return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
+    far = float(np.quantile(sums.nearest, _NEARER_SHARE)) if len(sums.nearest) else None
+    return WidthRecord(width, mean_distance, far, class_weights, origin)
 
 
 def _check_width(width: float) -> None:
@@ -104,11 +105,6 @@ def _check_width(width: float) -> None:
             "underflows float64.",
             "Give X in other units, multiplied by 1e100 for example.",
         )
-
-
-def _far_distance(nearest: Floats) -> float | None:
-    """Return the distance beyond which rows are far; None if all sampled rows are basis rows."""
-    return float(np.quantile(nearest, _NEARER_SHARE)) if len(nearest) else None
 
 
 def read_features(run: Run) -> RadialFeatures:

@@ -126,10 +126,6 @@ class SampledRows:
         return Chosen(self.X[places], self.numbers[places])
 
 
-def _no_sample(n_rows: int, row_values: float, n_basis: int) -> int:
-    return 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class BasisSource:
     """A source of basis rows.
@@ -163,7 +159,7 @@ class BasisSource:
     described: Callable[[FitParams, bool], str]
     by_confidence: bool = False
     draws: bool = True
-    n_sampled: Callable[[int, float, int], int] = _no_sample
+    n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
 
 
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
