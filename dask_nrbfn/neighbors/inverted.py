@@ -66,7 +66,7 @@ class NearestRows(RowSum):
         return cls(np.full(shape, MISSING), np.full(shape, np.inf))
 
     @classmethod
-    def of_pairs(
+    def _of_pairs(
         cls,
         candidates: NDArray[np.int64],
         rows: NDArray[np.int64],
@@ -155,7 +155,7 @@ class InvertedFile:
         with threadpool_limits(1):
             centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
         asked = candidates[:: -(-n_candidates // _ASKED)]
-        homes = nearest_centroids(sample, centroids)
+        homes = _nearest_centroids(sample, centroids)
         neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]
         ranks = np.take_along_axis(
             _over_remoteness(_ranks, asked, centroids), homes[neighbors], axis=1
@@ -230,7 +230,7 @@ class InvertedFile:
         self, rows: Rows, n_tile_rows: int, threads: int
     ) -> list[tuple[int, NDArray[np.int64]]]:
         """Return partitions and the places of a few of their rows."""
-        homes = nearest_centroids(rows, self.centroids, threads=threads)
+        homes = _nearest_centroids(rows, self.centroids, threads=threads)
         counts = np.bincount(homes, minlength=len(self.centroids))
         places = np.split(np.argsort(homes, kind="stable"), np.cumsum(counts)[:-1])
         return [
@@ -280,7 +280,7 @@ def _sparse_surplus(rows: csr_array, candidates: csr_array, bounds: Floats, half
     return products.toarray() - squares + (0.5 * bounds - own)[:, None]
 
 
-def nearest_centroids(
+def _nearest_centroids(
     rows: Rows, centroids: NDArray[Any], *, threads: int = 1
 ) -> NDArray[np.int64]:
     """Return the centroid (S, p) that is nearest to each row (b, p), int64 (b,)."""
@@ -370,7 +370,7 @@ class CandidateSearch:
         if self._waiting:
             columns = map(np.concatenate, zip(*self._waiting, strict=True))
             n_candidates, n_neighbors = self._nearest.indices.shape
-            self._nearest += NearestRows.of_pairs(
+            self._nearest += NearestRows._of_pairs(
                 *columns, n_candidates=n_candidates, n_neighbors=n_neighbors
             )
             self._bounds = np.minimum(self._bounds, self._nearest.distances[:, -1] ** 2)

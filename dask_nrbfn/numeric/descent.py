@@ -93,7 +93,7 @@ class LossSums(RowSum):
 
 
 # Pairs of steps and changes of the gradient that L-BFGS remembers.
-MEMORY = 20
+_MEMORY = 20
 
 # Least share of the decrease predicted by the slope (Nocedal & Wright, section 3.1).
 _SUFFICIENT = 1e-4
@@ -214,7 +214,7 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
 
 
 def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    pairs = _pairs(accepted[-MEMORY - 1 :])
+    pairs = _pairs(accepted[-_MEMORY - 1 :])
     direction, shares = -accepted[-1].gradient, []
     for step, change in reversed(pairs):
         shares.append(np.vdot(step, direction) / np.vdot(step, change))

@@ -93,7 +93,7 @@ class DistanceFactors(ABC):
 
 def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceFactors:
     """Return the factors of a scaled basis, in CSR if few of its values are stored."""
-    if is_sparse(basis) and is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
+    if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
     values = np.asarray(dense(basis), dtype=np.float64)
@@ -101,7 +101,7 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
     return _DenseFactors(scaling, factor, centre, _array_of(values, centre, factor))
 
 
-def is_kept_sparse(row_values: float, n_features: int) -> bool:
+def _is_kept_sparse(row_values: float, n_features: int) -> bool:
     """Return whether basis rows with `row_values` stored values on average stay in CSR."""
     return row_values <= _SPARSE_BASIS * n_features
 
@@ -115,7 +115,7 @@ def product_flops(n_features: int, row_values: float, basis_values: float) -> fl
     of_arrays = 2.0 * n_features
     if row_values == n_features:
         return of_arrays
-    if is_kept_sparse(basis_values, n_features):
+    if _is_kept_sparse(basis_values, n_features):
         return _MEETING_FLOPS * (1 + row_values * basis_values / n_features)
     return min(_COLUMN_FLOPS * row_values, of_arrays)
 
@@ -128,7 +128,7 @@ def basis_bytes(
     CSR stores a column index with each value. Rows in CSR need another array of the basis, and are
     converted a few at a time.
     """
-    if is_kept_sparse(basis_values, n_features):
+    if _is_kept_sparse(basis_values, n_features):
         return round(2 * 8 * copies * n_basis * basis_values)
     filled = n_basis * n_features + 3 * _FILLED_ELEMENTS if of_sparse else 0
     return 8 * (copies * n_basis * n_features + filled)

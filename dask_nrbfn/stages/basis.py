@@ -153,8 +153,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
         + 2 * 8 * s.n_labelled
         + (2 if s.draws else 6) * chosen

@@ -8,14 +8,9 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.neighbors import (
-    MISSING,
-    CandidateSearch,
-    InvertedFile,
-    NearestRows,
-    bounds_of,
-    find_repeats,
-)
+from dask_nrbfn.neighbors.exact import find_repeats
+from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, NearestRows, bounds_of
+from dask_nrbfn.neighbors.lists import MISSING
 from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows

@@ -104,8 +104,7 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=rows_bytes + s.lists_bytes,
         written_bytes=16 * s.n_searched,
         # The codes of all rows, a block of lists, and one of rows while it is hashed.
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k
         + 4 * 8 * narrow_block_rows(s.width) * s.width,

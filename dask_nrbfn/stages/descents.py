@@ -246,7 +246,7 @@ class Descent(NamedTuple):
         own = "" if self.fold is None else f"-{self.fold}"
         return f"{PREFIX}{self.loss}{own}"
 
-    def sums_place(self, kind: str, number: int) -> str:
+    def _sums_place(self, kind: str, number: int) -> str:
         """Return the stage whose parts are the sums of a pass, which all folds share."""
         return f"{PREFIX}{self.loss}-{kind}-{number}"
 
@@ -254,7 +254,7 @@ class Descent(NamedTuple):
         """Return pass `number`, from 0, over the training rows."""
         judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Reduction(
-            self.sums_place("pass", number),
+            self._sums_place("pass", number),
             _begin_pass,
             {"": LossSums, **judged},
             run.layout,
@@ -265,7 +265,7 @@ class Descent(NamedTuple):
         """Return pass `number` over the validation dataset."""
         assert self.judged is not None
         return Reduction(
-            self.sums_place("judged", number),
+            self._sums_place("judged", number),
             _begin_judging,
             {"": HeldOutSums},
             self.judged,
@@ -327,7 +327,7 @@ def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, 
     if missing:
         # If the step was made before and is lost, these are sums of other weights.
         for sums in ("pass", "judged"):
-            run.drop_groups(of_all.sums_place(sums, number))
+            run.drop_groups(of_all._sums_place(sums, number))
         arguments = [(run, each, number) for each in missing]
         run_tasks(job.engine, _advance_step, arguments, label="refine")
     step = run.part_record(of_all.place, number)

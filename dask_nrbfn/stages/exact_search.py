@@ -11,13 +11,8 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import RecallError
-from dask_nrbfn.neighbors import (
-    MISSING,
-    Neighbors,
-    measure_neighbors,
-    merge_neighbors,
-    nearest_rows,
-)
+from dask_nrbfn.neighbors.exact import nearest_rows
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats

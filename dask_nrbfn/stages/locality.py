@@ -211,8 +211,7 @@ def _cost(s: FitSizes) -> StageCost:
         flops=searched * s.pair_flops + flops,
         read_bytes=read + scratch,
         written_bytes=collected + (n_parts + 1) * sums,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + max(
             s.exact_search_bytes(n_drawn) + s.searched_block_bytes,
             summing,

@@ -172,8 +172,7 @@ def _embedding_cost(s: FitSizes) -> StageCost:
     return StageCost(
         read_bytes=s.rows_bytes,
         written_bytes=written,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + s.n
         + round(rows * s.block_row_bytes)
         + s.basis_bytes(s.r, copies=4)

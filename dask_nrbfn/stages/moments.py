@@ -80,7 +80,7 @@ def moments_bytes(
     )
 
 
-def combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
+def _combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
     """Return the bytes of adding sums: the sums of all folds, and one more, read and decoded."""
     return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
 
@@ -222,7 +222,7 @@ def _cost(s: FitSizes) -> StageCost:
                 n_folds=s.n_folds,
                 reading_bytes=s.reading_bytes,
             ),
-            combine_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
+            _combine_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
         ),
         n_tasks=s.n_parts,
         work={

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.neighbors import listed_neighbors, search_bytes
+from dask_nrbfn.neighbors.cost import listed_neighbors, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout

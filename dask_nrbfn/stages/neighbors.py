@@ -12,20 +12,20 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RecallError
-from dask_nrbfn.neighbors import (
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+from dask_nrbfn.neighbors.cost import (
     COMPILATION_S,
-    MAX_IMBALANCE,
     PROBED,
-    approximate_neighbors,
     candidate_updates,
-    exact_neighbors,
     faster_method,
     faster_partitions,
     largest_search,
     listed_neighbors,
-    measure_neighbors,
     search_bytes,
 )
+from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.neighbors.lists import measure_neighbors
+from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -331,8 +331,7 @@ def _search_at_once(s: FitSizes) -> StageCost:
         flops=pairs * s.pair_flops,
         read_bytes=read,
         written_bytes=s.lists_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + narrow_block_rows(s.width) * s.width * (s.itemsize + 2 * 8 + s.search_itemsize)
         + _search_bytes(s, s.n),
         n_tasks=n_tasks,
@@ -368,8 +367,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
         flops=pairs * s.pair_flops + 2 * s.n * n_partitions * s.row_values,
         read_bytes=2 * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + max(block + centroids + repairing, merged, search, placing + 2 * centroids),
         n_tasks=n_partitions,
         work={
@@ -408,8 +406,7 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         flops=(pairs + bounding) * s.pair_flops + 2 * routed * s.row_values,
         read_bytes=2 * s.rows_bytes,
         written_bytes=(s.n_parts + 1) * s.lists_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + file
         + max(
             pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,

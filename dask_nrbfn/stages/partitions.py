@@ -12,16 +12,10 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedResultError
-from dask_nrbfn.neighbors import (
-    MISSING,
-    Neighbors,
-    Partitions,
-    approximate_neighbors,
-    exact_neighbors,
-    find_repeats,
-    measure_neighbors,
-    merge_neighbors,
-)
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
+from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists

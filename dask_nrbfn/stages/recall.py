@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_nrbfn.errors import RecallError
-from dask_nrbfn.neighbors import Recall, measure_recall
+from dask_nrbfn.neighbors.lists import Recall, measure_recall
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.exact_search import search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_rows
@@ -87,10 +87,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         flops=pairs * s.pair_flops,
         read_bytes=2 * s.rows_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + s.searched_block_bytes
-        + s.exact_search_bytes(targets),
+        held_bytes=s.reader_bytes + s.searched_block_bytes + s.exact_search_bytes(targets),
         n_tasks=s.n_parts,
         work={"read_bytes": s.rows_bytes, "audited_pairs": pairs},
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": s.lists_bytes / 2},

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from dask_nrbfn.neighbors import pair_flops
+from dask_nrbfn.neighbors.cost import pair_flops
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
@@ -254,3 +254,8 @@ class FitSizes:
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours."""
         return worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
+
+    @property
+    def reader_bytes(self) -> int:
+        """Bytes of such a worker and of the chunks that it holds while it reads rows."""
+        return self.process_bytes + self.reading_bytes

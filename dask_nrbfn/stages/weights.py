@@ -76,7 +76,7 @@ def _solve(run: Run) -> WeightsRecord:
         network = solve_network(run, system, alpha=chosen.alpha)
     else:
         place = ridges(run.chosen_params, run.tuning).index(chosen)
-        network = describe_network(
+        network = _describe_network(
             run,
             system,
             read_path_weights(run, None).weights[place],
@@ -107,12 +107,12 @@ def solve_network(run: Run, system: RidgeSystem, *, alpha: float) -> Network:
     """
     solution = system.solve(alpha)
     condition = solution.reciprocal_condition
-    return describe_network(
+    return _describe_network(
         run, system, solution.weights, alpha=alpha, reciprocal_condition=condition
     )
 
 
-def describe_network(
+def _describe_network(
     run: Run,
     system: RidgeSystem,
     weights: Floats,
