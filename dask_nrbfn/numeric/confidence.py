@@ -91,10 +91,19 @@ class RowPool:
 
 
 def even_below(confidence: Floats, *, threshold: float) -> Floats:
-    """Return priorities that draw evenly among rows below the threshold, float64 (b,).
+    """Return priorities that draw evenly among rows below the threshold.
 
     Rows below the threshold have equal priority, so their hashes decide. The other rows keep the
-    order of their confidence (b,) and fill up the basis.
+    order of their confidence and fill up the basis.
+
+    Parameters
+    ----------
+    confidence : float64 (b,)
+    threshold : float
+
+    Returns
+    -------
+    float64 (b,)
 
     Examples
     --------
@@ -157,10 +166,19 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
 
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
-    """Return the row indices of N = `size` drawn candidates, ascending, int64 (N,).
+    """Return drawn candidates in ascending order.
 
-    Takes the pool that `keep_best` kept of all rows, with hashes as tiebreak, and at least as many
-    candidates as classes.
+    Parameters
+    ----------
+    pool : RowPool
+        The rows that `keep_best` kept of all rows, with hashes as tiebreak.
+    size : int
+        N, at least the number of classes.
+
+    Returns
+    -------
+    int64 (N,)
+        Row indices.
 
     Notes
     -----

@@ -49,7 +49,17 @@ class LossSums(RowSum):
 
     @classmethod
     def zeros(cls, n_models: int, n_classes: int, n_basis: int) -> Self:
-        """Return the sums of no rows."""
+        """Return the sums of no rows.
+
+        Parameters
+        ----------
+        n_models, n_classes, n_basis : int
+            A, K and r.
+
+        Returns
+        -------
+        LossSums
+        """
         return cls(np.zeros((n_models, n_classes)), np.zeros((n_models, n_classes, n_basis)))
 
     @classmethod
@@ -149,7 +159,20 @@ class Preconditioner:
 
     @classmethod
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
-        """Return M of a gram matrix (r, r) and ``R`` or its diagonal; ``r^3 / 3`` flops."""
+        """Return M of a gram matrix and a ridge; ``r^3 / 3`` flops.
+
+        Parameters
+        ----------
+        gram : float64 (r, r)
+        ridge : float64 (r, r) or (r,)
+            R or its diagonal.
+        curvature : float
+            c.
+
+        Returns
+        -------
+        Preconditioner
+        """
         matrix = curvature * gram
         diagonal = matrix.ravel()[:: len(matrix) + 1]
         diagonal += _FLOOR * diagonal.sum()
@@ -192,7 +215,17 @@ def accepted_points(points: Sequence[Point]) -> list[Point]:
 
 
 def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    """Return the weights of the next pass, float64 (q, r), from the points of all passes so far.
+    """Return the weights of the next pass.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        Of all passes so far.
+    preconditioner : Preconditioner
+
+    Returns
+    -------
+    float64 (q, r)
 
     Notes
     -----

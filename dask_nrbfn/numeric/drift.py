@@ -163,7 +163,21 @@ class Drift:
         fitting_error_before: float,
         far_is_known: bool,
     ) -> Self:
-        """Return the drift of new rows."""
+        """Return the drift of new rows.
+
+        Parameters
+        ----------
+        sums : NewLabelSums
+            Of the new rows.
+        confidence_before, fitting_error_before : float
+            Of the training rows.
+        far_is_known : bool
+            Whether the model stores the distance beyond which rows are far.
+
+        Returns
+        -------
+        Drift
+        """
         return cls(
             error_rate=sums.wrong_weight / sums.weight,
             confidence=sums.own_score / sums.weight,
@@ -206,7 +220,21 @@ class NumberDrift:
     def of(
         cls, sums: NewNumberSums, *, residuals: Floats, variances: Floats, far_is_known: bool
     ) -> Self:
-        """Return the drift, given the residuals and variances (q,) of the training rows."""
+        """Return the drift of new rows.
+
+        Parameters
+        ----------
+        sums : NewNumberSums
+            Of the new rows.
+        residuals, variances : float64 (q,)
+            Mean squared residuals and variances of the training rows.
+        far_is_known : bool
+            As for `Drift`.
+
+        Returns
+        -------
+        NumberDrift
+        """
         return cls(
             relative_error=_relative(sums.squared_residuals / sums.weight, variances),
             relative_error_before=_relative(residuals, variances),

@@ -100,7 +100,19 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
 def heaviest_features(
     weights: Floats, names: Sequence[str] | None, n_features: int
 ) -> dict[str, float]:
-    """Return the names and weights of the `n_features` heaviest features, the heaviest first.
+    """Return the names and weights of the heaviest features.
+
+    Parameters
+    ----------
+    weights : float64 (p,)
+    names : sequence of str or None
+        None: features are named by their column.
+    n_features : int
+
+    Returns
+    -------
+    dict of str to float
+        The heaviest first.
 
     Examples
     --------

@@ -83,7 +83,19 @@ class DistanceKernel(Kernel):
     def shifted_logarithms(
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
-        """Return logarithms of which the largest of each row is 0, for rows far from the basis."""
+        """Return logarithms of which the largest of each row is 0, for rows far from the basis.
+
+        Parameters
+        ----------
+        differences : callable
+            Not used.
+        gaps : callable
+            Returns ``e - t`` and t.
+
+        Returns
+        -------
+        float64 (b, r)
+        """
         shifted, t = gaps()
         shifted *= self.rate
         if self.log_factor is not None:

@@ -118,9 +118,22 @@ class LocalitySums:
 
 
 def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
-    """Return the bytes of summing at most `n_pairs` pairs at a time, of rows of `width` values.
+    """Return the bytes of summing the pairs of a block.
 
     R as a square and packed, the activations of both rows of a pair, their differences twice, and
     the rows with their centred copies.
+
+    Parameters
+    ----------
+    n_basis : int
+        r.
+    width : int
+        Values of a row.
+    n_pairs : int
+        Most pairs that are summed at a time.
+
+    Returns
+    -------
+    int
     """
     return 8 * (n_basis**2 + packed_size(n_basis) + 4 * n_pairs * (n_basis + width))

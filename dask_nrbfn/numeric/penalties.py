@@ -55,7 +55,20 @@ class Penalty:
         return 2 if self.matrix else 1 if self.diagonal else 0
 
     def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
-        """Return P or its diagonal, or None for I, which does not need the features."""
+        """Return P or its diagonal.
+
+        Parameters
+        ----------
+        features : callable
+            Returns the radial basis functions; not called for I.
+        shares : float64 (r,) or None
+            See `needs_shares`.
+
+        Returns
+        -------
+        float64 (r, r) or (r,), or None
+            None for I.
+        """
         compute = self.matrix or self.diagonal
         return None if compute is None else compute(features(), shares)
 
@@ -107,7 +120,19 @@ def penalty_named(name: str) -> Penalty:
 
 
 def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
-    """Raise ParameterError if the parameters do not have the values that the penalty needs."""
+    """Check that the parameters have the values that the penalty needs.
+
+    Parameters
+    ----------
+    params : FitParams
+    named : str
+        The option in the message.
+
+    Raises
+    ------
+    ParameterError
+        If they do not.
+    """
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):
         values = vars(params) | ({"basis": "given rows"} if params.basis_is_given else {})

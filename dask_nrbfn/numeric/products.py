@@ -45,9 +45,18 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
-    """Return ``A @ B.T``, float64 (m, n), of A (m, p) and B (n, p), in a C-contiguous `out`.
+    """Return ``A @ B.T``.
 
-    A and B are copied unless they are C-contiguous.
+    Parameters
+    ----------
+    A, B : float64 (m, p) and (n, p)
+        Copied unless they are C-contiguous.
+    out : float64 (m, n), optional
+        C-contiguous memory for the result.
+
+    Returns
+    -------
+    float64 (m, n)
     """
     if out is None:
         out = np.empty((len(A), len(B)))
@@ -57,12 +66,26 @@ def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
 
 
 def add_products(sums: Floats, A: Floats, B: Floats) -> None:
-    """Add ``A.T @ B`` to `sums` (m, n) in place; A is (b, m), B is (b, n), all C-contiguous."""
+    """Add ``A.T @ B`` to `sums` in place.
+
+    Parameters
+    ----------
+    sums : float64 (m, n)
+        C-contiguous, as A and B are.
+    A, B : float64 (b, m) and (b, n)
+    """
     _multiply(b"N", B, b"T", A, 1.0, sums)
 
 
 def add_gram(sums: Floats, A: Floats) -> None:
-    """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; A is (b, r)."""
+    """Add the upper triangle of ``A.T @ A`` to `sums` in place.
+
+    Parameters
+    ----------
+    sums : float64 (r, r)
+        C-contiguous, as A is.
+    A : float64 (b, r)
+    """
     n_rows, r = A.shape
     if A.size:
         _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
@@ -88,9 +111,14 @@ def factor_in_place(matrix: Floats) -> bool:
 
 
 def solve_in_place(factor: Floats, right: Floats) -> None:
-    """Replace `right` (K, r) by ``right @ matrix^-1``, with the factor of `factor_in_place`.
+    """Replace `right` by ``right @ matrix^-1``; ``2 K r^2`` flops.
 
-    ``2 K r^2`` flops.
+    Parameters
+    ----------
+    factor : float64 (r, r)
+        As `factor_in_place` leaves it.
+    right : float64 (K, r)
+        Replaced by the solution.
     """
     n_right, r = right.shape
     _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
@@ -133,11 +161,24 @@ _STRIP_ELEMENTS = 2**17
 
 
 def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int) -> list[T]:
-    """Return `step` of every strip of rows of an array of `shape`, in order.
+    """Return the result of `step` for every strip of rows of an array.
 
     The strips depend only on the number of columns, so results have the same bits with any number
     of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
-    error is raised after all running steps have ended. A step must not call this function.
+    error is raised after all running steps have ended.
+
+    Parameters
+    ----------
+    step : callable
+        Takes a slice of rows. It must not call `over_strips`.
+    shape : tuple of int
+        Rows and columns of the array.
+    threads : int
+
+    Returns
+    -------
+    list
+        The results in the order of the strips.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)

@@ -96,7 +96,22 @@ class RadialFeatures:
         kernel: str = "gaussian",
         normalized: bool = True,
     ) -> Self:
-        """Return the functions of a scaled `basis` (r, p) and a `width` > 0.
+        """Return the radial basis functions of a basis and a width.
+
+        Parameters
+        ----------
+        basis : array-like or CSR (r, p)
+            Scaled.
+        width : float
+            Above 0.
+        scaling : Scaling, optional
+            Of the rows.
+        kernel : str
+        normalized : bool
+
+        Returns
+        -------
+        RadialFeatures
 
         Raises
         ------
@@ -180,10 +195,25 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T``, float64 (b, K), for weights (K, r).
+        """Return ``activations(X) @ weights.T``.
 
-        The K sums are normalized instead of the r activations. `buffer` (b, r) and `scratch`
-        (b, p + 2) are overwritten.
+        The K sums are normalized instead of the r activations.
+
+        Parameters
+        ----------
+        X : (b, p)
+        weights : float64 (K, r)
+        squared : float64 (b, r), optional
+            Squared distances, if they are known already.
+        buffer : float64 (b, r), optional
+            Overwritten.
+        scratch : float64 (b, p + 2), optional
+            Overwritten, see `Scratch`.
+        threads : int
+
+        Returns
+        -------
+        float64 (b, K)
         """
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
@@ -198,10 +228,19 @@ class RadialFeatures:
         return sums
 
     def slopes(self, X: Rows, *, threads: int = 1) -> Floats:
-        """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
+        """Return the derivatives of plain activations by half the squared distance.
 
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g
         the slope is 0, even if the kernel has no derivative there.
+
+        Parameters
+        ----------
+        X : (b, p)
+        threads : int
+
+        Returns
+        -------
+        float64 (b, r)
         """
         kernel = kernel_named(self.kernel)
         t = distances_in_place(self._exponents(X, threads=threads))

@@ -76,9 +76,18 @@ class Locality(NamedTuple):
         return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
-        """Return ``strength trace(gram) r / trace(R)``, 0 where no scores can differ.
+        """Return ``strength trace(gram) r / trace(R)``.
 
-        Of basis rows that a `penalty` (r,) does not leave out.
+        Parameters
+        ----------
+        gram : float64 (r, r)
+        penalty : float64 (r, r) or (r,), or None
+            Basis rows that it leaves out are not counted.
+
+        Returns
+        -------
+        float
+            0 where no scores can differ.
         """
         own = self.matrix.diagonal()
         if penalty is not None and penalty.ndim == 1:
@@ -124,7 +133,19 @@ class RidgeSystem:
         """Return the system of moments.
 
         Classes are solved as they are. With centred targets the network has an intercept without a
-        penalty; normalized activations, which sum to 1, contain it, the others are centred too.
+        penalty. Normalized activations, which sum to 1, contain the intercept; plain ones are
+        centred too.
+
+        Parameters
+        ----------
+        moments : Moments
+        targets : Targets
+        normalized : bool
+            Whether the activations of a row sum to 1.
+
+        Returns
+        -------
+        RidgeSystem
 
         Notes
         -----
@@ -144,7 +165,21 @@ class RidgeSystem:
         targets: Targets,
         normalized: bool,
     ) -> Self:
-        """Return the same of the sums that `Moments` are; the whole gram matrix is taken over."""
+        """Return the system of the sums that `Moments` has, with the gram matrix in full.
+
+        Parameters
+        ----------
+        gram : float64 (r, r)
+            Overwritten.
+        products : float64 (1 + q, r)
+        target_products : float64 (1 + q, 1 + q)
+        targets, normalized
+            As `of` takes them.
+
+        Returns
+        -------
+        RidgeSystem
+        """
         cross, activation_sums = products[1:].copy(), products[0]
         squares = target_products.diagonal()[1:].copy()
         target_means, activation_means = np.zeros(len(cross)), np.zeros(len(gram))
@@ -177,7 +212,18 @@ class RidgeSystem:
     def solve_all(
         self, alphas: Sequence[float], *, each: Each = map, estimated: bool = True
     ) -> "Iterator[RidgeSolution | None]":
-        """Yield the weights at every alpha, which may be anywhere, see `solve_path`."""
+        """Yield the weights at every alpha, not restricted to `directions`; see `solve_path`.
+
+        Parameters
+        ----------
+        alphas : sequence of float
+        each, estimated
+            As `solve_path` takes them.
+
+        Yields
+        ------
+        RidgeSolution or None
+        """
         return solve_path(
             self.gram,
             self.cross,
@@ -447,7 +493,18 @@ def _leading_solutions(
 
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
-    """Return mu at alpha 1: ``trace(gram) r / trace(P)``, of basis rows that are not left out."""
+    """Return mu at alpha 1: ``trace(gram) r / trace(P)``, of basis rows that are not left out.
+
+    Parameters
+    ----------
+    penalty : float64 (r, r) or (r,)
+        P or its diagonal.
+    gram : float64 (r, r)
+
+    Returns
+    -------
+    float
+    """
     diagonal = penalty if penalty.ndim == 1 else penalty.diagonal()
     kept = np.isfinite(diagonal)
     return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
@@ -460,9 +517,17 @@ def ridge_of(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> Floats:
-    """Return what `solve_weights` adds to a gram matrix: its diagonal, (r,), or the matrix (r, r).
+    """Return the diagonal, or the matrix, that `solve_weights` adds to a gram matrix.
 
-    A diagonal is infinite where that of the penalty is.
+    Parameters
+    ----------
+    gram, alpha, penalty, locality
+        As `solve_weights` takes them.
+
+    Returns
+    -------
+    float64 (r,) or (r, r)
+        A diagonal is infinite where that of the penalty is.
     """
     terms = _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality)
     n_axes = max(P.ndim for _, P in terms)
@@ -507,9 +572,23 @@ def singular_system(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> IllConditionedError:
-    """Return the error of a system that is singular at what was `tried`, penalties up to `above`.
+    """Return the error of a system that is singular at every penalty that was tried.
 
-    It names the least power of ten that is enough; each that is looked at costs a factorization.
+    It names the least power of ten that is enough; each that is tried costs a factorization.
+
+    Parameters
+    ----------
+    gram : float64 (r, r)
+    tried : str
+        Names the penalties that were tried.
+    above : float
+        The largest of them.
+    penalty, locality
+        As `solve_weights` takes them.
+
+    Returns
+    -------
+    IllConditionedError
     """
     larger = [10.0**power for power in range(-15, 1) if 10.0**power > above]
     nothing = np.empty((0, len(gram)))
@@ -550,7 +629,20 @@ def solve_bytes(
 ) -> int:
     """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty.
 
-    With locality its matrix too, and that packed while it is read.
+    Parameters
+    ----------
+    n_basis, n_targets : int
+        r and q.
+    penalty_axes : int
+        See `Penalty.n_axes`.
+    locality : bool
+        Whether there is a matrix of locality, which is also packed while it is read.
+    n_components : int
+        Number of directions, 0 without any.
+
+    Returns
+    -------
+    int
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0
@@ -560,5 +652,15 @@ def solve_bytes(
 
 
 def components_bytes(n_basis: int, n_components: int) -> int:
-    """Return what directions add to it: these, as they are and orthonormal, and their systems."""
+    """Return the bytes that directions add to a solve: as given, orthonormal, and their systems.
+
+    Parameters
+    ----------
+    n_basis, n_components : int
+        r and J.
+
+    Returns
+    -------
+    int
+    """
     return 8 * 4 * n_components * (n_basis + n_components)

@@ -72,8 +72,10 @@ class SpectralBounds:
         and the term of locality as in `ErrorAndRisk`.
     rank : int or None
         Rank of the gram matrix in float64, 0 ... r.
-    attainable, ideal : RiskRange or None
-        See `_attainable_risk` and `_ideal_risk`.
+    attainable : RiskRange or None
+        Range of the spectral risk for any target and any penalty.
+    ideal : RiskRange or None
+        Range of the risk if the classes are separate; None if they are not.
     perturbed : PerturbationBounds or None
         See `perturbation_bounds`.
     """
@@ -261,7 +263,19 @@ def perturbation_bounds(
 ) -> PerturbationBounds | None:
     """Return bounds of error and risk of almost separate classes; None if they are not.
 
-    Takes the arguments of `_ideal_risk` and the smallest weight of a row.
+    Parameters
+    ----------
+    cross : float64 (K, r)
+        Of normalized activations.
+    class_weights : float64 (K,)
+    eigenvalues : float64 (r,), ascending
+        Of the gram matrix.
+    least_weight : float
+        Smallest weight of a row.
+
+    Returns
+    -------
+    PerturbationBounds or None
 
     Notes
     -----

@@ -112,9 +112,16 @@ class Column:
         return self.kind, self.categories, self.others
 
     def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
-        """Write the features of stored values (b,) into a block of zeros (b, m).
+        """Write the features of stored values into a block.
 
-        Missing values become `fill` if `fills`, else NaN.
+        Parameters
+        ----------
+        values : (b,)
+            As stored.
+        out : float64 (b, m)
+            Zeros, overwritten.
+        fills : bool
+            Whether missing values become `fill`; if not, NaN.
         """
         gaps = np.isnan(values)
         if self.kind == "category":
