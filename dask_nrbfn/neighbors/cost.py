@@ -40,9 +40,21 @@ def faster_method(
     threads: int,
     n_searches: int = 1,
 ) -> str:
-    """Return "exact" or "approximate", whichever is estimated to take less time.
+    """Return the method that is estimated to take less time.
 
-    The compilation of the approximate search is paid once for `n_searches` of `n_rows` rows each.
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_neighbors, threads : int
+    n_searches : int
+        Searches of `n_rows` rows each; they compile the approximate search once.
+
+    Returns
+    -------
+    "exact" or "approximate"
 
     Examples
     --------
@@ -62,7 +74,20 @@ def faster_method(
 def faster_partitions(
     n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
 ) -> int:
-    """Return in how many partitions candidates are searched in less time, 1 for none.
+    """Return the number of partitions in which candidates are found in the least time.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_candidates, threads : int
+
+    Returns
+    -------
+    int
+        1: without partitions.
 
     Examples
     --------
@@ -83,9 +108,21 @@ def faster_partitions(
 
 
 def pair_flops(n_features: int, row_values: float) -> float:
-    """Return the flops of the product of two rows, which are in CSR if they store fewer than p.
+    """Return the flops of the product of two rows.
 
-    Twice the columns that they share: more where columns are of unlike frequency than by chance.
+    In CSR twice the columns that they share: more where columns are of unlike frequency than by
+    chance.
+
+    Parameters
+    ----------
+    n_features : int
+        p.
+    row_values : float
+        Mean stored values of a row; fewer than p are in CSR.
+
+    Returns
+    -------
+    float
     """
     if row_values == n_features:
         return 2 * n_features
@@ -100,10 +137,20 @@ def _pair_s(n_features: int, row_values: float) -> float:
 
 
 def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
-    """Return how many neighbours the lists of NNDescent are made for.
+    """Return the neighbours that the lists of NNDescent are made for.
 
     Rows in CSR are about equally far from each other, and miss fewer in lists that are a quarter
     longer: of 20,000 texts a recall of .998 instead of .994 for a third more time.
+
+    Parameters
+    ----------
+    n_neighbors : int
+    is_sparse : bool
+        Whether rows are in CSR.
+
+    Returns
+    -------
+    int
     """
     return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
 
@@ -126,7 +173,21 @@ def searched_neighbors(n_neighbors: int) -> int:
 
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
-    """Return the work of NNDescent, in values of candidates that are compared."""
+    """Return the work of NNDescent.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_neighbors : int
+
+    Returns
+    -------
+    int
+        Values of candidates that are compared.
+    """
     is_sparse = row_values < n_features
     compared = round(_COMPARED * row_values) if is_sparse else n_features
     listed = listed_neighbors(n_neighbors, is_sparse=is_sparse)
@@ -141,7 +202,20 @@ def update_rate(threads: int) -> float:
 def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, method: str) -> int:
     """Return the bytes that a search over all rows holds at its peak.
 
-    `width` is the numbers of a row, p or what it is held as in CSR.
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        Numbers of a row: p, or in CSR the stored values with their columns.
+    itemsize : int
+        Bytes of a number.
+    n_neighbors : int
+        k.
+    method : {"exact", "approximate"}
+
+    Returns
+    -------
+    int
 
     Notes
     -----
@@ -156,7 +230,19 @@ def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, me
 def largest_search(
     available_bytes: int, width: int, *, itemsize: int, n_neighbors: int, method: str
 ) -> int:
-    """Return the most rows that a search holds in `available_bytes`, its buffers not counted."""
+    """Return the most rows that a search holds in some memory.
+
+    Parameters
+    ----------
+    available_bytes : int
+        Without the buffers of the search.
+    width, itemsize, n_neighbors, method
+        As `search_bytes` takes them.
+
+    Returns
+    -------
+    int
+    """
     return max(0, available_bytes) // _row_bytes(width, itemsize, n_neighbors, method)
 
 

@@ -52,7 +52,21 @@ def exact_neighbors(
 
 
 def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> NDArray[np.int64]:
-    """Return the places in `rows` (n, p) of the `count` rows nearest to each target, (b, count)."""
+    """Return the rows that are nearest to each target.
+
+    Parameters
+    ----------
+    rows : float (n, p)
+    targets : float (b, p)
+    count : int
+    threads : int
+        For rows in CSR.
+
+    Returns
+    -------
+    int64 (b, count)
+        Places in `rows`, nearest first.
+    """
     if is_sparse(rows) and is_sparse(targets):
         return _nearest_by_products(rows, targets, count=count, threads=threads)
     search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows)
@@ -91,7 +105,19 @@ def _nearest_by_products(
 
 
 def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (b, k) from (b, k + 1) numbers without the row's own, or without the last."""
+    """Return the numbers without the row's own, or without the last.
+
+    Parameters
+    ----------
+    found : int64 (b, k + 1)
+        Row numbers.
+    queries : int64 (b,)
+        The rows' own numbers.
+
+    Returns
+    -------
+    int64 (b, k)
+    """
     own = found == queries[:, None]
     own[~own.any(axis=1), -1] = True
     return found[~own].reshape(len(found), -1)

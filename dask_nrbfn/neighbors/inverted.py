@@ -61,7 +61,17 @@ class NearestRows(RowSum):
 
     @classmethod
     def none(cls, n_candidates: int, n_neighbors: int) -> Self:
-        """Return the sum over no rows."""
+        """Return the sum over no rows.
+
+        Parameters
+        ----------
+        n_candidates, n_neighbors : int
+            N and k.
+
+        Returns
+        -------
+        NearestRows
+        """
         shape = n_candidates, n_neighbors
         return cls(np.full(shape, MISSING), np.full(shape, np.inf))
 
@@ -75,7 +85,20 @@ class NearestRows(RowSum):
         n_candidates: int,
         n_neighbors: int,
     ) -> Self:
-        """Return the nearest rows that pairs of a candidate and a row tell, each (m,)."""
+        """Return the nearest rows among some pairs.
+
+        Parameters
+        ----------
+        candidates, rows : int64 (m,)
+            Places of candidates and row numbers, pair by pair.
+        distances : float64 (m,)
+        n_candidates, n_neighbors : int
+            N and k.
+
+        Returns
+        -------
+        NearestRows
+        """
         nearest = cls.none(n_candidates, n_neighbors)
         order = np.lexsort((rows, distances, candidates))
         candidates = candidates[order]
@@ -345,10 +368,16 @@ class CandidateSearch:
         self._waiting: list[tuple[NDArray[Any], ...]] = []
 
     def add(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
-        """Take rows (b, p) whose numbers are above those that were added before.
+        """Add rows.
 
-        Those with more pairs than the lists have places half by half: where rows are equally far
-        from each other, or too near to be told apart, nearly all are pairs.
+        They are added half by half if they have more pairs than the lists have places: where rows
+        are equally far from each other, or too near to be told apart, nearly all are pairs.
+
+        Parameters
+        ----------
+        rows : float (b, p)
+        numbers : int64 (b,)
+            Above those that were added before.
         """
         most = self._nearest.indices.size
         pairs = self._file.near(rows, self._bounds, threads=self._threads, most=most)

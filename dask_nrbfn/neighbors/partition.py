@@ -122,9 +122,18 @@ class Partitions:
         return best, best_count / goal
 
     def route(self, rows: Rows, *, overlap: int) -> NDArray[np.int64]:
-        """Return the partitions of every row, int64 (b, min(overlap + 1, S)).
+        """Return the partitions of every row.
 
-        The nearest comes first; -1 stands where a row belongs to fewer.
+        Parameters
+        ----------
+        rows : float (b, p)
+        overlap : int
+            As `balanced` takes it.
+
+        Returns
+        -------
+        int64 (b, min(overlap + 1, S))
+            The nearest first; -1 where a row belongs to fewer.
         """
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))
         strips = []
@@ -167,7 +176,18 @@ class Partitions:
 
 
 def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
-    """Return the means of clusters of rows (s, p), of the rows' dtype, (S, p)."""
+    """Return the means of k-means clusters.
+
+    Parameters
+    ----------
+    rows : float (s, p)
+    n_clusters, seed : int
+
+    Returns
+    -------
+    (S, p)
+        Of the dtype of the rows.
+    """
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
     centroids: NDArray[Any] = means.fit(rows).cluster_centers_
     return centroids

@@ -165,6 +165,16 @@ def _cost(s: FitSizes) -> StageCost:
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
     """Return `params` for a basis of given rows; pass these rows to the fit too.
 
+    Parameters
+    ----------
+    params : FitParams
+    basis : array-like (r, p)
+
+    Returns
+    -------
+    FitParams
+        Which name these rows by their digest.
+
     Raises
     ------
     ParameterError

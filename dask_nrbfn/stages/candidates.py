@@ -41,6 +41,16 @@ def search_candidates(
     With one partition every candidate is compared with every row. Otherwise a row belongs to the
     nearest partition, and a candidate is compared with several partitions. Only lists are written:
     each part writes the neighbours among its rows, and the lists are merged like sums.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    n_partitions : int
+
+    Returns
+    -------
+    dict
+        "n_repaired", "n_probes" and "distance_sum".
     """
     n_candidates = of_searched(run).n_rows
     if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):

@@ -62,7 +62,18 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row numbers in the dataset of places among the rows that have a confidence."""
+    """Return the row numbers in the dataset of some searched rows.
+
+    Parameters
+    ----------
+    run : Run
+    places : int64 (m,)
+        Places among the rows that have a confidence.
+
+    Returns
+    -------
+    int64 (m,)
+    """
     named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
 

@@ -66,6 +66,13 @@ def decide_to_keep(run: Run, n_basis: int, row_values: float) -> None:
 
     Kept activations are rounded to float32 in the pass that computes them too, so that the bits do
     not depend on which pass reads them.
+
+    Parameters
+    ----------
+    run : Run
+    n_basis : int
+    row_values : float
+        Mean stored values of a row.
     """
     n_bytes, path = 4 * run.n_rows * n_basis, local_path(run.location)
     keeps = (
@@ -251,7 +258,18 @@ class Descent(NamedTuple):
         return f"{PREFIX}{self.loss}-{kind}-{number}"
 
     def passing(self, run: Run, number: int) -> Reduction:
-        """Return pass `number`, from 0, over the training rows."""
+        """Return a pass over the training rows.
+
+        Parameters
+        ----------
+        run : Run
+        number : int
+            From 0.
+
+        Returns
+        -------
+        Reduction
+        """
         judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Reduction(
             self._sums_place("pass", number),
@@ -262,7 +280,19 @@ class Descent(NamedTuple):
         )
 
     def judging(self, number: int, *context: Any) -> Reduction:
-        """Return pass `number` over the validation dataset."""
+        """Return a pass over the validation dataset.
+
+        Parameters
+        ----------
+        number : int
+            From 0.
+        *context
+            Further arguments of the pass.
+
+        Returns
+        -------
+        Reduction
+        """
         assert self.judged is not None
         return Reduction(
             self._sums_place("judged", number),
@@ -278,6 +308,16 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
 
     The part of that step, numbered by the passes, has the chosen weights as "values" and, in a
     tuning, the "confusion" of the held-out rows.
+
+    Parameters
+    ----------
+    job : StageJob
+    loss : str
+
+    Returns
+    -------
+    dict
+        The record of the last step.
     """
     run = job.run
     judged = None

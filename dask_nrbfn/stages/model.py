@@ -40,7 +40,20 @@ def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> ModelRecor
 
 
 def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
-    """Raise DamagedResultError if the arrays that a finished run leaves cannot be read."""
+    """Read the model and the arrays that a finished run leaves.
+
+    Parameters
+    ----------
+    run : Run
+    engine : Engine
+    leaves : list of str
+        Names of arrays.
+
+    Raises
+    ------
+    DamagedResultError
+        If one of them cannot be read.
+    """
     run_task(engine, _read_results, run, leaves, label="model")
 
 

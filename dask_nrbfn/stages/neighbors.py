@@ -162,6 +162,17 @@ def decided_search(run: Run) -> NeighborSearch:
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
     """Return the search that `params` ask for, with every "auto" chosen by rows and memory.
 
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    engine : Engine
+        Only its threads and memory are used.
+
+    Returns
+    -------
+    NeighborSearch
+
     Raises
     ------
     ParameterError

@@ -54,6 +54,16 @@ def search_partitions(
     Three passes in parts: "partitions" writes the rows to scratch in the order of their partitions,
     "candidates" searches every partition on its own, and "neighbors" merges the lists of the
     partitions of each row. The caller drops the scratch.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    n_partitions, threads : int
+
+    Returns
+    -------
+    dict
+        Fields of the record of the stage, and "distance_sum".
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):

@@ -52,7 +52,18 @@ def _compute(job: StageJob) -> RecallRecord:
 
 
 def check_recall(run: Run, min_recall: float) -> None:
-    """Raise RecallError if the recall of a run is below `min_recall`."""
+    """Check the recall of a run.
+
+    Parameters
+    ----------
+    run : Run
+    min_recall : float
+
+    Raises
+    ------
+    RecallError
+        If it is below `min_recall`.
+    """
     audit = RECALL.recorded(run)
     if audit.recall >= min_recall:
         return

@@ -115,6 +115,10 @@ class FitSizes:
             Basis rows, if not those of the context.
         labelled_only, stored : bool
             As `FitContext.rows` takes them.
+
+        Returns
+        -------
+        FitSizes
         """
         dataset = context.rows(None, labelled_only=labelled_only, stored=stored)
         params, tuning, search = context.params, context.tuning, context.search
@@ -198,7 +202,18 @@ class FitSizes:
         return n_basis * product_flops(self.p, self.row_values, self._basis_values)
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
-        """Return the bytes of a basis in float64, its scaled rows and its factors."""
+        """Return the bytes of a basis in float64, its scaled rows and its factors.
+
+        Parameters
+        ----------
+        n_basis : int
+        copies : int
+            Copies of the basis that are held, the factors among them.
+
+        Returns
+        -------
+        int
+        """
         values = self._basis_values
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)
 

@@ -220,7 +220,19 @@ class Rates:
 
 
 def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
-    """Return the expected seconds of a stage."""
+    """Return the expected seconds of a stage.
+
+    Parameters
+    ----------
+    cost : StageCost
+    rates : Rates
+        Of one worker.
+    n_workers : int
+
+    Returns
+    -------
+    float
+    """
     # The last round of tasks may leave workers idle. Work of one task alone has no rounds.
     rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
     share = rounds / cost.n_tasks

@@ -59,7 +59,14 @@ def _compute(job: StageJob) -> WeightsRecord:
 
 
 def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> None:
-    """Warn if the system is so ill-conditioned that rounding decides much of the weights."""
+    """Warn if the system is so ill-conditioned that rounding decides much of the weights.
+
+    Parameters
+    ----------
+    reciprocal_condition : float or None
+        None: not known.
+    alpha : float
+    """
     if reciprocal_condition is not None and reciprocal_condition < ILL_CONDITIONED:
         warnings.warn(
             f"the ridge system at alpha={alpha:g} has a reciprocal condition of "
@@ -99,6 +106,16 @@ class Network(NamedTuple):
 
 def solve_network(run: Run, system: RidgeSystem, *, alpha: float) -> Network:
     """Return the network that solves a ridge system.
+
+    Parameters
+    ----------
+    run : Run
+    system : RidgeSystem
+    alpha : float
+
+    Returns
+    -------
+    Network
 
     Raises
     ------

@@ -138,7 +138,17 @@ def _middle_targets(dataset: Dataset) -> Floats:
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:
-    """Return the targets of a run whose width is known."""
+    """Return the targets of a run whose width is known.
+
+    Parameters
+    ----------
+    run : Run
+    n_targets : int
+
+    Returns
+    -------
+    Targets
+    """
     origin = WIDTH.recorded(run).target_origin
     return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 
