@@ -20,7 +20,7 @@ _BUILDING = threading.Lock()
 def approximate_neighbors(
     rows: Rows, *, n_neighbors: int, seed: int, threads: int
 ) -> NDArray[np.int64]:
-    """Return approximate nearest other rows of every row, int64 (n, k).
+    """Return approximate nearest other rows of every row.
 
     Parameters
     ----------
@@ -30,6 +30,11 @@ def approximate_neighbors(
     seed, threads : int
         The graph depends on both. Numba computes with no more threads than it found when the
         process began.
+
+    Returns
+    -------
+    int64 (n, k)
+        Row numbers.
 
     Notes
     -----

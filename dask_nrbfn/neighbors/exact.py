@@ -22,7 +22,7 @@ _TILE_ROWS, _TILE_TARGETS = 2048, 128
 def exact_neighbors(
     rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
 ) -> NDArray[np.int64]:
-    """Return the nearest other rows of some of the rows, int64 (b, k).
+    """Return the nearest other rows of some of the rows.
 
     Parameters
     ----------
@@ -34,6 +34,11 @@ def exact_neighbors(
         k < n.
     threads : int
         For rows in CSR; arrays are searched on the threads that scikit-learn finds.
+
+    Returns
+    -------
+    int64 (b, k)
+        Row numbers.
 
     Notes
     -----
@@ -151,6 +156,10 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     seed : int
         Orders the copies, so that neither their neighbours nor those that stand for all of them
         depend on how the block was sorted.
+
+    Returns
+    -------
+    Repeats
 
     Notes
     -----

@@ -154,7 +154,7 @@ class InvertedFile:
         n_neighbors: int,
         seed: int,
     ) -> Self:
-        """Place partitions, as many as asked for if as many rows of the sample are distinct.
+        """Place partitions by a sample, at most as many as it has distinct rows.
 
         Parameters
         ----------
@@ -162,6 +162,10 @@ class InvertedFile:
         sample : float (s, p)
             Rows drawn from all rows.
         n_partitions, n_neighbors, seed : int
+
+        Returns
+        -------
+        InvertedFile
 
         Notes
         -----
@@ -206,8 +210,6 @@ class InvertedFile:
     ) -> Pairs | None:
         """Return the pairs that are no further apart than the candidate's bound, and a few more.
 
-        None where they are more than `most`.
-
         Parameters
         ----------
         rows : float (b, p)
@@ -217,6 +219,11 @@ class InvertedFile:
         threads : int
         most : float
             Hardly more are held before they are found to be too many.
+
+        Returns
+        -------
+        Pairs or None
+            None if there are more than `most`.
 
         Notes
         -----
@@ -408,7 +415,7 @@ class CandidateSearch:
 
 
 def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: int) -> Floats:
-    """Return what the squared distance to the k-th nearest other row is at most, float64 (N,).
+    """Return upper bounds of the squared distance to the k-th nearest other row of each candidate.
 
     Parameters
     ----------
@@ -416,6 +423,10 @@ def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: in
     sample : float (s, p)
         More than k of all rows; candidates may be among them.
     n_neighbors, threads : int
+
+    Returns
+    -------
+    float64 (N,)
 
     Notes
     -----

@@ -63,6 +63,10 @@ class Partitions:
             rows in 20 partitions, 98 instead of 94 of 100 neighbours share one at an overlap of 2.
         seed : int
 
+        Returns
+        -------
+        Partitions
+
         Notes
         -----
         k-means on the distinct rows of the sample, then offsets that bring the fullest partition

@@ -13,7 +13,7 @@ LEAST_OF_CLASS = 10
 
 
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
-    """Return each row's confidence in its own label, float64 (b,), within [0, 1].
+    """Return each row's confidence in its own label.
 
     Parameters
     ----------
@@ -23,6 +23,11 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
         Whether the neighbour has the row's own label.
     width : float
         Mean of the distances of all rows (step 4); 0 if all of them are 0.
+
+    Returns
+    -------
+    float64 (b,)
+        Within [0, 1].
 
     Notes
     -----
@@ -202,7 +207,7 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
 def choose_basis(
     pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
 ) -> RowPool:
-    """Return the rows that become the basis, (r,), in the order of their indices.
+    """Return the rows that become the basis.
 
     Parameters
     ----------
@@ -214,6 +219,11 @@ def choose_basis(
     threshold : float or None
         Only rows with a lower priority fill the basis, Algorithm 1, steps 8 and 9. None: the basis
         has exactly `size` rows if as many are distinct (paper, 7.1.3).
+
+    Returns
+    -------
+    RowPool
+        r rows, in the order of their indices.
 
     Notes
     -----

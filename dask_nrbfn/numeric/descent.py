@@ -85,6 +85,10 @@ class LossSums(RowSum):
         loss : Loss
         row_weights : float64 (b, 1) or (b, A), optional
             Weights of the rows, or of the rows for each model.
+
+        Returns
+        -------
+        LossSums
         """
         _, n_models, n_classes = scores.shape
         signs = np.full((len(codes), 1, n_classes), -1.0)
@@ -127,7 +131,7 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
-        """Return the point of weights (q, r) from the sums of a pass.
+        """Return the point of weights from the sums of a pass.
 
         Parameters
         ----------
@@ -136,6 +140,10 @@ class Point(NamedTuple):
             See `LossSums`.
         ridge : float64 (r, r) or (r,)
             R or its diagonal, see `ridge_of`. A weight does not change where that is infinite.
+
+        Returns
+        -------
+        Point
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)

@@ -578,7 +578,7 @@ class BasisDistances:
         buffer: Floats | None = None,
         threads: int = 1,
     ) -> float:
-        """Return the sum of all distances between rows X (b, p) and the basis.
+        """Return the sum of all distances between rows and basis rows.
 
         Parameters
         ----------
@@ -590,6 +590,10 @@ class BasisDistances:
         buffer : float64 (b, r), optional
             Scratch space.
         threads : int
+
+        Returns
+        -------
+        float
 
         Notes
         -----

@@ -55,13 +55,18 @@ def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDA
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where row numbers stand among some rows, int64 (m,); -1 for what is none of them.
+    """Return the places of row numbers among some rows.
 
     Parameters
     ----------
     rows : int64 (b,)
         Ascending.
     numbers : int64 (m,)
+
+    Returns
+    -------
+    int64 (m,)
+        -1 for a number that is not among the rows.
 
     Examples
     --------

@@ -40,6 +40,10 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     alpha : float
         Penalty of the orthogonal weights, relative to the trace of gram.
 
+    Returns
+    -------
+    ForwardPath
+
     Notes
     -----
     Chen, Chng & Alkadhimi, *Regularized orthogonal least squares algorithm for constructing radial

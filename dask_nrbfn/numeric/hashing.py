@@ -134,6 +134,10 @@ def content_of_rows(
     labelled : bool (b,), optional
         Which rows have a target; default: all. The others are hashed without one.
 
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> X, y = np.array([[0.5, 1.0], [2.0, 3.0]]), np.array([0, 1])

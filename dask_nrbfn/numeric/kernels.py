@@ -43,6 +43,10 @@ class Kernel(ABC):
             Returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r).
         gaps : callable
             Returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
+
+        Returns
+        -------
+        float64 (b, r)
         """
 
     @abstractmethod

@@ -23,7 +23,7 @@ def neighbor_shares(
     codes: Places | None = None,
     neighbor_codes: Places | None = None,
 ) -> Floats:
-    """Return the shares of the neighbours of each row, float64 (b, k).
+    """Return the shares of the neighbours of each row.
 
     Parameters
     ----------
@@ -32,6 +32,10 @@ def neighbor_shares(
         Distance at which the share of a neighbour is e times less than at 0.
     codes, neighbor_codes : integer (b,) and (b, k), optional
         Classes of the rows and of their neighbours, -1 if unknown. None: all neighbours count.
+
+    Returns
+    -------
+    float64 (b, k)
 
     Notes
     -----

@@ -153,7 +153,7 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return the activations, float64 (b, r); normalized ones of a row sum to 1.
+        """Return the activations; normalized ones of a row sum to 1.
 
         Parameters
         ----------
@@ -167,6 +167,10 @@ class RadialFeatures:
         scratch : float64 (b, p + 2), optional
             Memory for centred rows, see `Scratch`.
         threads : int
+
+        Returns
+        -------
+        float64 (b, r)
 
         Notes
         -----

@@ -321,6 +321,10 @@ def solve_weights(
         Only where P is I and there is no locality. The weights of each target are in their span,
         see `solve_components`; None: anywhere.
 
+    Returns
+    -------
+    RidgeSolution
+
     Raises
     ------
     IllConditionedError
@@ -361,7 +365,7 @@ def solve_path(
     each: Each = map,
     estimated: bool = True,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solution of every penalty; None where the system is singular in float64.
+    """Yield the solution of every penalty.
 
     Parameters
     ----------
@@ -372,6 +376,11 @@ def solve_path(
     estimated : bool
         Whether conditions are estimated also where alpha alone keeps the system from being
         singular. If not, alpha, the least that they can be, stands for them.
+
+    Yields
+    ------
+    RidgeSolution or None
+        None where the system is singular in float64.
 
     Notes
     -----

@@ -100,7 +100,7 @@ def error_and_risk(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> ErrorAndRisk:
-    """Return the error and risk of weights (q, r) on the rows that were summed.
+    """Return the error and risk of weights on the rows that were summed.
 
     Parameters
     ----------
@@ -108,6 +108,10 @@ def error_and_risk(
         As `solve_weights` returns and takes them.
     target_norm : float
         ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
+
+    Returns
+    -------
+    ErrorAndRisk
 
     Notes
     -----
@@ -153,6 +157,10 @@ def spectral_bounds(
         `gram_eigenvalues` of gram, which do not depend on alpha. None: rank and bounds are None.
     least_weight : float
         Smallest weight of a row; 1 without weights.
+
+    Returns
+    -------
+    SpectralBounds
 
     Notes
     -----

@@ -11,12 +11,16 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows have a target, bool (b,).
+    """Return which rows have a target.
 
     Parameters
     ----------
     targets : integer (b,) or float64 (b, q)
         Class codes, -1 for none, or numbers, all NaN for none.
+
+    Returns
+    -------
+    bool (b,)
 
     Examples
     --------

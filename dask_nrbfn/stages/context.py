@@ -77,11 +77,15 @@ class FitContext:
         basis: ArrayLike | None = None,
         min_recall: float = FitLimits.min_recall,
     ) -> Self:
-        """Return the context of a fit that is begun now, with what "auto" stands for.
+        """Return the context of a fit that begins now, with every "auto" resolved.
 
         Parameters
         ----------
         dataset, params, engine, tuning, validation, embeds, basis, min_recall
+
+        Returns
+        -------
+        FitContext
 
         Raises
         ------
@@ -132,6 +136,10 @@ class FitContext:
             Whether rows without a label are left out.
         stored : bool
             Whether the rows are as stored, in the place of their coordinates.
+
+        Returns
+        -------
+        Dataset
         """
         seen = self.dataset if stored else self.dataset.projected_by(run, self.params.svd)
         return seen.of_labelled() if labelled_only else seen
