@@ -152,6 +152,7 @@ class Point(NamedTuple):
         return cls(weights, objective, (gradient + 2.0 * penalized) * kept)
 
 
+@dataclass(frozen=True, eq=False)
 class Preconditioner:
     """An approximation M of the second derivatives of an objective, by its Cholesky factor (r, r).
 
@@ -162,8 +163,7 @@ class Preconditioner:
     ascends.
     """
 
-    def __init__(self, factor: Floats) -> None:
-        self.factor = factor
+    factor: Floats
 
     @classmethod
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
