@@ -3,10 +3,11 @@
 # Fitted on two cores to 60,000 x 784 and 550,000 x 32; only their ratio decides.
 _FLOPS_PER_SECOND_AND_CORE = 5e10
 _SECONDS_PER_PAIR = 3e-9
-# The same of rows in CSR: of 140 words, some of which nearly every text has, two have 9 in common.
+# The same for rows in CSR. Two texts of 140 words have 9 words in common, some of which are in
+# nearly every text.
 _SECONDS_PER_SHARED_VALUE = 3e-9
 _SHARED = 1 / 16
-# Of rows in CSR, NNDescent compares columns before values.
+# For rows in CSR, NNDescent compares columns before values.
 _COMPARED = 45
 # 20 to 45 s, as numba's cache is warm or not.
 COMPILATION_S = 25.0
@@ -166,8 +167,8 @@ def candidate_list(n_neighbors: int) -> int:
 def searched_neighbors(n_neighbors: int) -> int:
     """Return how many neighbours NNDescent looks for, of which the nearest k are kept.
 
-    A quarter more: what it finds last, and misses first, are the furthest. On 550,000 x 32 a recall
-    of .995 instead of .987 for a third more time.
+    A quarter more, because most of the neighbours that it misses are the furthest ones. On
+    550,000 x 32 a recall of .995 instead of .987 for a third more time.
     """
     return n_neighbors + n_neighbors // 4
 
@@ -195,7 +196,7 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
 
 
 def update_rate(threads: int) -> float:
-    """Return how many of them are done in a second."""
+    """Return the updates of candidates in a second."""
     return threads / _SECONDS_PER_UPDATE
 
 

@@ -1,4 +1,4 @@
-"""Exact neighbours: by brute force, or without a search where a row has k equal ones."""
+"""Exact neighbours: by brute force, or without a search where a row has k copies."""
 
 from functools import partial
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
-# Rows and targets in CSR whose products are held at a time, 2 MiB of them and twice as much until
-# they are an array. Of fewer rows, finding their columns takes as long as the products.
+# Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before they
+# become an array. With fewer rows, finding their columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
 
@@ -81,7 +81,7 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
 def _nearest_by_products(
     rows: csr_array, targets: csr_array, *, count: int, threads: int
 ) -> NDArray[np.int64]:
-    """Return what `nearest_rows` does, by products of tiles in double precision."""
+    """Return the result of `nearest_rows`, by products of tiles in double precision."""
     n_targets = targets.shape[0]
     places = np.full((n_targets, count), MISSING)
     # Half the squared distances, up to a constant of each target.

@@ -1,4 +1,4 @@
-"""The nearest rows of some of them, the candidates, as a sum over all rows."""
+"""The nearest rows of some rows, the candidates, as a sum over all rows."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ from dask_nrbfn.numeric.types import Floats
 # A tile of products, 1 MiB in single precision, stays in a core's cache until it is compared.
 _TILE = 256, 1024
 
-# In CSR, where the columns of few rows are found for each candidate, it is better of many rows.
+# For CSR a tile of many rows is better: few rows share a column with each candidate.
 _SPARSE_TILE = 2048, 128
 
-# Candidates whose neighbours in a sample tell how many partitions each must look into, and the
-# share of these neighbours that lie there.
+# Candidates whose neighbours in a sample decide how many partitions are searched for a candidate,
+# and the share of these neighbours that must lie in the searched partitions.
 _ASKED = 1000
 _SOUGHT = 0.975
 
@@ -39,14 +39,15 @@ _FIRST_SHARE = 4
 
 @dataclass(frozen=True, eq=False)
 class NearestRows(RowSum):
-    """The nearest rows of every candidate among those that were summed.
+    """The nearest rows of every candidate among the summed rows.
 
-    The sum keeps the nearest of both; of equal ones those of the first, whose rows stand before.
+    The sum keeps the nearest rows of both; at equal distances the rows of the left operand come
+    first.
 
     Attributes
     ----------
     indices : int64 (N, k)
-        Row numbers, nearest first, of equal ones the first; -1 where there are fewer.
+        Row numbers, nearest first, at equal distances the smallest first; -1 where there are fewer.
     distances : float64 (N, k)
 
     Examples
@@ -111,7 +112,7 @@ class NearestRows(RowSum):
     def __add__(self, other: Self) -> Self:
         indices = np.hstack([self.indices, other.indices])
         distances = np.hstack([self.distances, other.distances])
-        # A stable sort finds two that are in order, and leaves the first ones first.
+        # A stable sort is fast on two sorted lists, and leaves the rows of the first list first.
         order = np.argsort(distances, axis=1, kind="stable")[:, : self.indices.shape[1]]
         return type(self)(
             np.take_along_axis(indices, order, axis=1),
@@ -137,7 +138,7 @@ class InvertedFile:
         Of the partitions; with one of them every candidate looks at every row.
     probes : uint8 (ceil(S / 8), N)
         Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
-        the largest of all arrays where rows have no structure.
+        the largest array for rows without structure.
     """
 
     candidates: Rows

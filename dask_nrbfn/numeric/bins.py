@@ -1,4 +1,4 @@
-"""Rows counted by a number, in bins that widen as they get many; the median and the ROC area."""
+"""Rows counted in bins, which widen as their number grows; the median and the ROC area."""
 
 from dataclasses import dataclass
 from typing import Any, Self

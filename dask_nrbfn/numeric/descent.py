@@ -1,6 +1,6 @@
 """Weights that minimize a loss and a penalty: the sums of a pass over the rows, and the next step.
 
-The next weights are a function of the passes so far, so nothing else is kept.
+The next weights depend on the passes so far alone, so no other state is kept.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Folds: which rows are held out together."""
+"""Folds of cross-validation: rows that are held out together."""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -101,7 +101,7 @@ class FoldedBlock(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return int(self.X.shape[0])
 
     @property
@@ -116,7 +116,7 @@ class FoldedBlock(NamedTuple):
 
     @property
     def factors(self) -> Floats | None:
-        """Square roots of the weights, what rows of the ridge system are multiplied by."""
+        """Square roots of the weights: the factors of the rows of the ridge system."""
         return None if self.weights is None else np.sqrt(self.weights)
 
 

@@ -1,4 +1,4 @@
-"""Output weights from moments, and whether float64 can tell what they are."""
+"""Output weights from moments, and the condition of their systems."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,26 +31,27 @@ Result = TypeVar("Result")
 SINGULAR = 3 * float(np.finfo(np.float64).eps)
 ILL_CONDITIONED = 10 * float(np.finfo(np.float64).eps)
 
-# An alpha from which on a system without another penalty is never singular: rounding moves the
+# From this alpha on, a system without another penalty is never singular: rounding moves the
 # eigenvalues of gram by some r eps of its trace.
 _SURELY_REGULAR = 1e-11
 
 # Rows of matrices that are added at a time.
 _ADDED_ROWS = 64
 
-# Of the trace of gram, a ridge beside a penalty that is a matrix: that between the rows of a basis
-# is singular in float64 where the kernel is wide. With the trace of the matrix itself in its place
-# narrow kernels would be moved.
+# A ridge beside a penalty that is a matrix, relative to the trace of gram: the matrix of a wide
+# kernel between basis rows is singular in float64. A ridge relative to the trace of the penalty
+# would change the results of narrow kernels.
 JITTER = 1e-13
 
-# Random vectors and steps of inverse iteration. One vector may miss the least eigenvalue's by a
-# factor of ten, four hardly ever do; the second step finds what the first saw too little of.
+# Random vectors and steps of inverse iteration. With one vector the least eigenvalue may be wrong
+# by a factor of ten, with four hardly ever. The second step corrects vectors that have only a small
+# part in the direction of its eigenvector.
 _PROBES = 4
 _STEPS = 2
 
 
 class Each(Protocol):
-    """Gives what a step makes of every value, in order, as `map` does; maybe side by side."""
+    """Yields the result of a step for every value, in order, as `map` does; maybe in parallel."""
 
     def __call__(  # noqa: D102
         self, step: Callable[[Value], Result], values: Sequence[Value], /
@@ -58,7 +59,7 @@ class Each(Protocol):
 
 
 class Locality(NamedTuple):
-    """What a ridge keeps small beside its penalty: how much the scores of neighbours differ.
+    """A second penalty of a ridge, on the differences between the scores of neighbours.
 
     Attributes
     ----------
@@ -72,7 +73,7 @@ class Locality(NamedTuple):
     matrix: Floats
 
     def keep(self, kept: NDArray[np.bool_]) -> "Locality":
-        """Return that of some of the basis rows."""
+        """Return the locality of some of the basis rows."""
         return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
@@ -99,7 +100,7 @@ class Locality(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RidgeSystem:
-    """What weights are solved from, and the intercept that goes with them.
+    """The sums from which weights and intercept are solved.
 
     Attributes
     ----------
@@ -268,7 +269,7 @@ class RidgeSystem:
         )
 
     def intercept(self, weights: Floats) -> Floats:
-        """Return what is added to products with the activations, (..., q), for (..., q, r)."""
+        """Return the intercepts, (..., q), of weights (..., q, r)."""
         intercept: Floats = self.target_means - weights @ self.activation_means
         return intercept
 
@@ -419,7 +420,7 @@ def solve_path(
 
 
 def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
-    """Return the solution of a factored system of this norm; None if float64 does not know it."""
+    """Return the solution of a factored system of this norm; None if it is singular in float64."""
     condition = _reciprocal_condition(factor, norm)
     return None if condition < SINGULAR else _solved(factor, cross, condition=condition)
 
@@ -549,7 +550,7 @@ def ridge_of(
 def _ridge_terms(
     gram: Floats, *, alpha: float, penalty: Floats | None, locality: Locality | None
 ) -> list[tuple[float, Floats]]:
-    """Return the factors and matrices (r, r), or diagonals (r,), that a ridge is the sum of."""
+    """Return the terms of a ridge: factors with matrices (r, r) or diagonals (r,)."""
     trace, ones = float(np.trace(gram)), np.ones(len(gram))
     if penalty is None:
         terms = [(alpha * trace, ones)]
@@ -613,7 +614,7 @@ def singular_system(
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:
-    """Return about the least eigenvalue of a factored matrix over `norm`; 0 for what overflows.
+    """Return an estimate of the least eigenvalue of a factored matrix over `norm`; 0 on overflow.
 
     Two steps of inverse iteration with a few random vectors: ``4 m r^2`` flops each.
     """

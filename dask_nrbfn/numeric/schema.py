@@ -326,7 +326,7 @@ class Schema:
         """
         _check_fields("the schema", values, _FIELDS)
         _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
-        _check_fields("what is written of the schema", values.get("written", {}), _WRITTEN_FIELDS)
+        _check_fields("written of the schema", values.get("written", {}), _WRITTEN_FIELDS)
         columns = []
         for name, given in values.get("columns", {}).items():
             place = f"column {name!r} of the schema"

@@ -218,7 +218,7 @@ def _check_candidates(context: FitContext) -> None:
     asked, n_classes = params.candidates, context.dataset.n_classes
     if asked != "auto" and not source_of(params).by_confidence:
         raise ParameterError(
-            f"`candidates` is {asked}, and `{named}`={params.basis} asks for no confidence.",
+            f"`candidates` is {asked}, and `{named}`={params.basis} uses no confidence.",
             f"Leave `candidates` out, or give `{named}`=sknn.",
         )
     least = max(params.basis_size or 0, n_classes)
@@ -231,12 +231,12 @@ def _check_candidates(context: FitContext) -> None:
 
 def _check_given(context: FitContext) -> None:
     if context.basis is None:
-        raise ParameterError("the basis rows are not there.", "Give them beside params.")
+        raise ParameterError("the basis rows are not there.", "Give them as `basis`.")
     basis, n_features = np.asarray(context.basis), context.dataset.n_features
     if given_basis(context.params, basis) != context.params:
         raise ParameterError(
             "params do not name the basis rows that are given.",
-            "Give given_basis(params, basis).",
+            "Give given_basis(params, basis) as params.",
         )
     if basis.shape[1] != n_features:
         raise ParameterError(

@@ -87,7 +87,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
 
 
 def _check(context: FitContext) -> None:
-    """Raise DataError unless the rows have something to be learned: numbers, or two classes."""
+    """Raise DataError unless the rows have targets to learn: numbers, or two classes."""
     dataset = context.dataset
     if context.embeds:
         return
@@ -131,7 +131,7 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
     if dataset.n_rows == dataset.n_unlabelled:
         raise DataError(
             f"no row of {dataset.location} has a label, or numbers as targets.",
-            "Give rows that have some beside those that have none.",
+            "Give some rows with a label or targets.",
         )
 
 

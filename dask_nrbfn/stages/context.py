@@ -1,4 +1,4 @@
-"""What a fit is asked for, with all that was left open resolved once."""
+"""The inputs of a fit, with every "auto" resolved once."""
 
 import logging
 from dataclasses import asdict, dataclass, replace

@@ -70,7 +70,7 @@ class SearchSpace:
         return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)
 
 
-# Rows that are searched in one pass over all rows; what a task holds grows with them.
+# Rows that are searched in one pass over all rows; the memory of a task grows with them.
 MAX_TARGETS = 10_000
 
 

@@ -19,8 +19,8 @@ from dask_nrbfn.storage.run import Run
 # that cost more than their rows: to search a thousand rows, or to cut rows into partitions.
 _BLOCK_BYTES = 2**26
 
-# Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
-# and no more of all than a node holds with ease. Fewer than the least could not place them.
+# Rows of the sample that places the partitions: enough of each to estimate its share to a tenth,
+# and in all no more than a node holds with ease. Fewer than the least cannot place a partition.
 _SAMPLE_ROWS_PER_PARTITION = 512
 _LEAST_SAMPLE_ROWS_PER_PARTITION = 32
 _MIN_SAMPLE_ROWS = 2**15
