@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 
 logger = logging.getLogger(__name__)
 
-# One build at a time in a process: numba's threads are shared by all of them.
+# One build at a time in a process, because all builds share the threads of numba.
 _BUILDING = threading.Lock()
 
 

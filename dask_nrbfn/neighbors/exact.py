@@ -91,7 +91,7 @@ def _nearest_by_products(
     def keep_nearest(first: int, halves: Floats, columns: csr_array, strip: slice) -> None:
         for some in tiles[strip]:
             remote = halves - (targets[some].astype(np.float64) @ columns).toarray()
-            # Most rows are near to none of the targets, and sorting takes longest.
+            # Most rows are far from all targets, and sorting takes longest.
             bounds = remoteness[some].max(axis=1, keepdims=True)
             near = np.flatnonzero((remote < bounds).any(axis=0))
             remote = np.hstack([remoteness[some], remote[:, near]])
@@ -129,7 +129,7 @@ def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[n
 
 
 class Repeats(NamedTuple):
-    """Rows of a block with at least k equal ones beside them.
+    """Rows of a block that have at least k copies in it.
 
     Attributes
     ----------

@@ -135,7 +135,7 @@ class InvertedFile:
     ----------
     candidates : float (N, p)
     centroids : float (S, p)
-        Of the partitions; with one of them every candidate looks at every row.
+        Of the partitions. With a single partition every candidate looks at every row.
     probes : uint8 (ceil(S / 8), N)
         Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
         the largest array for rows without structure.
@@ -326,9 +326,9 @@ def _over_remoteness(
     *,
     threads: int = 1,
 ) -> NDArray[Any]:
-    """Return what `step` makes of the rows' remoteness (b, S) from centroids, strip by strip.
+    """Return the results of `step` for the remoteness (b, S) of rows from centroids.
 
-    That is half the squared distance, up to a constant of each row.
+    Remoteness is half the squared distance, up to a constant of each row.
     """
     # In the order that products of rows in CSR ask for, each of which would copy it otherwise.
     directions = np.ascontiguousarray(-centroids.T)
@@ -345,7 +345,7 @@ def _nearest(remoteness: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _ranks(remoteness: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many centroids are nearer to a row than each of them, int64 (b, S)."""
+    """Return the rank of each centroid by its distance from each row, from 0, int64 (b, S)."""
     return np.argsort(np.argsort(remoteness, axis=1, kind="stable"), axis=1)
 
 
@@ -356,9 +356,9 @@ class CandidateSearch:
     ----------
     file : InvertedFile
     bounds : float64 (N,)
-        What the squared distances of the k nearest do not exceed.
+        Upper bounds of the squared distances to the k nearest rows.
     numbers : int64 (N,)
-        Of the candidates, which are no neighbours of themselves.
+        Row numbers of the candidates. A candidate is no neighbour of itself.
     n_neighbors, threads : int
     """
 
@@ -403,7 +403,7 @@ class CandidateSearch:
             self.nearest()
 
     def nearest(self) -> NearestRows:
-        """Return the nearest rows so far; the last ones of their lists are the bounds from now."""
+        """Return the nearest rows so far; the furthest of each list is the bound from now on."""
         if self._waiting:
             columns = map(np.concatenate, zip(*self._waiting, strict=True))
             n_candidates, n_neighbors = self._nearest.indices.shape
@@ -431,7 +431,7 @@ def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: in
 
     Notes
     -----
-    A part of the sample gives bounds with which the whole of it is searched, and that better ones.
+    The bounds by a part of the sample are used to search all of it, which gives better bounds.
     """
     candidates, count = file.candidates, n_neighbors + 1
     n_sampled, n_candidates = sample.shape[0], candidates.shape[0]

@@ -98,7 +98,7 @@ class Partitions:
         return cls(centroids, np.zeros(len(centroids)), np.full(len(centroids), np.inf))
 
     def _balance(self, sample: Rows, overlap: int) -> tuple[Self, float]:
-        """Return balanced partitions, and the fullest of them over the mean."""
+        """Return balanced partitions, and the rows of the fullest over the mean."""
         goal = sample.shape[0] * overlap / len(self.offsets)
         best, best_count = self, math.inf
         current = self
@@ -198,7 +198,7 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
 
 
 def _reaches(home: NDArray[np.int64], margins: Floats, overlap: int, n_partitions: int) -> Floats:
-    """Return what lets a partition's rows belong to at most `overlap` of them on average."""
+    """Return the reaches with which rows belong to at most `overlap` partitions on average."""
     reaches = np.full(n_partitions, np.inf)
     order = np.argsort(home, kind="stable")
     counts = np.bincount(home, minlength=n_partitions)
@@ -220,7 +220,7 @@ def _smallest(values: Floats, count: int) -> NDArray[np.int64]:
 
 
 def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats) -> Floats:
-    """Return what to add to the offsets, so that each partition comes to `growth` times its rows.
+    """Return changes of the offsets by which each partition gets `growth` times its rows.
 
     Counted are the rows that have it among their `overlap` nearest, which those near its borders
     follow.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.types import Floats
 
-# Rows that are drawn of every class, if it has so many.
+# Rows that are drawn of every class, or all if it has fewer.
 LEAST_OF_CLASS = 10
 
 

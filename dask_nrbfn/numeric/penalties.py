@@ -85,7 +85,7 @@ KERNEL = Penalty(
 )
 """``P = K``, the kernel between the basis rows: the norm of f in the kernel's own space.
 
-This is Nystroem kernel ridge regression, what Falkon solves (Rudi, Carratino & Rosasco, *FALKON: An
+This is Nystroem kernel ridge regression, as in Falkon (Rudi, Carratino & Rosasco, *FALKON: An
 Optimal Large Scale Kernel Method*, 2017, eq. 8). With all rows as the basis it is kernel ridge
 regression, the K-RLSC of Que & Belkin, *Back to the Future: Radial Basis Function Networks
 Revisited*, 2016.
@@ -154,22 +154,22 @@ class Ridge(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return those of an entry of a path, which lacks what came later than its version."""
+        """Return the ridge of an entry of a path, which may lack fields that are newer than it."""
         penalty = entry.get("penalty") or FitParams.penalty
         locality = entry.get("locality") or FitParams.locality
         return cls(penalty, entry["alpha"], locality, entry.get("components"))
 
     @classmethod
     def in_params(cls, params: FitParams) -> Self:
-        """Return those of a fit."""
+        """Return the ridge of a fit."""
         return cls(**{name: getattr(params, name) for name in cls._fields})
 
     @property
     def without_alpha(self) -> Self:
-        """The same for all alphas of a path."""
+        """The part of a ridge that all alphas of a path share."""
         return self._replace(alpha=0.0)
 
     @property
     def shared(self) -> Self:
-        """The same for all alphas and all numbers of eigenfunctions, which go together."""
+        """The part that all alphas and all numbers of eigenfunctions share."""
         return self.without_alpha._replace(components=None)

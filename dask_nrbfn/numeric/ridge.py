@@ -23,7 +23,7 @@ from dask_nrbfn.numeric.types import Floats
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-# Reciprocal conditions of systems, and what rounding each element of their gram matrix anew does to
+# Reciprocal conditions of systems, and how much rounding each element of their gram matrix changes
 # the weights: 22 % at 0.5 of float64's eps, 2 % at 5, 0.2 % at 50, 0.02 % at 500, where alpha is
 # 1e-13; the same within a factor of five for iris, wdbc, wine, digits, MNIST and drawn tables of
 # 17 to 2,000 basis rows. Far below 1 a factorization succeeds or fails by luck, and with luck test
@@ -376,7 +376,7 @@ def solve_path(
         Solves the systems; each holds a matrix (r, r).
     estimated : bool
         Whether conditions are estimated also where alpha alone keeps the system from being
-        singular. If not, alpha, the least that they can be, stands for them.
+        singular. If not, alpha, their lower bound, is returned instead.
 
     Yields
     ------

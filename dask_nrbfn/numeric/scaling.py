@@ -243,7 +243,7 @@ class Scaling:
     def restore(self, rows: Rows) -> Rows: ...
 
     def restore(self, rows: Rows) -> Rows:
-        """Return the rows (b, p) that `apply` maps to the given ones; "unit" returns its input."""
+        """Return the unscaled rows (b, p) of scaled rows; "unit" returns its input."""
         if self.kind not in CENTRED:
             return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
         if is_sparse(rows):

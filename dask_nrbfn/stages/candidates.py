@@ -89,7 +89,7 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
     check_distinct(run, len(np.unique(hashes)))
     values = SearchSpace.of(run, dataset).apply(X)
-    # Shuffled, because the first rows stand for all.
+    # Shuffled, because the first rows are used as a sample of all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]
     sample = sample[_without_copies(sample, run.chosen_params)]
     file = InvertedFile.of(

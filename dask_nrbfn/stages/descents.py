@@ -361,7 +361,7 @@ def _last_step(run: Run, descents: Sequence[Descent]) -> int:
 
 
 def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, Any]:
-    """Compute a step of the descents that lack it; return that of the descent with all rows."""
+    """Compute a step of the descents that lack it; return the step of the descent with all rows."""
     run, of_all = job.run, descents[-1]
     missing = [each for each in descents if run.part_record(each.place, number) is None]
     if missing:
@@ -467,7 +467,7 @@ def _read_points(
 
 
 def _kept(run: Run, fold: int | None) -> NDArray[np.bool_] | slice:
-    """Return which basis rows have a weight in a descent: all but those of its fold."""
+    """Return which basis rows have a weight in a descent: those outside its fold."""
     return slice(None) if fold is None else kept_basis(run, fold)
 
 

@@ -112,7 +112,7 @@ def read_locality(run: Run, strength: float) -> Locality | None:
 
 
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
-    """Store the neighbours of drawn rows: those of the search of all rows, else exact ones."""
+    """Store the neighbours of drawn rows, from the search of all rows if there was one."""
     run = job.run
     if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")

@@ -272,5 +272,5 @@ class FitSizes:
 
     @property
     def reader_bytes(self) -> int:
-        """Bytes of such a worker and of the chunks that it holds while it reads rows."""
+        """Bytes of a worker that reads rows: its process and the chunks."""
         return self.process_bytes + self.reading_bytes

@@ -173,7 +173,7 @@ class BasisSource:
 
 
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    """Return the basis rows that were given to the fit, or a draw of them."""
+    """Return the given basis rows, or a draw of them."""
     values = run.read("given/values")
     if size < len(values):
         values = values[
@@ -212,7 +212,7 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
 
 
 def check_distinct(run: Run, n_distinct: int) -> None:
-    """Check that there are as many distinct rows as the fit asks basis rows.
+    """Check that there are enough distinct rows for the basis.
 
     Parameters
     ----------
