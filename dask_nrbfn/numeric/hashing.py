@@ -164,11 +164,9 @@ class DistinctLabels(NamedTuple):
 
 def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     """Return the distinct integer or text labels among labels (b,)."""
-    # With return_index numpy sorts stably. Its other sort of StringDType crashes on some orders of
-    # a few hundred distinct texts.
-    labels, _, codes, counts = np.unique(
-        y, return_index=True, return_inverse=True, return_counts=True
-    )
+    # For the indices numpy sorts stably. Its other sort of StringDType crashes on some orders of a
+    # few hundred distinct texts.
+    labels, _, codes, counts = np.unique_all(y)
     return DistinctLabels(labels, codes, counts)
 
 

@@ -142,8 +142,7 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values, without the name."""
-        own = {each: getattr(self, each.name) for each in fields(self)[1:]}
-        return {each.name: value for each, value in own.items() if value != each.default}
+        return _given_fields(self)
 
 
 class Features(NamedTuple):
@@ -311,9 +310,8 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values."""
-        own = {each: getattr(self, each.name) for each in fields(self)[1:]}
-        given = {each.name: value for each, value in own.items() if value not in (each.default, {})}
-        return {"columns": {each.name: each.to_dict() for each in self.columns}, **given}
+        columns = {each.name: each.to_dict() for each in self.columns}
+        return {"columns": columns, **_given_fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -334,6 +332,12 @@ class Schema:
             _check_choice(place, "kind", given.get("kind"), KINDS)
             columns.append(Column(name, **_with_tuples(given)))
         return cls(**_with_tuples({**values, "columns": columns}))
+
+
+def _given_fields(own: "Column | Schema") -> dict[str, Any]:
+    """Return the fields that differ from their defaults by their names, without the first."""
+    values = {each: getattr(own, each.name) for each in fields(own)[1:]}
+    return {each.name: value for each, value in values.items() if value not in (each.default, {})}
 
 
 def year_angle(days: Floats) -> Floats:

@@ -182,48 +182,39 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     """
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
-    n_candidates = asked_candidates(params, dataset)
-    if n_candidates is not None:
-        return _plan_candidates(dataset, params, engine, n_candidates)
-    n_partitions = params.n_partitions
-    if n_partitions is None:
+    n_candidates, n_partitions = asked_candidates(params, dataset), params.n_partitions
+    if n_partitions is not None:
+        _check_partitions(n_partitions, dataset, params)
+    elif n_candidates is not None:
+        n_partitions = _partitions_for(n_candidates, dataset, params, engine)
+    else:
         n_partitions = _fitting_partitions(dataset, params, engine)
-    else:
-        _check_partitions(n_partitions, dataset, params)
-    return NeighborSearch(
-        method=_method(dataset, params, engine, n_partitions),
-        n_partitions=int(n_partitions),
-        threads=engine.threads,
-    )
-
-
-def _plan_candidates(
-    dataset: Dataset, params: FitParams, engine: Engine, n_candidates: int
-) -> NeighborSearch:
-    """Return the search of the neighbours of candidates, in partitions if that is faster."""
-    n_rows, n_partitions = dataset.n_rows, params.n_partitions
-    if n_partitions is None:
-        n_partitions = faster_partitions(
-            n_rows,
-            dataset.n_features,
-            dataset.row_values,
-            n_candidates=n_candidates,
-            threads=engine.threads,
-        )
-        n_partitions = min(n_partitions, most_partitions(dataset, params))
-        if params.neighbors == "exact":
-            n_partitions = 1
-    else:
-        _check_partitions(n_partitions, dataset, params)
-    method = params.neighbors
-    if method == "auto":
+    if n_candidates is None:
+        method = _method(dataset, params, engine, n_partitions)
+    elif params.neighbors == "auto":
         method = "exact" if n_partitions == 1 else "approximate"
+    else:
+        method = params.neighbors
     return NeighborSearch(
         method=method,
         n_partitions=int(n_partitions),
         threads=engine.threads,
         n_candidates=n_candidates,
     )
+
+
+def _partitions_for(n_candidates: int, dataset: Dataset, params: FitParams, engine: Engine) -> int:
+    """Return the number of partitions to search candidates in: 1 unless more are faster."""
+    if params.neighbors == "exact":
+        return 1
+    fastest = faster_partitions(
+        dataset.n_rows,
+        dataset.n_features,
+        dataset.row_values,
+        n_candidates=n_candidates,
+        threads=engine.threads,
+    )
+    return min(fastest, most_partitions(dataset, params))
 
 
 def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: int) -> str:
