@@ -281,12 +281,13 @@ class RidgeSolution:
     Attributes
     ----------
     weights : float64 (K, r)
-    reciprocal_condition : float
-        Estimate of the least eigenvalue of the penalized matrix over its Frobenius norm.
+    reciprocal_condition : float or None
+        Estimate of the least eigenvalue of the penalized matrix over its Frobenius norm; None if a
+        run of an older version did not store it.
     """
 
     weights: Floats
-    reciprocal_condition: float
+    reciprocal_condition: float | None
 
     def spread(self, kept: NDArray[np.bool_]) -> Self:
         """Return the solution with weights of 0 for the basis rows that are not `kept`, (r,)."""
