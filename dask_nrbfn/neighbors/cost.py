@@ -223,9 +223,8 @@ def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, me
     Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and results
     of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update buffers.
     """
-    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + _buffer_bytes(
-        n_neighbors, method
-    )
+    buffers = 0 if method == "exact" else _UPDATED_ROWS * (n_neighbors + 1) ** 2 * _BYTES_PER_UPDATE
+    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + buffers
 
 
 def largest_search(
@@ -252,9 +251,3 @@ def _row_bytes(width: int, itemsize: int, n_neighbors: int, method: str) -> int:
     if method == "exact":
         return rows + 32 * n_neighbors
     return rows + 16 * candidate_list(n_neighbors) + 34 * searched_neighbors(n_neighbors)
-
-
-def _buffer_bytes(n_neighbors: int, method: str) -> int:
-    if method == "exact":
-        return 0
-    return _UPDATED_ROWS * (n_neighbors + 1) ** 2 * _BYTES_PER_UPDATE

@@ -57,7 +57,7 @@ def search_candidates(
         run.drop("partitions")
         arguments = (run, dataset, n_candidates, n_partitions)
         run_task(engine, _place_candidates, *arguments, label="candidates")
-    reduction = _reduction(run)
+    reduction = Reduction("neighbors", _CandidatesPass, {"": NearestRows}, run.layout)
     reduce_parts(run, dataset, engine, reduction)
     found = run_task(engine, _store_lists, run, reduction, label="neighbors")
     n_probes = found["n_probes"]
@@ -108,10 +108,6 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     write_array(group, "centroids", file.centroids, "partition", "feature")
     write_array(group, "probes", file.probes, "eight", "candidate")
     write_array(group, "bounds", bounds, "candidate")
-
-
-def _reduction(run: Run) -> Reduction:
-    return Reduction("neighbors", _CandidatesPass, {"": NearestRows}, run.layout)
 
 
 class _CandidatesPass:

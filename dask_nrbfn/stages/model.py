@@ -200,12 +200,10 @@ def _embedding_leaves(run: Run) -> tuple[str, ...]:
     return tuple(name for name in names if name.endswith("coordinates") or run.has(name))
 
 
-EMBEDDED = Stage(
-    name=MODEL.name,
-    record=ModelRecord,
+EMBEDDED = replace(
+    MODEL,
     compute=partial(_compute, _write_embedding),
     cost=_embedding_cost,
-    grows_with_basis=True,
     needs=(
         "columns",
         "metric/root",
@@ -214,5 +212,4 @@ EMBEDDED = Stage(
         "svd/components",
     ),
     leaves=_embedding_leaves,
-    passes=("model",),
 )
