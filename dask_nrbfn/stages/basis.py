@@ -173,7 +173,7 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
     Returns
     -------
     FitParams
-        Which name these rows by their digest.
+        With a digest of these rows as `basis`.
 
     Raises
     ------
