@@ -218,7 +218,7 @@ def _check_candidates(context: FitContext) -> None:
     asked, n_classes = params.candidates, context.dataset.n_classes
     if asked != "auto" and not source_of(params).by_confidence:
         raise ParameterError(
-            f"`candidates` is {asked}, and `{named}`={params.basis} uses no confidence.",
+            f"`candidates` is {asked}, and `{named}`={params.basis} asks for no confidence.",
             f"Leave `candidates` out, or give `{named}`=sknn.",
         )
     least = max(params.basis_size or 0, n_classes)
