@@ -172,7 +172,7 @@ def codes_among(
                 "Ingest the labels as those of the training rows: all whole numbers, or all text."
             )
         raise DataError(
-            f"label {unknown[0]!r} of {dataset.location} is not among the training rows.", remedy
+            f"label {unknown[0]!r} of {dataset.location} is none of the training rows'.", remedy
         )
     return [code_of[label] for label in labels]
 
