@@ -518,10 +518,12 @@ class TuneParams(Params):
         Number of folds of the rows, of which each is held out once. Not used with a validation
         dataset.
     alphas : sequence of float
-        Values of alpha to try; each costs a factorization per fold and penalty, no pass over the
-        rows.
+        Values of alpha to try; each costs a factorization per fold, no pass over the rows. If
+        several combinations are tried on a sample, the fit tries only the three on either side of
+        the sample's best.
     penalties : sequence of str or None
-        Penalties to try, with every alpha and all features that they are for. None: by `effort`.
+        Penalties to try, with all features that support them. If several combinations are tried on
+        a sample, the fit has the penalty of the best. None: by `effort`.
     localities : sequence of float or None
         Values of locality to try, with every alpha and penalty; each costs as many factorizations
         as these, and any above 0 one pass over the rows. None: that of the fit.

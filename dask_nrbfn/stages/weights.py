@@ -20,7 +20,7 @@ from dask_nrbfn.stages.path import PATH, read_path_weights
 from dask_nrbfn.stages.prune import full_system, read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.trials import ridges_of
 from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
@@ -82,7 +82,7 @@ def _solve(run: Run) -> WeightsRecord:
     if run.tuning is None:
         solution = system.solve(chosen.alpha)
     else:
-        place = ridges(run.chosen_params, run.tuning).index(chosen)
+        place = ridges_of(run).index(chosen)
         condition = PATH.recorded(run).path[place].get("reciprocal_condition")
         solution = RidgeSolution(read_path_weights(run, None).weights[place], condition)
     network = describe_network(run, system, solution, alpha=chosen.alpha)

@@ -290,12 +290,14 @@ class Run:
 
     @property
     def remaining_tuning(self) -> TuneParams | None:
-        """`tuning` without the scales and bases, once the search has chosen one of each."""
+        """`tuning` less what the search has settled: scales, bases, penalties and most alphas."""
         chosen = self._chosen
         if self.tuning is None or not chosen:
             return self.tuning
         settled = {"scales": "scale", "bases": "basis"}
         done: dict[str, Any] = {name: None for name, each in settled.items() if each in chosen}
+        for record in self.stages.values():
+            done |= record.get("narrowed", {})
         return replace(self.tuning, **done)
 
     @property
