@@ -16,10 +16,10 @@ from dask_nrbfn.params import FitParams
 FILES = {
     "numeric/inverse_multiquadric.py": """
 import numpy as np
-from dask_nrbfn.numeric.kernels import DistanceKernel
-KERNEL = DistanceKernel(
+from dask_nrbfn.numeric.kernels import Kernel
+KERNEL = Kernel(
     rate=0.0,
-    slope_of=lambda t: -0.5 * (1 + t**2) ** -1.5,
+    slope=lambda t: -0.5 * (1 + t**2) ** -1.5,
     log_factor=lambda t: -np.log(np.hypot(1, t)),
 )
 """,

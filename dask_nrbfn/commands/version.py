@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.parts import Reduction, Sums, read_total
 from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_system, write_sums
 from dask_nrbfn.stages.prune import choose_kept, full_system
-from dask_nrbfn.stages.weights import WEIGHTS, solve_network
+from dask_nrbfn.stages.weights import WEIGHTS, describe_network
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
@@ -191,7 +191,8 @@ def solve_version(
     system = full_system(run, moments, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
-    network = solve_network(run, system.at(places), alpha=model.params.alpha)
+    kept, alpha = system.at(places), model.params.alpha
+    network = describe_network(run, kept, kept.solve(alpha), alpha=alpha)
     solved = replace(
         model,
         basis=model.basis if places is None else model.basis[places],

@@ -13,14 +13,14 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 
 logger = logging.getLogger(__name__)
 
-# One build at a time in a process: numba's threads are shared by all of them.
+# One build at a time in a process, because all builds share the threads of numba.
 _BUILDING = threading.Lock()
 
 
 def approximate_neighbors(
     rows: Rows, *, n_neighbors: int, seed: int, threads: int
 ) -> NDArray[np.int64]:
-    """Return approximate nearest other rows of every row, int64 (n, k).
+    """Return approximate nearest other rows of every row.
 
     Parameters
     ----------
@@ -30,6 +30,11 @@ def approximate_neighbors(
     seed, threads : int
         The graph depends on both. Numba computes with no more threads than it found when the
         process began.
+
+    Returns
+    -------
+    int64 (n, k)
+        Row numbers.
 
     Notes
     -----

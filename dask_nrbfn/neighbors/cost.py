@@ -3,10 +3,11 @@
 # Fitted on two cores to 60,000 x 784 and 550,000 x 32; only their ratio decides.
 _FLOPS_PER_SECOND_AND_CORE = 5e10
 _SECONDS_PER_PAIR = 3e-9
-# The same of rows in CSR: of 140 words, some of which nearly every text has, two have 9 in common.
+# The same for rows in CSR. Two texts of 140 words have 9 words in common, some of which are in
+# nearly every text.
 _SECONDS_PER_SHARED_VALUE = 3e-9
 _SHARED = 1 / 16
-# Of rows in CSR, NNDescent compares columns before values.
+# For rows in CSR, NNDescent compares columns before values.
 _COMPARED = 45
 # 20 to 45 s, as numba's cache is warm or not.
 COMPILATION_S = 25.0
@@ -19,7 +20,7 @@ PROBED = 0.2
 # Rows that k-means looks at for each partition in all its rounds.
 _PLACING_ROWS_OF_PARTITION = 20 * 128
 
-# What partitions must save to be worth some neighbours.
+# Seconds that partitions must save, because they miss some neighbours.
 _WORTH_S = 5.0
 
 # NNDescent's own limit of its candidate lists.
@@ -40,9 +41,21 @@ def faster_method(
     threads: int,
     n_searches: int = 1,
 ) -> str:
-    """Return "exact" or "approximate", whichever is estimated to take less time.
+    """Return the method that is estimated to take less time.
 
-    The compilation of the approximate search is paid once for `n_searches` of `n_rows` rows each.
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_neighbors, threads : int
+    n_searches : int
+        Searches of `n_rows` rows each; they compile the approximate search once.
+
+    Returns
+    -------
+    "exact" or "approximate"
 
     Examples
     --------
@@ -62,7 +75,20 @@ def faster_method(
 def faster_partitions(
     n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
 ) -> int:
-    """Return in how many partitions candidates are searched in less time, 1 for none.
+    """Return the number of partitions in which candidates are found in the least time.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_candidates, threads : int
+
+    Returns
+    -------
+    int
+        1: without partitions.
 
     Examples
     --------
@@ -83,9 +109,21 @@ def faster_partitions(
 
 
 def pair_flops(n_features: int, row_values: float) -> float:
-    """Return the flops of the product of two rows, which are in CSR if they store fewer than p.
+    """Return the flops of the product of two rows.
 
-    Twice the columns that they share: more where columns are of unlike frequency than by chance.
+    In CSR twice the columns that they share: more where columns are of unlike frequency than by
+    chance.
+
+    Parameters
+    ----------
+    n_features : int
+        p.
+    row_values : float
+        Mean stored values of a row; fewer than p are in CSR.
+
+    Returns
+    -------
+    float
     """
     if row_values == n_features:
         return 2 * n_features
@@ -100,10 +138,20 @@ def _pair_s(n_features: int, row_values: float) -> float:
 
 
 def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
-    """Return how many neighbours the lists of NNDescent are made for.
+    """Return the neighbours that the lists of NNDescent are made for.
 
     Rows in CSR are about equally far from each other, and miss fewer in lists that are a quarter
     longer: of 20,000 texts a recall of .998 instead of .994 for a third more time.
+
+    Parameters
+    ----------
+    n_neighbors : int
+    is_sparse : bool
+        Whether rows are in CSR.
+
+    Returns
+    -------
+    int
     """
     return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
 
@@ -117,16 +165,30 @@ def candidate_list(n_neighbors: int) -> int:
 
 
 def searched_neighbors(n_neighbors: int) -> int:
-    """Return how many neighbours NNDescent looks for, of which the nearest k are kept.
+    """Return how many neighbours NNDescent looks for; the nearest k are kept.
 
-    A quarter more: what it finds last, and misses first, are the furthest. On 550,000 x 32 a recall
-    of .995 instead of .987 for a third more time.
+    A quarter more, because most of the neighbours that it misses are the furthest ones. On
+    550,000 x 32 a recall of .995 instead of .987 for a third more time.
     """
     return n_neighbors + n_neighbors // 4
 
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
-    """Return the work of NNDescent, in values of candidates that are compared."""
+    """Return the work of NNDescent.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_neighbors : int
+
+    Returns
+    -------
+    int
+        Values of candidates that are compared.
+    """
     is_sparse = row_values < n_features
     compared = round(_COMPARED * row_values) if is_sparse else n_features
     listed = listed_neighbors(n_neighbors, is_sparse=is_sparse)
@@ -134,29 +196,53 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
 
 
 def update_rate(threads: int) -> float:
-    """Return how many of them are done in a second."""
+    """Return the updates of candidates in a second."""
     return threads / _SECONDS_PER_UPDATE
 
 
 def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, method: str) -> int:
     """Return the bytes that a search over all rows holds at its peak.
 
-    `width` is the numbers of a row, p or what it is held as in CSR.
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        Numbers of a row: p, or in CSR the stored values with their columns.
+    itemsize : int
+        Bytes of a number.
+    n_neighbors : int
+        k.
+    method : {"exact", "approximate"}
+
+    Returns
+    -------
+    int
 
     Notes
     -----
     Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and results
     of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update buffers.
     """
-    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + _buffer_bytes(
-        n_neighbors, method
-    )
+    buffers = 0 if method == "exact" else _UPDATED_ROWS * (n_neighbors + 1) ** 2 * _BYTES_PER_UPDATE
+    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + buffers
 
 
 def largest_search(
     available_bytes: int, width: int, *, itemsize: int, n_neighbors: int, method: str
 ) -> int:
-    """Return the most rows that a search holds in `available_bytes`, its buffers not counted."""
+    """Return the most rows that a search holds in some memory.
+
+    Parameters
+    ----------
+    available_bytes : int
+        Without the buffers of the search.
+    width, itemsize, n_neighbors, method
+        As `search_bytes` takes them.
+
+    Returns
+    -------
+    int
+    """
     return max(0, available_bytes) // _row_bytes(width, itemsize, n_neighbors, method)
 
 
@@ -165,9 +251,3 @@ def _row_bytes(width: int, itemsize: int, n_neighbors: int, method: str) -> int:
     if method == "exact":
         return rows + 32 * n_neighbors
     return rows + 16 * candidate_list(n_neighbors) + 34 * searched_neighbors(n_neighbors)
-
-
-def _buffer_bytes(n_neighbors: int, method: str) -> int:
-    if method == "exact":
-        return 0
-    return _UPDATED_ROWS * (n_neighbors + 1) ** 2 * _BYTES_PER_UPDATE

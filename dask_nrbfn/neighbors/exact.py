@@ -1,4 +1,4 @@
-"""Exact neighbours: by brute force, or without a search where a row has k equal ones."""
+"""Exact neighbours: by brute force, or without a search where a row has k copies."""
 
 from functools import partial
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
-# Rows and targets in CSR whose products are held at a time, 2 MiB of them and twice as much until
-# they are an array. Of fewer rows, finding their columns takes as long as the products.
+# Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before they
+# become an array. With fewer rows, finding their columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
 
 def exact_neighbors(
     rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
 ) -> NDArray[np.int64]:
-    """Return the nearest other rows of some of the rows, int64 (b, k).
+    """Return the nearest other rows of some of the rows.
 
     Parameters
     ----------
@@ -34,6 +34,11 @@ def exact_neighbors(
         k < n.
     threads : int
         For rows in CSR; arrays are searched on the threads that scikit-learn finds.
+
+    Returns
+    -------
+    int64 (b, k)
+        Row numbers.
 
     Notes
     -----
@@ -52,7 +57,21 @@ def exact_neighbors(
 
 
 def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> NDArray[np.int64]:
-    """Return the places in `rows` (n, p) of the `count` rows nearest to each target, (b, count)."""
+    """Return the rows that are nearest to each target.
+
+    Parameters
+    ----------
+    rows : float (n, p)
+    targets : float (b, p)
+    count : int
+    threads : int
+        For rows in CSR.
+
+    Returns
+    -------
+    int64 (b, count)
+        Places in `rows`, nearest first.
+    """
     if is_sparse(rows) and is_sparse(targets):
         return _nearest_by_products(rows, targets, count=count, threads=threads)
     search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows)
@@ -62,7 +81,7 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
 def _nearest_by_products(
     rows: csr_array, targets: csr_array, *, count: int, threads: int
 ) -> NDArray[np.int64]:
-    """Return what `nearest_rows` does, by products of tiles in double precision."""
+    """Return the result of `nearest_rows`, by products of tiles in double precision."""
     n_targets = targets.shape[0]
     places = np.full((n_targets, count), MISSING)
     # Half the squared distances, up to a constant of each target.
@@ -72,7 +91,7 @@ def _nearest_by_products(
     def keep_nearest(first: int, halves: Floats, columns: csr_array, strip: slice) -> None:
         for some in tiles[strip]:
             remote = halves - (targets[some].astype(np.float64) @ columns).toarray()
-            # Most rows are near to none of the targets, and sorting takes longest.
+            # Most rows are far from all targets, and sorting takes longest.
             bounds = remoteness[some].max(axis=1, keepdims=True)
             near = np.flatnonzero((remote < bounds).any(axis=0))
             remote = np.hstack([remoteness[some], remote[:, near]])
@@ -91,14 +110,26 @@ def _nearest_by_products(
 
 
 def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (b, k) from (b, k + 1) numbers without the row's own, or without the last."""
+    """Return the numbers without the row's own, or without the last.
+
+    Parameters
+    ----------
+    found : int64 (b, k + 1)
+        Row numbers.
+    queries : int64 (b,)
+        The rows' own numbers.
+
+    Returns
+    -------
+    int64 (b, k)
+    """
     own = found == queries[:, None]
     own[~own.any(axis=1), -1] = True
     return found[~own].reshape(len(found), -1)
 
 
 class Repeats(NamedTuple):
-    """Rows of a block with at least k equal ones beside them.
+    """Rows of a block that have at least k copies in it.
 
     Attributes
     ----------
@@ -125,6 +156,10 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     seed : int
         Orders the copies, so that neither their neighbours nor those that stand for all of them
         depend on how the block was sorted.
+
+    Returns
+    -------
+    Repeats
 
     Notes
     -----

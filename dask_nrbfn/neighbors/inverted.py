@@ -1,4 +1,4 @@
-"""The nearest rows of some of them, the candidates, as a sum over all rows."""
+"""The nearest rows of some rows, the candidates, as a sum over all rows."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ from dask_nrbfn.numeric.types import Floats
 # A tile of products, 1 MiB in single precision, stays in a core's cache until it is compared.
 _TILE = 256, 1024
 
-# In CSR, where the columns of few rows are found for each candidate, it is better of many rows.
+# For CSR a tile of many rows is better: few rows share a column with each candidate.
 _SPARSE_TILE = 2048, 128
 
-# Candidates whose neighbours in a sample tell how many partitions each must look into, and the
-# share of these neighbours that lie there.
+# Candidates whose neighbours in a sample decide how many partitions are searched for a candidate,
+# and the share of these neighbours that must lie in the searched partitions.
 _ASKED = 1000
 _SOUGHT = 0.975
 
@@ -39,14 +39,15 @@ _FIRST_SHARE = 4
 
 @dataclass(frozen=True, eq=False)
 class NearestRows(RowSum):
-    """The nearest rows of every candidate among those that were summed.
+    """The nearest rows of every candidate among the summed rows.
 
-    The sum keeps the nearest of both; of equal ones those of the first, whose rows stand before.
+    The sum keeps the nearest rows of both; at equal distances the rows of the left operand come
+    first.
 
     Attributes
     ----------
     indices : int64 (N, k)
-        Row numbers, nearest first, of equal ones the first; -1 where there are fewer.
+        Row numbers, nearest first, at equal distances the smallest first; -1 where there are fewer.
     distances : float64 (N, k)
 
     Examples
@@ -61,12 +62,22 @@ class NearestRows(RowSum):
 
     @classmethod
     def none(cls, n_candidates: int, n_neighbors: int) -> Self:
-        """Return the sum over no rows."""
+        """Return the sum over no rows.
+
+        Parameters
+        ----------
+        n_candidates, n_neighbors : int
+            N and k.
+
+        Returns
+        -------
+        NearestRows
+        """
         shape = n_candidates, n_neighbors
         return cls(np.full(shape, MISSING), np.full(shape, np.inf))
 
     @classmethod
-    def of_pairs(
+    def _of_pairs(
         cls,
         candidates: NDArray[np.int64],
         rows: NDArray[np.int64],
@@ -75,7 +86,20 @@ class NearestRows(RowSum):
         n_candidates: int,
         n_neighbors: int,
     ) -> Self:
-        """Return the nearest rows that pairs of a candidate and a row tell, each (m,)."""
+        """Return the nearest rows among some pairs.
+
+        Parameters
+        ----------
+        candidates, rows : int64 (m,)
+            Places of candidates and row numbers, pair by pair.
+        distances : float64 (m,)
+        n_candidates, n_neighbors : int
+            N and k.
+
+        Returns
+        -------
+        NearestRows
+        """
         nearest = cls.none(n_candidates, n_neighbors)
         order = np.lexsort((rows, distances, candidates))
         candidates = candidates[order]
@@ -88,7 +112,7 @@ class NearestRows(RowSum):
     def __add__(self, other: Self) -> Self:
         indices = np.hstack([self.indices, other.indices])
         distances = np.hstack([self.distances, other.distances])
-        # A stable sort finds two that are in order, and leaves the first ones first.
+        # A stable sort is fast on two sorted lists, and leaves the rows of the first list first.
         order = np.argsort(distances, axis=1, kind="stable")[:, : self.indices.shape[1]]
         return type(self)(
             np.take_along_axis(indices, order, axis=1),
@@ -111,10 +135,10 @@ class InvertedFile:
     ----------
     candidates : float (N, p)
     centroids : float (S, p)
-        Of the partitions; with one of them every candidate looks at every row.
+        Of the partitions. With a single partition every candidate looks at every row.
     probes : uint8 (ceil(S / 8), N)
         Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
-        the largest of all arrays where rows have no structure.
+        the largest array for rows without structure.
     """
 
     candidates: Rows
@@ -131,7 +155,7 @@ class InvertedFile:
         n_neighbors: int,
         seed: int,
     ) -> Self:
-        """Place partitions, as many as asked for if as many rows of the sample are distinct.
+        """Place partitions by a sample, at most as many as it has distinct rows.
 
         Parameters
         ----------
@@ -139,6 +163,10 @@ class InvertedFile:
         sample : float (s, p)
             Rows drawn from all rows.
         n_partitions, n_neighbors, seed : int
+
+        Returns
+        -------
+        InvertedFile
 
         Notes
         -----
@@ -155,7 +183,7 @@ class InvertedFile:
         with threadpool_limits(1):
             centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
         asked = candidates[:: -(-n_candidates // _ASKED)]
-        homes = nearest_centroids(sample, centroids)
+        homes = _nearest_centroids(sample, centroids)
         neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]
         ranks = np.take_along_axis(
             _over_remoteness(_ranks, asked, centroids), homes[neighbors], axis=1
@@ -183,8 +211,6 @@ class InvertedFile:
     ) -> Pairs | None:
         """Return the pairs that are no further apart than the candidate's bound, and a few more.
 
-        None where they are more than `most`.
-
         Parameters
         ----------
         rows : float (b, p)
@@ -194,6 +220,11 @@ class InvertedFile:
         threads : int
         most : float
             Hardly more are held before they are found to be too many.
+
+        Returns
+        -------
+        Pairs or None
+            None if there are more than `most`.
 
         Notes
         -----
@@ -230,7 +261,7 @@ class InvertedFile:
         self, rows: Rows, n_tile_rows: int, threads: int
     ) -> list[tuple[int, NDArray[np.int64]]]:
         """Return partitions and the places of a few of their rows."""
-        homes = nearest_centroids(rows, self.centroids, threads=threads)
+        homes = _nearest_centroids(rows, self.centroids, threads=threads)
         counts = np.bincount(homes, minlength=len(self.centroids))
         places = np.split(np.argsort(homes, kind="stable"), np.cumsum(counts)[:-1])
         return [
@@ -280,7 +311,7 @@ def _sparse_surplus(rows: csr_array, candidates: csr_array, bounds: Floats, half
     return products.toarray() - squares + (0.5 * bounds - own)[:, None]
 
 
-def nearest_centroids(
+def _nearest_centroids(
     rows: Rows, centroids: NDArray[Any], *, threads: int = 1
 ) -> NDArray[np.int64]:
     """Return the centroid (S, p) that is nearest to each row (b, p), int64 (b,)."""
@@ -295,9 +326,9 @@ def _over_remoteness(
     *,
     threads: int = 1,
 ) -> NDArray[Any]:
-    """Return what `step` makes of the rows' remoteness (b, S) from centroids, strip by strip.
+    """Return the results of `step` for the remoteness (b, S) of rows from centroids.
 
-    That is half the squared distance, up to a constant of each row.
+    Remoteness is half the squared distance, up to a constant of each row.
     """
     # In the order that products of rows in CSR ask for, each of which would copy it otherwise.
     directions = np.ascontiguousarray(-centroids.T)
@@ -314,7 +345,7 @@ def _nearest(remoteness: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _ranks(remoteness: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many centroids are nearer to a row than each of them, int64 (b, S)."""
+    """Return the rank of each centroid by its distance from each row, from 0, int64 (b, S)."""
     return np.argsort(np.argsort(remoteness, axis=1, kind="stable"), axis=1)
 
 
@@ -325,9 +356,9 @@ class CandidateSearch:
     ----------
     file : InvertedFile
     bounds : float64 (N,)
-        What the squared distances of the k nearest do not exceed.
+        Upper bounds of the squared distances to the k nearest rows.
     numbers : int64 (N,)
-        Of the candidates, which are no neighbours of themselves.
+        Row numbers of the candidates. A candidate is no neighbour of itself.
     n_neighbors, threads : int
     """
 
@@ -345,10 +376,16 @@ class CandidateSearch:
         self._waiting: list[tuple[NDArray[Any], ...]] = []
 
     def add(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
-        """Take rows (b, p) whose numbers are above those that were added before.
+        """Add rows.
 
-        Those with more pairs than the lists have places half by half: where rows are equally far
-        from each other, or too near to be told apart, nearly all are pairs.
+        They are added half by half if they have more pairs than the lists have places: where rows
+        are equally far from each other, or too near to be told apart, nearly all are pairs.
+
+        Parameters
+        ----------
+        rows : float (b, p)
+        numbers : int64 (b,)
+            Above those that were added before.
         """
         most = self._nearest.indices.size
         pairs = self._file.near(rows, self._bounds, threads=self._threads, most=most)
@@ -366,11 +403,11 @@ class CandidateSearch:
             self.nearest()
 
     def nearest(self) -> NearestRows:
-        """Return the nearest rows so far; the last ones of their lists are the bounds from now."""
+        """Return the nearest rows so far; the furthest of each list is the bound from now on."""
         if self._waiting:
             columns = map(np.concatenate, zip(*self._waiting, strict=True))
             n_candidates, n_neighbors = self._nearest.indices.shape
-            self._nearest += NearestRows.of_pairs(
+            self._nearest += NearestRows._of_pairs(
                 *columns, n_candidates=n_candidates, n_neighbors=n_neighbors
             )
             self._bounds = np.minimum(self._bounds, self._nearest.distances[:, -1] ** 2)
@@ -379,7 +416,7 @@ class CandidateSearch:
 
 
 def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: int) -> Floats:
-    """Return what the squared distance to the k-th nearest other row is at most, float64 (N,).
+    """Return upper bounds of the squared distance to the k-th nearest other row of each candidate.
 
     Parameters
     ----------
@@ -388,9 +425,13 @@ def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: in
         More than k of all rows; candidates may be among them.
     n_neighbors, threads : int
 
+    Returns
+    -------
+    float64 (N,)
+
     Notes
     -----
-    A part of the sample gives bounds with which the whole of it is searched, and that better ones.
+    The bounds by a part of the sample are used to search all of it, which gives better bounds.
     """
     candidates, count = file.candidates, n_neighbors + 1
     n_sampled, n_candidates = sample.shape[0], candidates.shape[0]

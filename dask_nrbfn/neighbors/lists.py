@@ -41,6 +41,10 @@ def measure_neighbors(
         Places of the neighbours in `rows`.
     threads : int
 
+    Returns
+    -------
+    Neighbors
+
     Notes
     -----
     Distances are sums of squared differences in float64, whatever search found the neighbours, so
@@ -78,13 +82,17 @@ def measure_pairs(
     places: NDArray[np.int64],
     target_places: NDArray[np.int64],
 ) -> Floats:
-    """Return the squared distances of rows (n, p) and targets (b, p) in pairs, float64 (m,).
+    """Return the squared distances between rows and targets, pair by pair.
 
     Parameters
     ----------
     rows, targets : float32 or float64
     places, target_places : int64 (m,)
         Of the row and of the target of each pair.
+
+    Returns
+    -------
+    float64 (m,)
 
     Notes
     -----
@@ -110,6 +118,10 @@ def merge_neighbors(
     distances : float64 (b, c)
     n_neighbors : int
         k; where a row has fewer distinct neighbours, -1 and inf follow.
+
+    Returns
+    -------
+    Neighbors
 
     Examples
     --------
@@ -146,6 +158,10 @@ def measure_recall(found: Floats, exact: Floats) -> Recall:
     ----------
     found, exact : float64 (b, k)
         Distances of the neighbours found and of the true ones, nearest first.
+
+    Returns
+    -------
+    Recall
 
     Notes
     -----

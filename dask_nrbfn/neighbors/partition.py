@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, dense
+from dask_nrbfn.numeric.rows import Rows, dense, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
 # Largest partition over the mean. Nearer to 1 costs recall, 0.5 % at 1.1; further from it memory.
@@ -63,6 +63,10 @@ class Partitions:
             rows in 20 partitions, 98 instead of 94 of 100 neighbours share one at an overlap of 2.
         seed : int
 
+        Returns
+        -------
+        Partitions
+
         Notes
         -----
         k-means on the distinct rows of the sample, then offsets that bring the fullest partition
@@ -94,7 +98,7 @@ class Partitions:
         return cls(centroids, np.zeros(len(centroids)), np.full(len(centroids), np.inf))
 
     def _balance(self, sample: Rows, overlap: int) -> tuple[Self, float]:
-        """Return balanced partitions, and the fullest of them over the mean."""
+        """Return balanced partitions, and the rows of the fullest over the mean."""
         goal = sample.shape[0] * overlap / len(self.offsets)
         best, best_count = self, math.inf
         current = self
@@ -122,9 +126,18 @@ class Partitions:
         return best, best_count / goal
 
     def route(self, rows: Rows, *, overlap: int) -> NDArray[np.int64]:
-        """Return the partitions of every row, int64 (b, min(overlap + 1, S)).
+        """Return the partitions of every row.
 
-        The nearest comes first; -1 stands where a row belongs to fewer.
+        Parameters
+        ----------
+        rows : float (b, p)
+        overlap : int
+            As `balanced` takes it.
+
+        Returns
+        -------
+        int64 (b, min(overlap + 1, S))
+            The nearest first; -1 where a row belongs to fewer.
         """
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))
         strips = []
@@ -136,9 +149,8 @@ class Partitions:
 
     def _squared_distances(self, rows: Rows) -> Floats:
         """Return squared distances with offsets, up to a constant of each row."""
-        norms = np.einsum("ij,ij->i", self.centroids, self.centroids)
         squared: Floats = rows @ self._directions
-        squared += norms + self.offsets
+        squared += squared_norms(self.centroids) + self.offsets
         return squared
 
     def _margins(self, squared: Floats, nearest: NDArray[np.int64]) -> Floats:
@@ -168,14 +180,25 @@ class Partitions:
 
 
 def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
-    """Return the means of clusters of rows (s, p), of the rows' dtype, (S, p)."""
+    """Return the means of k-means clusters.
+
+    Parameters
+    ----------
+    rows : float (s, p)
+    n_clusters, seed : int
+
+    Returns
+    -------
+    (S, p)
+        Of the dtype of the rows.
+    """
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
     centroids: NDArray[Any] = means.fit(rows).cluster_centers_
     return centroids
 
 
 def _reaches(home: NDArray[np.int64], margins: Floats, overlap: int, n_partitions: int) -> Floats:
-    """Return what lets a partition's rows belong to at most `overlap` of them on average."""
+    """Return the reaches with which rows belong to at most `overlap` partitions on average."""
     reaches = np.full(n_partitions, np.inf)
     order = np.argsort(home, kind="stable")
     counts = np.bincount(home, minlength=n_partitions)
@@ -197,7 +220,7 @@ def _smallest(values: Floats, count: int) -> NDArray[np.int64]:
 
 
 def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats) -> Floats:
-    """Return what to add to the offsets, so that each partition comes to `growth` times its rows.
+    """Return changes of the offsets by which each partition gets `growth` times its rows.
 
     Counted are the rows that have it among their `overlap` nearest, which those near its borders
     follow.

@@ -1,4 +1,4 @@
-"""Rows counted by a number, in bins that widen as they get many; the median and the ROC area."""
+"""Rows counted in bins, which widen as their number grows; the median and the ROC area."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -49,7 +49,18 @@ class Bins(RowSum):
 
     @classmethod
     def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
-        """Return the sum of rows with finite `values` (b,) and `counts` (b, q)."""
+        """Return the sum of some rows.
+
+        Parameters
+        ----------
+        values : float64 (b,)
+            Finite.
+        counts : int64 (b, q)
+
+        Returns
+        -------
+        Bins
+        """
         # The bits of negative numbers descend, and those of -0 and 0 differ.
         bits = (values + 0.0).view(np.int64)
         return cls(np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), counts, 0)
@@ -115,7 +126,19 @@ class RankedScores(Bins):
 
     @classmethod
     def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
-        """Return the sum of a block: finite scores (b,) of the second class, and codes 0 or 1."""
+        """Return the sum of a block.
+
+        Parameters
+        ----------
+        scores : float64 (b,)
+            Finite scores of the second class.
+        codes : integer (b,)
+            0 or 1.
+
+        Returns
+        -------
+        RankedScores
+        """
         return cls.of_values(scores, np.eye(2, dtype=np.int64)[codes])
 
     def figures(self) -> dict[str, Any]:

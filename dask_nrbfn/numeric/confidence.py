@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.types import Floats
 
-# Rows that are drawn of every class, if it has so many.
+# Rows that are drawn of every class, or all if it has fewer.
 LEAST_OF_CLASS = 10
 
 
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
-    """Return each row's confidence in its own label, float64 (b,), within [0, 1].
+    """Return each row's confidence in its own label.
 
     Parameters
     ----------
@@ -23,6 +23,11 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
         Whether the neighbour has the row's own label.
     width : float
         Mean of the distances of all rows (step 4); 0 if all of them are 0.
+
+    Returns
+    -------
+    float64 (b,)
+        Within [0, 1].
 
     Notes
     -----
@@ -91,10 +96,19 @@ class RowPool:
 
 
 def even_below(confidence: Floats, *, threshold: float) -> Floats:
-    """Return priorities that draw evenly among rows below the threshold, float64 (b,).
+    """Return priorities that draw evenly among rows below the threshold.
 
     Rows below the threshold have equal priority, so their hashes decide. The other rows keep the
-    order of their confidence (b,) and fill up the basis.
+    order of their confidence and fill up the basis.
+
+    Parameters
+    ----------
+    confidence : float64 (b,)
+    threshold : float
+
+    Returns
+    -------
+    float64 (b,)
 
     Examples
     --------
@@ -157,10 +171,19 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
 
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
-    """Return the row indices of N = `size` drawn candidates, ascending, int64 (N,).
+    """Return drawn candidates in ascending order.
 
-    Takes the pool that `keep_best` kept of all rows, with hashes as tiebreak, and at least as many
-    candidates as classes.
+    Parameters
+    ----------
+    pool : RowPool
+        The rows that `keep_best` kept of all rows, with hashes as tiebreak.
+    size : int
+        N, at least the number of classes.
+
+    Returns
+    -------
+    int64 (N,)
+        Row indices.
 
     Notes
     -----
@@ -184,7 +207,7 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
 def choose_basis(
     pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
 ) -> RowPool:
-    """Return the rows that become the basis, (r,), in the order of their indices.
+    """Return the rows that become the basis.
 
     Parameters
     ----------
@@ -196,6 +219,11 @@ def choose_basis(
     threshold : float or None
         Only rows with a lower priority fill the basis, Algorithm 1, steps 8 and 9. None: the basis
         has exactly `size` rows if as many are distinct (paper, 7.1.3).
+
+    Returns
+    -------
+    RowPool
+        r rows, in the order of their indices.
 
     Notes
     -----
@@ -254,8 +282,7 @@ def _differs(values: NDArray[np.integer]) -> NDArray[np.bool_]:
 def _rank_in_class(codes: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the number of earlier rows of the same class, int64 (m,)."""
     by_class = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(_differs(codes[by_class]))
-    lengths = np.diff(np.append(starts, len(codes)))
+    ascending = codes[by_class]
     ranks = np.empty(len(codes), dtype=np.int64)
-    ranks[by_class] = np.arange(len(codes)) - np.repeat(starts, lengths)
+    ranks[by_class] = np.arange(len(codes)) - np.searchsorted(ascending, ascending)
     return ranks

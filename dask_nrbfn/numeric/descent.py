@@ -1,6 +1,6 @@
 """Weights that minimize a loss and a penalty: the sums of a pass over the rows, and the next step.
 
-The next weights are a function of the passes so far, so nothing else is kept.
+The next weights depend on the passes so far alone, so no other state is kept.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,17 @@ class LossSums(RowSum):
 
     @classmethod
     def zeros(cls, n_models: int, n_classes: int, n_basis: int) -> Self:
-        """Return the sums of no rows."""
+        """Return the sums of no rows.
+
+        Parameters
+        ----------
+        n_models, n_classes, n_basis : int
+            A, K and r.
+
+        Returns
+        -------
+        LossSums
+        """
         return cls(np.zeros((n_models, n_classes)), np.zeros((n_models, n_classes, n_basis)))
 
     @classmethod
@@ -75,6 +85,10 @@ class LossSums(RowSum):
         loss : Loss
         row_weights : float64 (b, 1) or (b, A), optional
             Weights of the rows, or of the rows for each model.
+
+        Returns
+        -------
+        LossSums
         """
         _, n_models, n_classes = scores.shape
         signs = np.full((len(codes), 1, n_classes), -1.0)
@@ -93,7 +107,7 @@ class LossSums(RowSum):
 
 
 # Pairs of steps and changes of the gradient that L-BFGS remembers.
-MEMORY = 20
+_MEMORY = 20
 
 # Least share of the decrease predicted by the slope (Nocedal & Wright, section 3.1).
 _SUFFICIENT = 1e-4
@@ -117,7 +131,7 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
-        """Return the point of weights (q, r) from the sums of a pass.
+        """Return the point of weights from the sums of a pass.
 
         Parameters
         ----------
@@ -126,6 +140,10 @@ class Point(NamedTuple):
             See `LossSums`.
         ridge : float64 (r, r) or (r,)
             R or its diagonal, see `ridge_of`. A weight does not change where that is infinite.
+
+        Returns
+        -------
+        Point
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)
@@ -134,6 +152,7 @@ class Point(NamedTuple):
         return cls(weights, objective, (gradient + 2.0 * penalized) * kept)
 
 
+@dataclass(frozen=True, eq=False)
 class Preconditioner:
     """An approximation M of the second derivatives of an objective, by its Cholesky factor (r, r).
 
@@ -144,12 +163,24 @@ class Preconditioner:
     ascends.
     """
 
-    def __init__(self, factor: Floats) -> None:
-        self.factor = factor
+    factor: Floats
 
     @classmethod
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
-        """Return M of a gram matrix (r, r) and ``R`` or its diagonal; ``r^3 / 3`` flops."""
+        """Return M of a gram matrix and a ridge; ``r^3 / 3`` flops.
+
+        Parameters
+        ----------
+        gram : float64 (r, r)
+        ridge : float64 (r, r) or (r,)
+            R or its diagonal.
+        curvature : float
+            c.
+
+        Returns
+        -------
+        Preconditioner
+        """
         matrix = curvature * gram
         diagonal = matrix.ravel()[:: len(matrix) + 1]
         diagonal += _FLOOR * diagonal.sum()
@@ -192,7 +223,17 @@ def accepted_points(points: Sequence[Point]) -> list[Point]:
 
 
 def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    """Return the weights of the next pass, float64 (q, r), from the points of all passes so far.
+    """Return the weights of the next pass.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        Of all passes so far.
+    preconditioner : Preconditioner
+
+    Returns
+    -------
+    float64 (q, r)
 
     Notes
     -----
@@ -214,7 +255,7 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
 
 
 def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    pairs = _pairs(accepted[-MEMORY - 1 :])
+    pairs = _pairs(accepted[-_MEMORY - 1 :])
     direction, shares = -accepted[-1].gradient, []
     for step, change in reversed(pairs):
         shares.append(np.vdot(step, direction) / np.vdot(step, change))

@@ -61,19 +61,55 @@ class DistanceFactors(ABC):
 
     @abstractmethod
     def linear(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``f (|g|^2 - 2 x g)``, float64 (b, r), with |g|^2 times `ones` (b, 1)."""
+        """Return ``f (|g|^2 - 2 x g)``.
+
+        Parameters
+        ----------
+        rows : (b, p)
+            As `scaled` returns them.
+        ones : float64 (b, 1)
+            Factors of ``|g|^2``.
+
+        Returns
+        -------
+        float64 (b, r)
+        """
 
     @abstractmethod
     def norms(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``|x|^2``, float64 (b, 1), with what x is subtracted from times `ones` (b, 1)."""
+        """Return ``|x|^2``.
+
+        Parameters
+        ----------
+        rows : (b, p)
+            As `scaled` returns them.
+        ones : float64 (b, 1)
+            Factors of the centre that x is subtracted from.
+
+        Returns
+        -------
+        float64 (b, 1)
+        """
 
     @abstractmethod
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        """Return ``f |x - g|^2``, float64 (b, r), of unscaled rows X; rounding may pass 0.
+        """Return ``f |x - g|^2``; rounding may change its sign near 0.
 
-        The result is written to `out` (b, r) if given. `scratch` (b, p + 2) holds the centred rows.
+        Parameters
+        ----------
+        X : (b, p)
+            Unscaled rows.
+        out : float64 (b, r) or None
+            Memory for the result.
+        scratch : float64 (b, p + 2) or None
+            Memory for the centred rows.
+        threads : int
+
+        Returns
+        -------
+        float64 (b, r)
         """
 
     def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
@@ -92,8 +128,21 @@ class DistanceFactors(ABC):
 
 
 def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceFactors:
-    """Return the factors of a scaled basis, in CSR if few of its values are stored."""
-    if is_sparse(basis) and is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
+    """Return the factors of a basis, in CSR if few of its values are stored.
+
+    Parameters
+    ----------
+    basis : (r, p)
+        Scaled.
+    scaling : Scaling or None
+        Of the rows.
+    factor : float
+
+    Returns
+    -------
+    DistanceFactors
+    """
+    if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
     values = np.asarray(dense(basis), dtype=np.float64)
@@ -101,7 +150,7 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
     return _DenseFactors(scaling, factor, centre, _array_of(values, centre, factor))
 
 
-def is_kept_sparse(row_values: float, n_features: int) -> bool:
+def _is_kept_sparse(row_values: float, n_features: int) -> bool:
     """Return whether basis rows with `row_values` stored values on average stay in CSR."""
     return row_values <= _SPARSE_BASIS * n_features
 
@@ -109,13 +158,21 @@ def is_kept_sparse(row_values: float, n_features: int) -> bool:
 def product_flops(n_features: int, row_values: float, basis_values: float) -> float:
     """Return the flops of BLAS that take as long as the product of a row and a basis row.
 
-    `row_values` and `basis_values` are the stored values of each on average; `n_features` for an
-    array.
+    Parameters
+    ----------
+    n_features : int
+        p.
+    row_values, basis_values : float
+        Mean stored values of a row and of a basis row; p for an array.
+
+    Returns
+    -------
+    float
     """
     of_arrays = 2.0 * n_features
     if row_values == n_features:
         return of_arrays
-    if is_kept_sparse(basis_values, n_features):
+    if _is_kept_sparse(basis_values, n_features):
         return _MEETING_FLOPS * (1 + row_values * basis_values / n_features)
     return min(_COLUMN_FLOPS * row_values, of_arrays)
 
@@ -123,12 +180,27 @@ def product_flops(n_features: int, row_values: float, basis_values: float) -> fl
 def basis_bytes(
     n_basis: int, n_features: int, basis_values: float, *, copies: int, of_sparse: bool
 ) -> int:
-    """Return the bytes of `copies` float64 copies of a basis, its factors among them.
+    """Return the bytes of a basis.
 
-    CSR stores a column index with each value. Rows in CSR need another array of the basis, and are
-    converted a few at a time.
+    CSR stores a column index with each value.
+
+    Parameters
+    ----------
+    n_basis, n_features : int
+        r and p.
+    basis_values : float
+        Mean stored values of a basis row.
+    copies : int
+        Copies in float64, the factors among them.
+    of_sparse : bool
+        Whether rows are in CSR. They need another array of the basis, and are converted a few
+        at a time.
+
+    Returns
+    -------
+    int
     """
-    if is_kept_sparse(basis_values, n_features):
+    if _is_kept_sparse(basis_values, n_features):
         return round(2 * 8 * copies * n_basis * basis_values)
     filled = n_basis * n_features + 3 * _FILLED_ELEMENTS if of_sparse else 0
     return 8 * (copies * n_basis * n_features + filled)
@@ -232,7 +304,7 @@ class _DenseFactors(DistanceFactors):
                 self.scaling.apply(X[strip], out=centred)
             centred -= self.centre
             out[strip, -2] = 1.0
-            out[strip, -1] = _row_dots(centred, centred)
+            out[strip, -1] = squared_norms(centred)
 
         over_strips(extend, out.shape, threads)
 
@@ -240,16 +312,11 @@ class _DenseFactors(DistanceFactors):
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
     array = np.empty((basis.shape[0], basis.shape[1] + 2))
     centred = np.subtract(basis, centre, out=array[:, :-2])
-    array[:, -2] = _row_dots(centred, centred)
+    array[:, -2] = squared_norms(centred)
     array[:, -1] = 1.0
     centred *= -2.0
     array *= factor
     return array
-
-
-def _row_dots(A: Floats, B: Floats) -> Floats:
-    dots: Floats = np.einsum("ij,ij->i", A, B)
-    return dots
 
 
 # Up to this squared distance from the mean, over 2 sigma^2, rounding changes exponents by less than
@@ -332,7 +399,15 @@ class Pivots:
         return spread, bool(spread.max() > _COARSE)
 
     def refine(self, X: Rows, exponents: Floats, spread: Floats) -> None:
-        """Correct the exponents (b, r) of rows X (b, p) in place where they are not exact."""
+        """Correct exponents in place where they are not exact.
+
+        Parameters
+        ----------
+        X : (b, p)
+        exponents : float64 (b, r)
+        spread : float64 (r,)
+            As `spread` returns it.
+        """
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
         # The exponentials of farther rows are 0, or `RadialFeatures` shifts them. NaN stays.
@@ -346,7 +421,22 @@ class Pivots:
     def groups(
         self, X: Rows, exponents: Floats, spread: Floats, places: NDArray[np.intp]
     ) -> Iterator[Group]:
-        """Yield the rows of X (b, p) at `places` in groups; their `exponents` are finite."""
+        """Yield the rows of X at `places` in groups.
+
+        Parameters
+        ----------
+        X : (b, p)
+        exponents : float64 (b, r)
+            Finite at `places`.
+        spread : float64 (r,)
+            As `spread` returns it.
+        places : intp (m,)
+            Rows of X.
+
+        Yields
+        ------
+        Group
+        """
         nearest = exponents.argmax(axis=1)
         least = _BEYOND + _ROUNDING * spread.max()
         n_together = self._n_held(X)
@@ -426,11 +516,34 @@ class BasisDistances:
 
     @classmethod
     def from_basis(cls, basis: ArrayLike | Rows, scaling: Scaling | None = None) -> Self:
-        """Return the distances to a scaled `basis` (r, p)."""
+        """Return the distances to a basis.
+
+        Parameters
+        ----------
+        basis : array-like or CSR (r, p)
+            Scaled.
+        scaling : Scaling, optional
+
+        Returns
+        -------
+        BasisDistances
+        """
         return cls(scaling, factors_of(float_rows(basis), scaling, 1.0))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the squared distances, float64 (b, r), of rows X (b, p)."""
+        """Return the squared distances between rows and basis rows.
+
+        Parameters
+        ----------
+        X : (b, p)
+        out : float64 (b, r), optional
+            Memory for the result.
+        threads : int
+
+        Returns
+        -------
+        float64 (b, r)
+        """
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         over_strips(
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
@@ -440,7 +553,19 @@ class BasisDistances:
         return squared
 
     def nearest(self, X: Rows, *, buffer: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the distance of every row of X (b, p) to its nearest basis row, float64 (b,)."""
+        """Return the distance of every row to its nearest basis row.
+
+        Parameters
+        ----------
+        X : (b, p)
+        buffer : float64 (b, r), optional
+            Scratch space.
+        threads : int
+
+        Returns
+        -------
+        float64 (b,)
+        """
         nearest: Floats = self.squared(X, out=buffer, threads=threads).min(axis=1)
         return np.sqrt(nearest, out=nearest)
 
@@ -453,7 +578,7 @@ class BasisDistances:
         buffer: Floats | None = None,
         threads: int = 1,
     ) -> float:
-        """Return the sum of all distances between rows X (b, p) and the basis.
+        """Return the sum of all distances between rows and basis rows.
 
         Parameters
         ----------
@@ -465,6 +590,10 @@ class BasisDistances:
         buffer : float64 (b, r), optional
             Scratch space.
         threads : int
+
+        Returns
+        -------
+        float
 
         Notes
         -----

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.rows import squared_norms
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -19,7 +20,7 @@ _MOST_ERROR_GROWN = 1.5
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewRowSums(RowSum, ABC):
-    """Sums over new rows and the scores that a model gives them.
+    """Sums over new rows and the scores of a model for these rows.
 
     Attributes
     ----------
@@ -35,11 +36,49 @@ class NewRowSums(RowSum, ABC):
     weight: float
 
     @classmethod
-    @abstractmethod
     def from_block(
-        cls, scores: Floats, targets: Any, weights: Floats, *, n_far: int, n_basis_rows: int
+        cls,
+        scores: Floats,
+        targets: NDArray[Any],
+        weights: Floats,
+        *,
+        n_far: int,
+        n_basis_rows: int,
     ) -> Self:
-        """Return the sums of a block of scores (b, q), targets and row weights (b,)."""
+        """Return the sums of a block.
+
+        Parameters
+        ----------
+        scores : float64 (b, q)
+        targets : integer (b,) or float64 (b, q)
+            Class codes or numbers.
+        weights : float64 (b,)
+            Row weights.
+        n_far, n_basis_rows : int
+            The counts of the block.
+
+        Returns
+        -------
+        NewRowSums
+            Of the class on which the method is called.
+        """
+        return cls(
+            n_rows=len(targets),
+            n_far=n_far,
+            n_basis_rows=n_basis_rows,
+            weight=float(weights.sum()),
+            **cls._errors(scores, targets, weights),
+        )
+
+    @staticmethod
+    @abstractmethod
+    def _errors(scores: Floats, targets: NDArray[Any], weights: Floats) -> dict[str, Any]:
+        """Return the other fields of the sums of a block."""
+
+    @property
+    def far_share(self) -> float:
+        """Share of the rows that are far from every basis row."""
+        return self.n_far / self.n_rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,29 +107,15 @@ class NewLabelSums(NewRowSums):
             return None
         return 1.0 + self.squared_residuals / self.squared_scores
 
-    @classmethod
-    def from_block(
-        cls,
-        scores: Floats,
-        targets: NDArray[np.integer],
-        weights: Floats,
-        *,
-        n_far: int,
-        n_basis_rows: int,
-    ) -> Self:
-        """Return the sums of a block of scores (b, K) and class codes (b,)."""
-        own = scores[np.arange(len(targets)), targets]
-        squared = np.einsum("ij,ij->i", scores, scores)
-        return cls(
-            n_rows=len(targets),
-            n_far=n_far,
-            n_basis_rows=n_basis_rows,
-            weight=float(weights.sum()),
-            wrong_weight=float(weights[scores.argmax(axis=1) != targets].sum()),
-            own_score=float(weights @ own),
-            squared_residuals=float(weights @ (1.0 - 2.0 * own + squared)),
-            squared_scores=float(weights @ squared),
-        )
+    @staticmethod
+    def _errors(scores: Floats, targets: NDArray[Any], weights: Floats) -> dict[str, Any]:
+        own, squared = scores[np.arange(len(targets)), targets], squared_norms(scores)
+        return {
+            "wrong_weight": float(weights[scores.argmax(axis=1) != targets].sum()),
+            "own_score": float(weights @ own),
+            "squared_residuals": float(weights @ (1.0 - 2.0 * own + squared)),
+            "squared_scores": float(weights @ squared),
+        }
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,18 +124,9 @@ class NewNumberSums(NewRowSums):
 
     squared_residuals: Floats
 
-    @classmethod
-    def from_block(
-        cls, scores: Floats, targets: Floats, weights: Floats, *, n_far: int, n_basis_rows: int
-    ) -> Self:
-        """Return the sums of a block of predicted and true numbers (b, q)."""
-        return cls(
-            n_rows=len(targets),
-            n_far=n_far,
-            n_basis_rows=n_basis_rows,
-            weight=float(weights.sum()),
-            squared_residuals=weights @ (scores - targets) ** 2,
-        )
+    @staticmethod
+    def _errors(scores: Floats, targets: NDArray[Any], weights: Floats) -> dict[str, Any]:
+        return {"squared_residuals": weights @ (scores - targets) ** 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +163,28 @@ class Drift:
         fitting_error_before: float,
         far_is_known: bool,
     ) -> Self:
-        """Return the drift of new rows."""
+        """Return the drift of new rows.
+
+        Parameters
+        ----------
+        sums : NewLabelSums
+            Of the new rows.
+        confidence_before, fitting_error_before : float
+            Of the training rows.
+        far_is_known : bool
+            Whether the model stores the distance beyond which rows are far.
+
+        Returns
+        -------
+        Drift
+        """
         return cls(
             error_rate=sums.wrong_weight / sums.weight,
             confidence=sums.own_score / sums.weight,
             confidence_before=confidence_before,
             fitting_error=sums.fitting_error,
             fitting_error_before=fitting_error_before,
-            far_share=sums.n_far / sums.n_rows if far_is_known else None,
+            far_share=sums.far_share if far_is_known else None,
         )
 
     def reasons(self) -> list[str]:
@@ -190,11 +220,25 @@ class NumberDrift:
     def of(
         cls, sums: NewNumberSums, *, residuals: Floats, variances: Floats, far_is_known: bool
     ) -> Self:
-        """Return the drift, given the residuals and variances (q,) of the training rows."""
+        """Return the drift of new rows.
+
+        Parameters
+        ----------
+        sums : NewNumberSums
+            Of the new rows.
+        residuals, variances : float64 (q,)
+            Mean squared residuals and variances of the training rows.
+        far_is_known : bool
+            As for `Drift`.
+
+        Returns
+        -------
+        NumberDrift
+        """
         return cls(
             relative_error=_relative(sums.squared_residuals / sums.weight, variances),
             relative_error_before=_relative(residuals, variances),
-            far_share=sums.n_far / sums.n_rows if far_is_known else None,
+            far_share=sums.far_share if far_is_known else None,
         )
 
     def reasons(self) -> list[str]:

@@ -42,6 +42,10 @@ def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunction
     n_components : int
         J; fewer are returned if fewer eigenvalues are above 1e-12.
 
+    Returns
+    -------
+    Eigenfunctions
+
     Notes
     -----
     K is the kernel between the basis rows, d its row sums, ``D = diag(d)`` and ``s = d / sum(d)``.

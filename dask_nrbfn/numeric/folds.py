@@ -1,4 +1,4 @@
-"""Folds: which rows are held out together."""
+"""Folds of cross-validation: rows that are held out together."""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,10 +12,21 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold, 0 ... n_folds - 1, of the rows numbered `start` to `stop`, int64 (b,).
+    """Return the folds of consecutive rows.
 
-    A hash of the row's number, so that neither chunks nor the order of the classes matter; folds
-    are of equal size up to chance.
+    A fold is a hash of the row number, so it depends neither on chunks nor on the order of the
+    classes. Folds are of equal size up to chance.
+
+    Parameters
+    ----------
+    start, stop : int
+        First and last-plus-one row number.
+    n_folds, seed : int
+
+    Returns
+    -------
+    int64 (b,)
+        From 0 to ``n_folds - 1``.
 
     Examples
     --------
@@ -26,19 +37,36 @@ def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[
 
 
 def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each row number, int64 (b,); -1 where that is -1, which is no row."""
+    """Return the fold of each row number.
+
+    Parameters
+    ----------
+    rows : int64 (b,)
+        Row numbers; -1 for no row.
+    n_folds, seed : int
+
+    Returns
+    -------
+    int64 (b,)
+        -1 where there is no row.
+    """
     hashes = hash_numbers(rows, seed=seed)
     return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where row numbers stand among some rows, int64 (m,); -1 for what is none of them.
+    """Return the places of row numbers among some rows.
 
     Parameters
     ----------
     rows : int64 (b,)
         Ascending.
     numbers : int64 (m,)
+
+    Returns
+    -------
+    int64 (m,)
+        -1 for a number that is not among the rows.
 
     Examples
     --------
@@ -73,7 +101,7 @@ class FoldedBlock(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return int(self.X.shape[0])
 
     @property
@@ -88,7 +116,7 @@ class FoldedBlock(NamedTuple):
 
     @property
     def factors(self) -> Floats | None:
-        """Square roots of the weights, what rows of the ridge system are multiplied by."""
+        """Square roots of the weights: the factors of the rows of the ridge system."""
         return None if self.weights is None else np.sqrt(self.weights)
 
 
@@ -100,7 +128,20 @@ def fold_block(
     *,
     n_folds: int,
 ) -> FoldedBlock:
-    """Return the rows of a block sorted by their fold; with one fold, as they are."""
+    """Return the rows of a block sorted by their fold; with one fold, as they are.
+
+    Parameters
+    ----------
+    X : (b, p)
+    targets : integer (b,) or float64 (b, q)
+    weights : float64 (b,) or None
+    folds : int64 (b,)
+    n_folds : int
+
+    Returns
+    -------
+    FoldedBlock
+    """
     ends = np.cumsum(np.bincount(folds, minlength=n_folds)).tolist()
     slices = [slice(start, end) for start, end in pairwise([0, *ends])]
     if n_folds == 1:

@@ -40,6 +40,10 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     alpha : float
         Penalty of the orthogonal weights, relative to the trace of gram.
 
+    Returns
+    -------
+    ForwardPath
+
     Notes
     -----
     Chen, Chng & Alkadhimi, *Regularized orthogonal least squares algorithm for constructing radial
@@ -86,5 +90,15 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
 
 
 def selection_bytes(n_basis: int, n_targets: int, size: int) -> int:
-    """Return the bytes of a selection of `size` basis rows, without the sums."""
+    """Return the bytes of a forward selection, without the sums.
+
+    Parameters
+    ----------
+    n_basis, n_targets, size : int
+        r, q and the largest number of chosen rows.
+
+    Returns
+    -------
+    int
+    """
     return 8 * n_basis * (size + n_targets + 6)

@@ -59,6 +59,10 @@ class GradientSums(RowSum):
         row_weights : float64 (b,), optional
         threads : int
 
+        Returns
+        -------
+        GradientSums
+
         Notes
         -----
         ``grad f_c = sum_j w_cj s_j (x - g_j)`` with s_j the `slopes`. Takes ``2 (q + 1) b r p``
@@ -76,7 +80,7 @@ class GradientSums(RowSum):
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:
-    """Return the weights of features, float64 (p,), whose mean is 1.
+    """Return the weights of features, whose mean is 1.
 
     The mean is that of features with any influence, so a constant column changes no other weight.
 
@@ -86,6 +90,10 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
         Squared derivatives by features that were multiplied by `root`.
     root : float64 (p,)
         Square roots of the weights so far.
+
+    Returns
+    -------
+    float64 (p,)
 
     Examples
     --------
@@ -100,7 +108,19 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
 def heaviest_features(
     weights: Floats, names: Sequence[str] | None, n_features: int
 ) -> dict[str, float]:
-    """Return the names and weights of the `n_features` heaviest features, the heaviest first.
+    """Return the names and weights of the heaviest features.
+
+    Parameters
+    ----------
+    weights : float64 (p,)
+    names : sequence of str or None
+        None: features are named by their column.
+    n_features : int
+
+    Returns
+    -------
+    dict of str to float
+        The heaviest first.
 
     Examples
     --------

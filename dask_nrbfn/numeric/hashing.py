@@ -17,10 +17,19 @@ _WIDE = 256
 
 
 def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row's values, uint64 (b,).
+    """Return a seeded hash of each row's values.
 
     Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
     order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
+
+    Parameters
+    ----------
+    X : (b, p)
+    seed : int
+
+    Returns
+    -------
+    uint64 (b,)
 
     Notes
     -----
@@ -81,7 +90,17 @@ def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row index, uint64 (b,); no two indices share one."""
+    """Return a seeded hash of each row index; no two indices share one.
+
+    Parameters
+    ----------
+    rows : int64 (b,)
+    seed : int
+
+    Returns
+    -------
+    uint64 (b,)
+    """
     return splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
 
 
@@ -115,6 +134,10 @@ def content_of_rows(
     labelled : bool (b,), optional
         Which rows have a target; default: all. The others are hashed without one.
 
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> X, y = np.array([[0.5, 1.0], [2.0, 3.0]]), np.array([0, 1])
@@ -141,11 +164,9 @@ class DistinctLabels(NamedTuple):
 
 def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     """Return the distinct integer or text labels among labels (b,)."""
-    # With return_index numpy sorts stably. Its other sort of StringDType crashes on some orders of
-    # a few hundred distinct texts.
-    labels, _, codes, counts = np.unique(
-        y, return_index=True, return_inverse=True, return_counts=True
-    )
+    # For the indices numpy sorts stably. Its other sort of StringDType crashes on some orders of a
+    # few hundred distinct texts.
+    labels, _, codes, counts = np.unique_all(y)
     return DistinctLabels(labels, codes, counts)
 
 

@@ -53,12 +53,34 @@ class JudgedSums(RowSum, ABC):
     @classmethod
     @abstractmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows."""
+        """Return the sums of no rows.
+
+        Parameters
+        ----------
+        n_models, n_targets : int
+            A and q.
+
+        Returns
+        -------
+        JudgedSums
+        """
 
     @classmethod
     @abstractmethod
     def from_block(cls, scores: Floats, targets: Any, weights: Floats | None = None) -> Self:
-        """Return the sums of a block of scores (b, A, q) and class codes (b,) or numbers (b, q)."""
+        """Return the sums of a block.
+
+        Parameters
+        ----------
+        scores : float64 (b, A, q)
+        targets : integer (b,) or float64 (b, q)
+            Class codes or numbers.
+        weights : float64 (b,), optional
+
+        Returns
+        -------
+        JudgedSums
+        """
 
     @abstractmethod
     def figures(self, model: int) -> dict[str, Any]:
@@ -83,14 +105,36 @@ class LabelSums(JudgedSums):
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows."""
+        """Return the sums of no rows.
+
+        Parameters
+        ----------
+        n_models, n_targets : int
+            A and K.
+
+        Returns
+        -------
+        LabelSums
+        """
         return cls(np.zeros((n_models, n_targets, n_targets)))
 
     @classmethod
     def from_block(
         cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
-        """Return the sums of scores (b, A, K), class codes (b,) and weights (b,)."""
+        """Return the sums of a block.
+
+        Parameters
+        ----------
+        scores : float64 (b, A, K)
+        targets : integer (b,)
+            Class codes.
+        weights : float64 (b,), optional
+
+        Returns
+        -------
+        LabelSums
+        """
         confusion = _confusion(scores, targets, weights)
         confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
         return cls(confusion)
@@ -128,7 +172,17 @@ class HeldOutSums(LabelSums):
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows."""
+        """Return the sums of no rows.
+
+        Parameters
+        ----------
+        n_models, n_targets : int
+            A and K.
+
+        Returns
+        -------
+        HeldOutSums
+        """
         return cls(
             np.zeros((n_models, n_targets, n_targets)),
             np.zeros((n_models, len(INVERSE_TEMPERATURES))),
@@ -146,6 +200,10 @@ class HeldOutSums(LabelSums):
         targets : integer (b,)
             Classes, 0 ... K - 1.
         weights : float64 (b,), optional
+
+        Returns
+        -------
+        HeldOutSums
 
         Notes
         -----
@@ -226,7 +284,17 @@ class ResidualSums(JudgedSums):
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows."""
+        """Return the sums of no rows.
+
+        Parameters
+        ----------
+        n_models, n_targets : int
+            A and q.
+
+        Returns
+        -------
+        ResidualSums
+        """
         squared, absolute = np.zeros((2, n_models, n_targets))
         targets, squared_targets = np.zeros((2, n_targets))
         return cls(squared, absolute, targets, squared_targets, 0.0)
@@ -241,6 +309,10 @@ class ResidualSums(JudgedSums):
             Predicted numbers.
         targets : float64 (b, q)
         weights : float64 (b,), optional
+
+        Returns
+        -------
+        ResidualSums
 
         Notes
         -----
@@ -277,7 +349,7 @@ class ResidualSums(JudgedSums):
 
 
 def unexplained_share(squared: Floats, spread: Floats) -> Floats:
-    """Return ``1 - R^2`` of every target, float64 (q,).
+    """Return ``1 - R^2`` of every target.
 
     Parameters
     ----------
@@ -286,6 +358,10 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
     spread : float64 (q,)
         Sums of the squared differences from the mean. Where it is 0 the share is 1, or 0 if the
         target is met.
+
+    Returns
+    -------
+    float64 (q,)
 
     Examples
     --------
@@ -307,7 +383,7 @@ def held_out_scores(
     buffer: Floats | None = None,
     threads: int = 1,
 ) -> Floats:
-    """Return the scores of rows that models have not seen, float64 (b, A, q).
+    """Return the scores of rows that models have not seen.
 
     Parameters
     ----------
@@ -319,6 +395,10 @@ def held_out_scores(
     intercepts : float64 (A, q)
     squared, buffer, threads
         As `RadialFeatures.weighted_sums` takes them.
+
+    Returns
+    -------
+    float64 (b, A, q)
     """
     sums = features.weighted_sums(X, weights, squared=squared, buffer=buffer, threads=threads)
     scores, activations = sums[:, :-1], sums[:, -1:]
@@ -358,6 +438,10 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> Calibra
     total_weight : float
         Weight of the rows that were summed.
 
+    Returns
+    -------
+    Calibration
+
     Notes
     -----
     Temperature scaling (Guo et al. 2017), one parameter for all classes, which changes no label.
@@ -379,16 +463,35 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> Calibra
 
 
 def softmax(scores: Floats, *, temperature: float) -> Floats:
-    """Return the probabilities ``softmax(scores / temperature)``, float64 (b, K)."""
+    """Return the probabilities ``softmax(scores / temperature)``.
+
+    Parameters
+    ----------
+    scores : float64 (b, K)
+    temperature : float
+
+    Returns
+    -------
+    float64 (b, K)
+    """
     exponents = scores / temperature
     exponents -= exponents.max(axis=1, keepdims=True)
     return normalized_shares(np.exp(exponents, out=exponents), scores)
 
 
 def normalized_shares(shares: Floats, scores: Floats) -> Floats:
-    """Return the probabilities that numbers from 0 are shares of, float64 (b, K), in their place.
+    """Return probabilities in proportion to `shares`.
 
-    The largest of a row is where the largest of its scores (b, K) is, of several the first.
+    Parameters
+    ----------
+    shares : float64 (b, K)
+        At least 0; overwritten by the result.
+    scores : float64 (b, K)
+        The largest probability of a row is where its first largest score is.
+
+    Returns
+    -------
+    float64 (b, K)
     """
     totals = shares.sum(axis=1, keepdims=True)
     # No score of a plain network need be positive.
@@ -401,7 +504,7 @@ def normalized_shares(shares: Floats, scores: Floats) -> Floats:
 
 
 def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
-    """Put the largest value of each row where its largest score is; return the changed rows.
+    """Put the largest value of each row where its largest score is.
 
     Parameters
     ----------
@@ -410,6 +513,11 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
         Changed in place, by `TIE_STEP` of the largest value.
     scores : float64 (b, K)
         Of several largest scores the first counts.
+
+    Returns
+    -------
+    intp (m,)
+        The changed rows.
 
     Examples
     --------
@@ -428,7 +536,7 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
 
 
 def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str, Any]]:
-    """Return of every class its name as ``class``, and its precision, recall, F1 and support.
+    """Return the precision, recall, F1 and support of every class.
 
     Parameters
     ----------
@@ -436,6 +544,11 @@ def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str
     confusion : int64 or float64 (K, K) or (K + 1, K)
         Rows, or their weight, of each class (first axis) by the label they got (second axis). One
         row more, the last, is of rows whose class is none of `classes`.
+
+    Returns
+    -------
+    list of dict
+        "class", "precision", "recall", "f1" and "support" of each class.
 
     Notes
     -----

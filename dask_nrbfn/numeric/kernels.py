@@ -1,6 +1,5 @@
 """Kernels: functions of the distance between two rows."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,10 +13,22 @@ from dask_nrbfn.params import FitParams
 FARTHEST = 1e150
 
 
-class Kernel(ABC):
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
 
-    `width_factors` are the factors that a tuning tries.
+    It is ``factor(t) exp(-rate t)``, or the Gaussian ``exp(-t^2 / 2)``.
+
+    Attributes
+    ----------
+    slope : callable
+        Takes t, returns the derivative of the kernel by ``t^2``.
+    rate : float or None
+        None: the kernel is the Gaussian.
+    log_factor : callable or None
+        Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
+    width_factors : tuple of float
+        The factors that a tuning tries.
 
     Notes
     -----
@@ -25,51 +36,15 @@ class Kernel(ABC):
     tensors, which do not change, through the same methods.
     """
 
-    width_factors: tuple[float, ...]
-
-    @abstractmethod
-    def logarithms_in_place(self, exponents: Floats) -> Floats:
-        """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
-
-    @abstractmethod
-    def shifted_logarithms(
-        self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
-    ) -> Floats:
-        """Return logarithms minus the largest of each row, for rows far from the basis.
-
-        Parameters
-        ----------
-        differences : callable
-            Returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r).
-        gaps : callable
-            Returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
-        """
-
-    @abstractmethod
-    def slope(self, t: Floats) -> Floats:
-        """Return the derivative of the kernel by ``t^2``."""
-
-
-@dataclass(frozen=True)
-class DistanceKernel(Kernel):
-    """A kernel ``factor(t) exp(-rate t)``.
-
-    Attributes
-    ----------
-    rate : float
-    slope_of : callable
-        Takes t, returns the derivative by ``t^2``.
-    log_factor : callable or None
-        Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
-    """
-
-    rate: float
-    slope_of: Callable[[Floats], Floats]
+    slope: Callable[[Floats], Floats]
+    rate: float | None = None
     log_factor: Callable[[Floats], Floats] | None = None
     width_factors: tuple[float, ...] = (0.15, 0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
 
     def logarithms_in_place(self, exponents: Floats) -> Floats:
         """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
+        if self.rate is None:
+            return exponents
         t = distances_in_place(exponents)
         if self.log_factor is None:
             t *= -self.rate
@@ -83,16 +58,26 @@ class DistanceKernel(Kernel):
     def shifted_logarithms(
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
-        """Return logarithms of which the largest of each row is 0, for rows far from the basis."""
+        """Return logarithms minus the largest of each row, for rows far from the basis.
+
+        Parameters
+        ----------
+        differences : callable
+            Returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r).
+        gaps : callable
+            Returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
+
+        Returns
+        -------
+        float64 (b, r)
+        """
+        if self.rate is None:
+            return differences()
         shifted, t = gaps()
         shifted *= self.rate
         if self.log_factor is not None:
             shifted += self.log_factor(t) - self.log_factor(t.min(axis=1, keepdims=True))
         return shifted
-
-    def slope(self, t: Floats) -> Floats:
-        """Return the derivative of the kernel by ``t^2``."""
-        return self.slope_of(t)
 
 
 def distances_in_place(exponents: Floats) -> Floats:
@@ -102,38 +87,24 @@ def distances_in_place(exponents: Floats) -> Floats:
     return np.sqrt(exponents, out=exponents)
 
 
-class _Gaussian(Kernel):
-    """``exp(-t^2 / 2)``."""
-
-    width_factors = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)
-
-    def logarithms_in_place(self, exponents: Floats) -> Floats:
-        return exponents
-
-    def shifted_logarithms(
-        self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
-    ) -> Floats:
-        return differences()
-
-    def slope(self, t: Floats) -> Floats:
-        return np.asarray(-0.5 * np.exp(-0.5 * t**2))
-
-
-GAUSSIAN = _Gaussian()
+GAUSSIAN = Kernel(
+    width_factors=(0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0),
+    slope=lambda t: np.asarray(-0.5 * np.exp(-0.5 * t**2)),
+)
 """``exp(-t^2 / 2)``, the kernel of hu-nrbfn."""
 
-LAPLACIAN = DistanceKernel(
+LAPLACIAN = Kernel(
     width_factors=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
     rate=1.0,
-    slope_of=lambda t: -np.exp(-t) / (2 * t),
+    slope=lambda t: -np.exp(-t) / (2 * t),
 )
 """``exp(-t)``; not smooth where the distance is 0, where its slope is infinite."""
 
 _RATE32, _RATE52 = float(np.sqrt(3)), float(np.sqrt(5))
 
-MATERN32 = DistanceKernel(
+MATERN32 = Kernel(
     rate=_RATE32,
-    slope_of=lambda t: -1.5 * np.exp(-_RATE32 * t),
+    slope=lambda t: -1.5 * np.exp(-_RATE32 * t),
     log_factor=lambda t: np.log1p(_RATE32 * t),
 )
 """The Matern kernel of smoothness 3/2, ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``."""
@@ -146,9 +117,9 @@ def _log_factor52(t: Floats) -> Floats:
     return logarithm
 
 
-MATERN52 = DistanceKernel(
+MATERN52 = Kernel(
     rate=_RATE52,
-    slope_of=lambda t: -5 / 6 * (1 + _RATE52 * t) * np.exp(-_RATE52 * t),
+    slope=lambda t: -5 / 6 * (1 + _RATE52 * t) * np.exp(-_RATE52 * t),
     log_factor=_log_factor52,
 )
 """The Matern kernel of smoothness 5/2, ``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) t``."""

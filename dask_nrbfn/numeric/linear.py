@@ -66,7 +66,21 @@ class Centre:
 def linear_moments(
     blocks: Iterable[tuple[NDArray[Any], NDArray[np.integer]]], centre: Centre, *, n_classes: int
 ) -> Moments:
-    """Return the moments of the linear features of blocks (b, p) and class codes (b,), r = p + 1.
+    """Return the moments of the linear features of blocks.
+
+    Parameters
+    ----------
+    blocks : iterable of (b, p) and integer (b,)
+        Rows and their class codes.
+    centre : Centre
+        The mean of the rows.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    Moments
+        Of r = p + 1 features.
 
     Notes
     -----

@@ -23,7 +23,7 @@ def neighbor_shares(
     codes: Places | None = None,
     neighbor_codes: Places | None = None,
 ) -> Floats:
-    """Return the shares of the neighbours of each row, float64 (b, k).
+    """Return the shares of the neighbours of each row.
 
     Parameters
     ----------
@@ -32,6 +32,10 @@ def neighbor_shares(
         Distance at which the share of a neighbour is e times less than at 0.
     codes, neighbor_codes : integer (b,) and (b, k), optional
         Classes of the rows and of their neighbours, -1 if unknown. None: all neighbours count.
+
+    Returns
+    -------
+    float64 (b, k)
 
     Notes
     -----
@@ -118,9 +122,22 @@ class LocalitySums:
 
 
 def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
-    """Return the bytes of summing at most `n_pairs` pairs at a time, of rows of `width` values.
+    """Return the bytes of summing the pairs of a block.
 
     R as a square and packed, the activations of both rows of a pair, their differences twice, and
     the rows with their centred copies.
+
+    Parameters
+    ----------
+    n_basis : int
+        r.
+    width : int
+        Values of a row.
+    n_pairs : int
+        Most pairs that are summed at a time.
+
+    Returns
+    -------
+    int
     """
     return 8 * (n_basis**2 + packed_size(n_basis) + 4 * n_pairs * (n_basis + width))

@@ -82,18 +82,18 @@ Elements of Statistical Learning*, sections 4.4 and 10.5).
 
 # On a two-class table the exact hinge is then 0.1 % above its minimum. With 0.02 it is 0.02 % above
 # it, but takes 185 passes.
-DELTA = 0.1
+_DELTA = 0.1
 
 
 def _hinge(margins: Floats) -> Floats:
     beyond = 1.0 - margins
-    smooth = np.square(np.maximum(beyond + DELTA, 0.0)) / (4.0 * DELTA)
-    return np.where(beyond < DELTA, smooth, beyond)
+    smooth = np.square(np.maximum(beyond + _DELTA, 0.0)) / (4.0 * _DELTA)
+    return np.where(beyond < _DELTA, smooth, beyond)
 
 
 HINGE = Loss(
     value=_hinge,
-    slope=lambda margins: -np.clip((1.0 - margins + DELTA) / (2.0 * DELTA), 0.0, 1.0),
+    slope=lambda margins: -np.clip((1.0 - margins + _DELTA) / (2.0 * _DELTA), 0.0, 1.0),
     # The slope changes by 1 in all. Its steepest change, 5, would make first steps that are too
     # short: two more passes to the same objective on digits.
     curvature=1.0,

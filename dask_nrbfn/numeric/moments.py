@@ -50,7 +50,17 @@ class Moments(RowSum):
 
     @classmethod
     def zeros(cls, n_basis: int, n_targets: int) -> Self:
-        """Return the moments of no rows."""
+        """Return the moments of no rows.
+
+        Parameters
+        ----------
+        n_basis, n_targets : int
+            r and q.
+
+        Returns
+        -------
+        Moments
+        """
         return cls(
             np.zeros(packed_size(n_basis)),
             np.zeros((1 + n_targets, n_basis)),
@@ -59,7 +69,19 @@ class Moments(RowSum):
 
     @staticmethod
     def from_block(Phi: Floats, T: Floats) -> "Moments":
-        """Return the moments of one block of activations (b, r) and bordered targets (b, 1 + q)."""
+        """Return the moments of one block.
+
+        Parameters
+        ----------
+        Phi : float64 (b, r)
+            Activations.
+        T : float64 (b, 1 + q)
+            Bordered targets.
+
+        Returns
+        -------
+        Moments
+        """
         sums = MomentSums(Phi.shape[1], T.shape[1] - 1)
         sums.add(Phi, T)
         return sums.moments()
@@ -159,12 +181,25 @@ class MomentSums:
 def check_moments(
     moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
 ) -> None:
-    """Raise DamagedDataError if the sums of gram, activations and targets are wrong.
+    """Check the sums of gram, activations and targets.
 
-    Normalized activations of a row sum to 1, so missing or repeated rows are found. The sum of
-    plain activations is not known: then only the weights are checked. `largest` is the weight of
-    the rows before some were subtracted; it sets the tolerance for rounding. The size of subtracted
-    targets is not known, so targets are not checked then.
+    Normalized activations of a row sum to 1, so missing or repeated rows are found. The size of
+    subtracted targets is not known, so targets are not checked after a subtraction.
+
+    Parameters
+    ----------
+    moments : Moments
+    total_weight : float
+        Of the rows that were summed.
+    normalized : bool
+        Whether activations of a row sum to 1. If not, only the weights are checked.
+    largest : float
+        Weight of the rows before some were subtracted; it sets the tolerance for rounding.
+
+    Raises
+    ------
+    DamagedDataError
+        If a sum is wrong.
     """
     expected, found, scales = [total_weight], [moments.total_weight], [largest]
     if normalized:
@@ -201,7 +236,19 @@ def pack_gram(gram: Floats) -> Floats:
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
-    """Return the symmetric matrix (r, r) whose upper triangle is `packed`, row by row."""
+    """Return the symmetric matrix whose upper triangle is `packed`.
+
+    Parameters
+    ----------
+    packed : float64 (r (r + 1) / 2,)
+        Row by row.
+    n_basis : int
+        r.
+
+    Returns
+    -------
+    float64 (r, r)
+    """
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):
         gram[row, row:] = values

@@ -55,7 +55,20 @@ class Penalty:
         return 2 if self.matrix else 1 if self.diagonal else 0
 
     def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
-        """Return P or its diagonal, or None for I, which does not need the features."""
+        """Return P or its diagonal.
+
+        Parameters
+        ----------
+        features : callable
+            Returns the radial basis functions; not called for I.
+        shares : float64 (r,) or None
+            See `needs_shares`.
+
+        Returns
+        -------
+        float64 (r, r) or (r,), or None
+            None for I.
+        """
         compute = self.matrix or self.diagonal
         return None if compute is None else compute(features(), shares)
 
@@ -72,7 +85,7 @@ KERNEL = Penalty(
 )
 """``P = K``, the kernel between the basis rows: the norm of f in the kernel's own space.
 
-This is Nystroem kernel ridge regression, what Falkon solves (Rudi, Carratino & Rosasco, *FALKON: An
+This is Nystroem kernel ridge regression, as in Falkon (Rudi, Carratino & Rosasco, *FALKON: An
 Optimal Large Scale Kernel Method*, 2017, eq. 8). With all rows as the basis it is kernel ridge
 regression, the K-RLSC of Que & Belkin, *Back to the Future: Radial Basis Function Networks
 Revisited*, 2016.
@@ -107,7 +120,19 @@ def penalty_named(name: str) -> Penalty:
 
 
 def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
-    """Raise ParameterError if the parameters do not have the values that the penalty needs."""
+    """Check that the parameters have the values that the penalty needs.
+
+    Parameters
+    ----------
+    params : FitParams
+    named : str
+        The option in the message.
+
+    Raises
+    ------
+    ParameterError
+        If they do not.
+    """
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):
         values = vars(params) | ({"basis": "given rows"} if params.basis_is_given else {})
@@ -129,22 +154,22 @@ class Ridge(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return those of an entry of a path, which lacks what came later than its version."""
+        """Return the ridge of an entry of a path, which may lack fields that are newer than it."""
         penalty = entry.get("penalty") or FitParams.penalty
         locality = entry.get("locality") or FitParams.locality
         return cls(penalty, entry["alpha"], locality, entry.get("components"))
 
     @classmethod
     def in_params(cls, params: FitParams) -> Self:
-        """Return those of a fit."""
+        """Return the ridge of a fit."""
         return cls(**{name: getattr(params, name) for name in cls._fields})
 
     @property
     def without_alpha(self) -> Self:
-        """The same for all alphas of a path."""
+        """The part of a ridge that all alphas of a path share."""
         return self._replace(alpha=0.0)
 
     @property
     def shared(self) -> Self:
-        """The same for all alphas and all numbers of eigenfunctions, which go together."""
+        """The part that all alphas and all numbers of eigenfunctions share."""
         return self.without_alpha._replace(components=None)

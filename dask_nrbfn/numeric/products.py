@@ -34,7 +34,6 @@ def _fortran_function(
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # Fortran's functions take every argument by its address.
     return ctypes.CFUNCTYPE(result)(get_pointer(capsule, get_name(capsule)))
 
 
@@ -46,9 +45,18 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
-    """Return ``A @ B.T``, float64 (m, n), of A (m, p) and B (n, p), in a C-contiguous `out`.
+    """Return ``A @ B.T``.
 
-    A and B are copied unless they are C-contiguous.
+    Parameters
+    ----------
+    A, B : float64 (m, p) and (n, p)
+        Copied unless they are C-contiguous.
+    out : float64 (m, n), optional
+        C-contiguous memory for the result.
+
+    Returns
+    -------
+    float64 (m, n)
     """
     if out is None:
         out = np.empty((len(A), len(B)))
@@ -58,26 +66,29 @@ def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
 
 
 def add_products(sums: Floats, A: Floats, B: Floats) -> None:
-    """Add ``A.T @ B`` to `sums` (m, n) in place; A is (b, m), B is (b, n), all C-contiguous."""
+    """Add ``A.T @ B`` to `sums` in place.
+
+    Parameters
+    ----------
+    sums : float64 (m, n)
+        C-contiguous, as A and B are.
+    A, B : float64 (b, m) and (b, n)
+    """
     _multiply(b"N", B, b"T", A, 1.0, sums)
 
 
 def add_gram(sums: Floats, A: Floats) -> None:
-    """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; A is (b, r)."""
+    """Add the upper triangle of ``A.T @ A`` to `sums` in place.
+
+    Parameters
+    ----------
+    sums : float64 (r, r)
+        C-contiguous, as A is.
+    A : float64 (b, r)
+    """
     n_rows, r = A.shape
     if A.size:
-        _dsyrk(
-            byref(c_char(b"L")),
-            byref(c_char(b"N")),
-            byref(c_int(r)),
-            byref(c_int(n_rows)),
-            byref(c_double(1.0)),
-            _address(A),
-            byref(c_int(r)),
-            byref(c_double(1.0)),
-            _address(sums),
-            byref(c_int(r)),
-        )
+        _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
 
 
 def frobenius_norm(matrix: Floats) -> float:
@@ -85,10 +96,8 @@ def frobenius_norm(matrix: Floats) -> float:
 
     Only one triangle is read.
     """
-    size, unused = byref(c_int(len(matrix))), byref(c_double())
-    return float(
-        _dlansy(byref(c_char(b"F")), byref(c_char(b"L")), size, _address(matrix), size, unused)
-    )
+    size, unused = len(matrix), 0.0
+    return float(_call(_dlansy, b"F", b"L", size, matrix, size, unused))
 
 
 def factor_in_place(matrix: Floats) -> bool:
@@ -96,28 +105,23 @@ def factor_in_place(matrix: Floats) -> bool:
 
     ``r^3 / 3`` flops and no other matrix.
     """
-    size, failed = byref(c_int(len(matrix))), c_int(0)
-    _dpotrf(byref(c_char(b"L")), size, _address(matrix), size, byref(failed))
+    size, failed = len(matrix), c_int(0)
+    _call(_dpotrf, b"L", size, matrix, size, failed)
     return failed.value == 0
 
 
 def solve_in_place(factor: Floats, right: Floats) -> None:
-    """Replace `right` (K, r) by ``right @ matrix^-1``, with the factor of `factor_in_place`.
+    """Replace `right` by ``right @ matrix^-1``; ``2 K r^2`` flops.
 
-    ``2 K r^2`` flops.
+    Parameters
+    ----------
+    factor : float64 (r, r)
+        As `factor_in_place` leaves it.
+    right : float64 (K, r)
+        Replaced by the solution.
     """
     n_right, r = right.shape
-    size, failed = byref(c_int(r)), c_int(0)
-    _dpotrs(
-        byref(c_char(b"L")),
-        size,
-        byref(c_int(n_right)),
-        _address(factor),
-        size,
-        _address(right),
-        size,
-        byref(failed),
-    )
+    _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
@@ -125,27 +129,28 @@ def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, su
     m, n = sums.shape
     inner = B.shape[1] if first == b"T" else B.shape[0]
     if sums.size:
-        _dgemm(
-            byref(c_char(first)),
-            byref(c_char(second)),
-            byref(c_int(n)),
-            byref(c_int(m)),
-            byref(c_int(inner)),
-            byref(c_double(1.0)),
-            _address(B),
-            byref(c_int(B.shape[1])),
-            _address(A),
-            byref(c_int(A.shape[1])),
-            byref(c_double(beta)),
-            _address(sums),
-            byref(c_int(n)),
-        )
+        sizes, strides = (n, m, inner), (B.shape[1], A.shape[1])
+        _call(_dgemm, first, second, *sizes, 1.0, B, strides[0], A, strides[1], beta, sums, n)
 
 
-def _address(array: Floats) -> c_void_p:
-    if array.dtype != np.float64 or not array.flags.c_contiguous:
-        raise TypeError(f"BLAS needs contiguous float64, not {array.dtype} {array.strides}.")
-    return c_void_p(array.ctypes.data)
+def _call(function: Callable[..., Any], *arguments: bytes | int | float | c_int | Floats) -> Any:
+    """Return the result of a Fortran function, which takes every argument by its address."""
+    return function(*map(_address, arguments))
+
+
+def _address(argument: bytes | int | float | c_int | Floats) -> Any:
+    match argument:
+        case bytes():
+            return byref(c_char(argument))
+        case int():
+            return byref(c_int(argument))
+        case float():
+            return byref(c_double(argument))
+        case c_int():
+            return byref(argument)
+    if argument.dtype != np.float64 or not argument.flags.c_contiguous:
+        raise TypeError(f"BLAS needs contiguous float64, not {argument.dtype} {argument.strides}.")
+    return c_void_p(argument.ctypes.data)
 
 
 T = TypeVar("T")
@@ -156,11 +161,24 @@ _STRIP_ELEMENTS = 2**17
 
 
 def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int) -> list[T]:
-    """Return `step` of every strip of rows of an array of `shape`, in order.
+    """Return the result of `step` for every strip of rows of an array.
 
     The strips depend only on the number of columns, so results have the same bits with any number
     of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
-    error is raised after all running steps have ended. A step must not call this function.
+    error is raised after all running steps have ended.
+
+    Parameters
+    ----------
+    step : callable
+        Takes a slice of rows. It must not call `over_strips`.
+    shape : tuple of int
+        Rows and columns of the array.
+    threads : int
+
+    Returns
+    -------
+    list
+        The results in the order of the strips.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)

@@ -6,12 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric.distances import DistanceFactors, Pivots, factors_of, float_rows
 from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import over_strips, row_products
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.rows import Rows, is_sparse, with_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
@@ -97,7 +96,22 @@ class RadialFeatures:
         kernel: str = "gaussian",
         normalized: bool = True,
     ) -> Self:
-        """Return the functions of a scaled `basis` (r, p) and a `width` > 0.
+        """Return the radial basis functions of a basis and a width.
+
+        Parameters
+        ----------
+        basis : array-like or CSR (r, p)
+            Scaled.
+        width : float
+            Above 0.
+        scaling : Scaling, optional
+            Of the rows.
+        kernel : str
+        normalized : bool
+
+        Returns
+        -------
+        RadialFeatures
 
         Raises
         ------
@@ -139,7 +153,7 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return the activations, float64 (b, r); normalized ones of a row sum to 1.
+        """Return the activations; normalized ones of a row sum to 1.
 
         Parameters
         ----------
@@ -153,6 +167,10 @@ class RadialFeatures:
         scratch : float64 (b, p + 2), optional
             Memory for centred rows, see `Scratch`.
         threads : int
+
+        Returns
+        -------
+        float64 (b, r)
 
         Notes
         -----
@@ -181,10 +199,25 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T``, float64 (b, K), for weights (K, r).
+        """Return ``activations(X) @ weights.T``.
 
-        The K sums are normalized instead of the r activations. `buffer` (b, r) and `scratch`
-        (b, p + 2) are overwritten.
+        The K sums are normalized instead of the r activations.
+
+        Parameters
+        ----------
+        X : (b, p)
+        weights : float64 (K, r)
+        squared : float64 (b, r), optional
+            Squared distances, if they are known already.
+        buffer : float64 (b, r), optional
+            Overwritten.
+        scratch : float64 (b, p + 2), optional
+            Overwritten, see `Scratch`.
+        threads : int
+
+        Returns
+        -------
+        float64 (b, K)
         """
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
@@ -199,10 +232,19 @@ class RadialFeatures:
         return sums
 
     def slopes(self, X: Rows, *, threads: int = 1) -> Floats:
-        """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
+        """Return the derivatives of plain activations by half the squared distance.
 
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g
         the slope is 0, even if the kernel has no derivative there.
+
+        Parameters
+        ----------
+        X : (b, p)
+        threads : int
+
+        Returns
+        -------
+        float64 (b, r)
         """
         kernel = kernel_named(self.kernel)
         t = distances_in_place(self._exponents(X, threads=threads))
@@ -323,5 +365,4 @@ def _divided(rows: Rows, units: Floats) -> Rows:
     """Return each row divided by its unit (b, 1)."""
     if not is_sparse(rows):
         return rows / units
-    values = rows.data / np.repeat(units[:, 0], np.diff(rows.indptr))
-    return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+    return with_values(rows, rows.data / np.repeat(units[:, 0], np.diff(rows.indptr)))

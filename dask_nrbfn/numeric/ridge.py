@@ -1,4 +1,4 @@
-"""Output weights from moments, and whether float64 can tell what they are."""
+"""Output weights from moments, and the condition of their systems."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from dask_nrbfn.numeric.types import Floats
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-# Reciprocal conditions of systems, and what rounding each element of their gram matrix anew does to
+# Reciprocal conditions of systems, and how much rounding each element of their gram matrix changes
 # the weights: 22 % at 0.5 of float64's eps, 2 % at 5, 0.2 % at 50, 0.02 % at 500, where alpha is
 # 1e-13; the same within a factor of five for iris, wdbc, wine, digits, MNIST and drawn tables of
 # 17 to 2,000 basis rows. Far below 1 a factorization succeeds or fails by luck, and with luck test
@@ -31,26 +31,27 @@ Result = TypeVar("Result")
 SINGULAR = 3 * float(np.finfo(np.float64).eps)
 ILL_CONDITIONED = 10 * float(np.finfo(np.float64).eps)
 
-# An alpha from which on a system without another penalty is never singular: rounding moves the
+# From this alpha on, a system without another penalty is never singular: rounding moves the
 # eigenvalues of gram by some r eps of its trace.
 _SURELY_REGULAR = 1e-11
 
 # Rows of matrices that are added at a time.
 _ADDED_ROWS = 64
 
-# Of the trace of gram, a ridge beside a penalty that is a matrix: that between the rows of a basis
-# is singular in float64 where the kernel is wide. With the trace of the matrix itself in its place
-# narrow kernels would be moved.
+# A ridge beside a penalty that is a matrix, relative to the trace of gram: the matrix of a wide
+# kernel between basis rows is singular in float64. A ridge relative to the trace of the penalty
+# would change the results of narrow kernels.
 JITTER = 1e-13
 
-# Random vectors and steps of inverse iteration. One vector may miss the least eigenvalue's by a
-# factor of ten, four hardly ever do; the second step finds what the first saw too little of.
+# Random vectors and steps of inverse iteration. With one vector the least eigenvalue may be wrong
+# by a factor of ten, with four hardly ever. The second step corrects vectors that have only a small
+# part in the direction of its eigenvector.
 _PROBES = 4
 _STEPS = 2
 
 
 class Each(Protocol):
-    """Gives what a step makes of every value, in order, as `map` does; maybe side by side."""
+    """Yields the result of a step for every value, in order, as `map` does; maybe in parallel."""
 
     def __call__(  # noqa: D102
         self, step: Callable[[Value], Result], values: Sequence[Value], /
@@ -58,7 +59,7 @@ class Each(Protocol):
 
 
 class Locality(NamedTuple):
-    """What a ridge keeps small beside its penalty: how much the scores of neighbours differ.
+    """A second penalty of a ridge, on the differences between the scores of neighbours.
 
     Attributes
     ----------
@@ -72,13 +73,22 @@ class Locality(NamedTuple):
     matrix: Floats
 
     def keep(self, kept: NDArray[np.bool_]) -> "Locality":
-        """Return that of some of the basis rows."""
+        """Return the locality of some of the basis rows."""
         return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
-        """Return ``strength trace(gram) r / trace(R)``, 0 where no scores can differ.
+        """Return ``strength trace(gram) r / trace(R)``.
 
-        Of basis rows that a `penalty` (r,) does not leave out.
+        Parameters
+        ----------
+        gram : float64 (r, r)
+        penalty : float64 (r, r) or (r,), or None
+            Basis rows that it leaves out are not counted.
+
+        Returns
+        -------
+        float
+            0 where no scores can differ.
         """
         own = self.matrix.diagonal()
         if penalty is not None and penalty.ndim == 1:
@@ -90,7 +100,7 @@ class Locality(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RidgeSystem:
-    """What weights are solved from, and the intercept that goes with them.
+    """The sums from which weights and intercept are solved.
 
     Attributes
     ----------
@@ -124,7 +134,19 @@ class RidgeSystem:
         """Return the system of moments.
 
         Classes are solved as they are. With centred targets the network has an intercept without a
-        penalty; normalized activations, which sum to 1, contain it, the others are centred too.
+        penalty. Normalized activations, which sum to 1, contain the intercept; plain ones are
+        centred too.
+
+        Parameters
+        ----------
+        moments : Moments
+        targets : Targets
+        normalized : bool
+            Whether the activations of a row sum to 1.
+
+        Returns
+        -------
+        RidgeSystem
 
         Notes
         -----
@@ -144,7 +166,21 @@ class RidgeSystem:
         targets: Targets,
         normalized: bool,
     ) -> Self:
-        """Return the same of the sums that `Moments` are; the whole gram matrix is taken over."""
+        """Return the system of the sums that `Moments` has, with the gram matrix in full.
+
+        Parameters
+        ----------
+        gram : float64 (r, r)
+            Overwritten.
+        products : float64 (1 + q, r)
+        target_products : float64 (1 + q, 1 + q)
+        targets, normalized
+            As `of` takes them.
+
+        Returns
+        -------
+        RidgeSystem
+        """
         cross, activation_sums = products[1:].copy(), products[0]
         squares = target_products.diagonal()[1:].copy()
         target_means, activation_means = np.zeros(len(cross)), np.zeros(len(gram))
@@ -177,7 +213,18 @@ class RidgeSystem:
     def solve_all(
         self, alphas: Sequence[float], *, each: Each = map, estimated: bool = True
     ) -> "Iterator[RidgeSolution | None]":
-        """Yield the weights at every alpha, which may be anywhere, see `solve_path`."""
+        """Yield the weights at every alpha, not restricted to `directions`; see `solve_path`.
+
+        Parameters
+        ----------
+        alphas : sequence of float
+        each, estimated
+            As `solve_path` takes them.
+
+        Yields
+        ------
+        RidgeSolution or None
+        """
         return solve_path(
             self.gram,
             self.cross,
@@ -222,7 +269,7 @@ class RidgeSystem:
         )
 
     def intercept(self, weights: Floats) -> Floats:
-        """Return what is added to products with the activations, (..., q), for (..., q, r)."""
+        """Return the intercepts, (..., q), of weights (..., q, r)."""
         intercept: Floats = self.target_means - weights @ self.activation_means
         return intercept
 
@@ -234,12 +281,13 @@ class RidgeSolution:
     Attributes
     ----------
     weights : float64 (K, r)
-    reciprocal_condition : float
-        Estimate of the least eigenvalue of the penalized matrix over its Frobenius norm.
+    reciprocal_condition : float or None
+        Estimate of the least eigenvalue of the penalized matrix over its Frobenius norm; None if a
+        run of an older version did not store it.
     """
 
     weights: Floats
-    reciprocal_condition: float
+    reciprocal_condition: float | None
 
     def spread(self, kept: NDArray[np.bool_]) -> Self:
         """Return the solution with weights of 0 for the basis rows that are not `kept`, (r,)."""
@@ -274,6 +322,10 @@ def solve_weights(
     directions : float64 (r, J), optional
         Only where P is I and there is no locality. The weights of each target are in their span,
         see `solve_components`; None: anywhere.
+
+    Returns
+    -------
+    RidgeSolution
 
     Raises
     ------
@@ -315,7 +367,7 @@ def solve_path(
     each: Each = map,
     estimated: bool = True,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solution of every penalty; None where the system is singular in float64.
+    """Yield the solution of every penalty.
 
     Parameters
     ----------
@@ -325,7 +377,12 @@ def solve_path(
         Solves the systems; each holds a matrix (r, r).
     estimated : bool
         Whether conditions are estimated also where alpha alone keeps the system from being
-        singular. If not, alpha, the least that they can be, stands for them.
+        singular. If not, alpha, their lower bound, is returned instead.
+
+    Yields
+    ------
+    RidgeSolution or None
+        None where the system is singular in float64.
 
     Notes
     -----
@@ -364,7 +421,7 @@ def solve_path(
 
 
 def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
-    """Return the solution of a factored system of this norm; None if float64 does not know it."""
+    """Return the solution of a factored system of this norm; None if it is singular in float64."""
     condition = _reciprocal_condition(factor, norm)
     return None if condition < SINGULAR else _solved(factor, cross, condition=condition)
 
@@ -447,7 +504,18 @@ def _leading_solutions(
 
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
-    """Return mu at alpha 1: ``trace(gram) r / trace(P)``, of basis rows that are not left out."""
+    """Return mu at alpha 1: ``trace(gram) r / trace(P)``, of basis rows that are not left out.
+
+    Parameters
+    ----------
+    penalty : float64 (r, r) or (r,)
+        P or its diagonal.
+    gram : float64 (r, r)
+
+    Returns
+    -------
+    float
+    """
     diagonal = penalty if penalty.ndim == 1 else penalty.diagonal()
     kept = np.isfinite(diagonal)
     return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
@@ -460,9 +528,17 @@ def ridge_of(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> Floats:
-    """Return what `solve_weights` adds to a gram matrix: its diagonal, (r,), or the matrix (r, r).
+    """Return the diagonal, or the matrix, that `solve_weights` adds to a gram matrix.
 
-    A diagonal is infinite where that of the penalty is.
+    Parameters
+    ----------
+    gram, alpha, penalty, locality
+        As `solve_weights` takes them.
+
+    Returns
+    -------
+    float64 (r,) or (r, r)
+        A diagonal is infinite where that of the penalty is.
     """
     terms = _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality)
     n_axes = max(P.ndim for _, P in terms)
@@ -475,7 +551,7 @@ def ridge_of(
 def _ridge_terms(
     gram: Floats, *, alpha: float, penalty: Floats | None, locality: Locality | None
 ) -> list[tuple[float, Floats]]:
-    """Return the factors and matrices (r, r), or diagonals (r,), that a ridge is the sum of."""
+    """Return the terms of a ridge: factors with matrices (r, r) or diagonals (r,)."""
     trace, ones = float(np.trace(gram)), np.ones(len(gram))
     if penalty is None:
         terms = [(alpha * trace, ones)]
@@ -507,9 +583,23 @@ def singular_system(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> IllConditionedError:
-    """Return the error of a system that is singular at what was `tried`, penalties up to `above`.
+    """Return the error of a system that is singular at every penalty that was tried.
 
-    It names the least power of ten that is enough; each that is looked at costs a factorization.
+    It names the least power of ten that is enough; each that is tried costs a factorization.
+
+    Parameters
+    ----------
+    gram : float64 (r, r)
+    tried : str
+        Names the penalties that were tried.
+    above : float
+        The largest of them.
+    penalty, locality
+        As `solve_weights` takes them.
+
+    Returns
+    -------
+    IllConditionedError
     """
     larger = [10.0**power for power in range(-15, 1) if 10.0**power > above]
     nothing = np.empty((0, len(gram)))
@@ -525,7 +615,7 @@ def singular_system(
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:
-    """Return about the least eigenvalue of a factored matrix over `norm`; 0 for what overflows.
+    """Return an estimate of the least eigenvalue of a factored matrix over `norm`; 0 on overflow.
 
     Two steps of inverse iteration with a few random vectors: ``4 m r^2`` flops each.
     """
@@ -550,7 +640,20 @@ def solve_bytes(
 ) -> int:
     """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty.
 
-    With locality its matrix too, and that packed while it is read.
+    Parameters
+    ----------
+    n_basis, n_targets : int
+        r and q.
+    penalty_axes : int
+        See `Penalty.n_axes`.
+    locality : bool
+        Whether there is a matrix of locality, which is also packed while it is read.
+    n_components : int
+        Number of directions, 0 without any.
+
+    Returns
+    -------
+    int
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0
@@ -560,5 +663,15 @@ def solve_bytes(
 
 
 def components_bytes(n_basis: int, n_components: int) -> int:
-    """Return what directions add to it: these, as they are and orthonormal, and their systems."""
+    """Return the bytes that directions add to a solve: as given, orthonormal, and their systems.
+
+    Parameters
+    ----------
+    n_basis, n_components : int
+        r and J.
+
+    Returns
+    -------
+    int
+    """
     return 8 * 4 * n_components * (n_basis + n_components)

@@ -72,6 +72,12 @@ def solve_all(
     estimated : bool
         As for `solve_path`.
 
+    Returns
+    -------
+    weights : PathWeights
+    conditions : list of float or None
+        Reciprocal conditions.
+
     Notes
     -----
     Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
@@ -105,8 +111,19 @@ def solve_all(
 def directions_among(
     features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
 ) -> Floats:
-    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
+    """Return coefficients of the eigenfunctions of the kept basis rows alone.
 
-    They are those of a network that has no other rows: what is held out is not seen.
+    They are those of a network without the other basis rows, so that no held-out row is seen.
+
+    Parameters
+    ----------
+    features : RadialFeatures
+    kept : bool (r,)
+    n_components : int
+        J.
+
+    Returns
+    -------
+    float64 (r', J)
     """
     return eigenfunctions(features.at(kept), n_components).coefficients

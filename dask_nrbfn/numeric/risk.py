@@ -72,8 +72,10 @@ class SpectralBounds:
         and the term of locality as in `ErrorAndRisk`.
     rank : int or None
         Rank of the gram matrix in float64, 0 ... r.
-    attainable, ideal : RiskRange or None
-        See `attainable_risk` and `ideal_risk`.
+    attainable : RiskRange or None
+        Range of the spectral risk for any target and any penalty.
+    ideal : RiskRange or None
+        Range of the risk if the classes are separate; None if they are not.
     perturbed : PerturbationBounds or None
         See `perturbation_bounds`.
     """
@@ -98,7 +100,7 @@ def error_and_risk(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> ErrorAndRisk:
-    """Return the error and risk of weights (q, r) on the rows that were summed.
+    """Return the error and risk of weights on the rows that were summed.
 
     Parameters
     ----------
@@ -106,6 +108,10 @@ def error_and_risk(
         As `solve_weights` returns and takes them.
     target_norm : float
         ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
+
+    Returns
+    -------
+    ErrorAndRisk
 
     Notes
     -----
@@ -152,6 +158,10 @@ def spectral_bounds(
     least_weight : float
         Smallest weight of a row; 1 without weights.
 
+    Returns
+    -------
+    SpectralBounds
+
     Notes
     -----
     ``2 q r^2`` flops; the eigenvalues took ``4 r^3 / 3``.
@@ -171,7 +181,7 @@ def spectral_bounds(
     ideal, perturbed = None, None
     by_norm = penalty is None and locality is None
     if by_norm and class_weights is not None and eigenvalues is not None:
-        ideal = ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
+        ideal = _ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
         perturbed = perturbation_bounds(
             cross, class_weights, eigenvalues=eigenvalues, least_weight=least_weight
         )
@@ -180,8 +190,8 @@ def spectral_bounds(
         norms.residual,
         norms.weights,
         norms.residual + alpha * trace * norms.penalty + norms.beside * trace,
-        None if eigenvalues is None else numerical_rank(eigenvalues),
-        None if eigenvalues is None else attainable_risk(eigenvalues),
+        None if eigenvalues is None else _numerical_rank(eigenvalues),
+        None if eigenvalues is None else _attainable_risk(eigenvalues),
         ideal,
         perturbed,
     )
@@ -196,7 +206,7 @@ def gram_eigenvalues(gram: Floats) -> Floats:
     return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
 
 
-def numerical_rank(eigenvalues: Floats) -> int:
+def _numerical_rank(eigenvalues: Floats) -> int:
     """Return how many eigenvalues (r,) of a gram matrix exceed their rounding error.
 
     This can be less than the rank of Phi: squaring loses singular values below about 1e-8 of the
@@ -206,7 +216,7 @@ def numerical_rank(eigenvalues: Floats) -> int:
     return int(np.count_nonzero(eigenvalues > rounding))
 
 
-def attainable_risk(eigenvalues: Floats) -> RiskRange:
+def _attainable_risk(eigenvalues: Floats) -> RiskRange:
     """Return the range of the spectral risk for any target and any penalty.
 
     Takes the eigenvalues of the gram matrix, float64 (r,), ascending.
@@ -218,17 +228,17 @@ def attainable_risk(eigenvalues: Floats) -> RiskRange:
 
     Examples
     --------
-    >>> attainable_risk(np.array([1.0, 3.0]))
+    >>> _attainable_risk(np.array([1.0, 3.0]))
     RiskRange(least=1.3333333333333333, most=4.0)
     """
     trace = float(eigenvalues.sum())
-    full = numerical_rank(eigenvalues) == len(eigenvalues)
+    full = _numerical_rank(eigenvalues) == len(eigenvalues)
     return RiskRange(
         trace / float(eigenvalues[-1]), trace / float(eigenvalues[0]) if full else None
     )
 
 
-def ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> RiskRange | None:
+def _ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> RiskRange | None:
     """Return the range of the risk of separate classes; None if classes are not separate.
 
     Parameters
@@ -249,7 +259,7 @@ def ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> 
     The range is that without a penalty. With a penalty the upper bound holds (Theorem 18).
     """
     layout = _Layout.of(cross, class_weights)
-    full = numerical_rank(eigenvalues) == len(eigenvalues)
+    full = _numerical_rank(eigenvalues) == len(eigenvalues)
     if layout is None or layout.stray > 0 or not full:
         return None
     n, r = layout.row_weights, layout.basis_counts
@@ -261,7 +271,19 @@ def perturbation_bounds(
 ) -> PerturbationBounds | None:
     """Return bounds of error and risk of almost separate classes; None if they are not.
 
-    Takes the arguments of `ideal_risk` and the smallest weight of a row.
+    Parameters
+    ----------
+    cross : float64 (K, r)
+        Of normalized activations.
+    class_weights : float64 (K,)
+    eigenvalues : float64 (r,), ascending
+        Of the gram matrix.
+    least_weight : float
+        Smallest weight of a row.
+
+    Returns
+    -------
+    PerturbationBounds or None
 
     Notes
     -----
@@ -282,7 +304,7 @@ def perturbation_bounds(
     ``xi < 1 / n_rho`` (eq. 26). The bound of eps is that without a penalty.
     """
     layout = _Layout.of(cross, class_weights)
-    if layout is None or numerical_rank(eigenvalues) < len(eigenvalues):
+    if layout is None or _numerical_rank(eigenvalues) < len(eigenvalues):
         return None
     distance = float(np.sqrt(2.0 * layout.stray * min(layout.stray / least_weight, 1.0)))
     least = float(np.sqrt(eigenvalues[0]))

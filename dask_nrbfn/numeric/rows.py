@@ -54,7 +54,17 @@ def canonical(X: Any) -> "csr_array":
 
 
 def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
-    """Return rows with other values in the same places."""
+    """Return rows with other values in the same places.
+
+    Parameters
+    ----------
+    X : CSR (b, p)
+    values : (nnz,)
+
+    Returns
+    -------
+    CSR (b, p)
+    """
     from scipy.sparse import csr_array
 
     return csr_array((values, X.indices, X.indptr), shape=X.shape)
@@ -70,7 +80,20 @@ def stacked(blocks: Sequence[Rows]) -> Rows:
 
 
 def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
-    """Return the rows of blocks, `shape` in all; arrays are copied one block at a time."""
+    """Return the rows of blocks; arrays are copied one block at a time.
+
+    Parameters
+    ----------
+    blocks : iterable of (b, p)
+        All arrays or all in CSR.
+    shape : tuple of int
+        Rows in all, and columns.
+
+    Returns
+    -------
+    array or CSR
+        Of this shape.
+    """
     waiting = iter(blocks)
     first = next(waiting, None)
     if first is None:
@@ -85,7 +108,16 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
 
 
 def equal(one: Rows, two: Rows) -> bool:
-    """Return whether rows are stored alike and have the same values."""
+    """Return whether rows are stored alike and have the same values.
+
+    Parameters
+    ----------
+    one, two : array or CSR
+
+    Returns
+    -------
+    bool
+    """
     if is_sparse(one) and is_sparse(two):
         return one.shape == two.shape and not (one != two).nnz
     return is_sparse(one) == is_sparse(two) and np.array_equal(one, two)

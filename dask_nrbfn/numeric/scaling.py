@@ -144,14 +144,25 @@ class Scaling:
         *,
         centred: bool = True,
     ) -> Self:
-        """Return the scaling of `kind`, with the means as shift or, if not `centred`, with 0.
+        """Return the scaling of `kind`.
 
         A constant column keeps scale 1 and becomes 0. A column that differs from its mean by
-        rounding alone is divided by the mean, so that nothing of it is left.
+        rounding alone is divided by the mean, so that nothing of it is left. The columns of a group
+        have one scale: the squared distance between two rows is then 2 on average for a number and
+        for a category, whether rare or common.
 
-        `groups` are the first and last-plus-one columns of the indicators of each category. The
-        columns of a group have one scale: the squared distance between two rows is then 2 on
-        average for a number and for a category, whether rare or common.
+        Parameters
+        ----------
+        kind : str
+        statistics : ColumnStatistics
+        groups : iterable of (int, int)
+            First and last-plus-one columns of the indicators of each category.
+        centred : bool
+            Whether the means are subtracted; if not, the shift is 0.
+
+        Returns
+        -------
+        Scaling
         """
         deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)
@@ -175,9 +186,18 @@ class Scaling:
     def apply(self, X: Rows) -> Rows: ...
 
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
-        """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64.
+        """Return the scaled rows.
 
-        Rows in CSR stay in CSR unless the scaling `fills` them.
+        Parameters
+        ----------
+        X : (b, p)
+        out : float64 (b, p), optional
+            Memory for the result, an array.
+
+        Returns
+        -------
+        float64 (b, p)
+            In CSR if X is and the scaling does not fill it. "none" copies no float64.
         """
         if is_sparse(X) and not self.fills:
             return self._apply_sparse(X)
@@ -223,7 +243,7 @@ class Scaling:
     def restore(self, rows: Rows) -> Rows: ...
 
     def restore(self, rows: Rows) -> Rows:
-        """Return the rows (b, p) that `apply` maps to the given ones; "unit" returns its input."""
+        """Return the unscaled rows (b, p) of scaled rows; "unit" returns its input."""
         if self.kind not in CENTRED:
             return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
         if is_sparse(rows):
@@ -253,7 +273,19 @@ def unseen_columns(
 
     With "standard" and "learned" these are columns that differ from their mean by rounding alone.
     With "none" their squares are below the rounding error of the other columns. With "unit" they
-    are not known. Rows that are not `centred` have the rounding error of their squared values.
+    are not known.
+
+    Parameters
+    ----------
+    kind : str
+        Of the scaling.
+    statistics : ColumnStatistics
+    centred : bool
+        Whether rows are centred. If not, they have the rounding error of their squared values.
+
+    Returns
+    -------
+    intp (m,)
     """
     deviation = statistics.standard_deviation
     if kind == "unit":

@@ -112,9 +112,16 @@ class Column:
         return self.kind, self.categories, self.others
 
     def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
-        """Write the features of stored values (b,) into a block of zeros (b, m).
+        """Write the features of stored values into a block.
 
-        Missing values become `fill` if `fills`, else NaN.
+        Parameters
+        ----------
+        values : (b,)
+            As stored.
+        out : float64 (b, m)
+            Zeros, overwritten.
+        fills : bool
+            Whether missing values become `fill`; if not, NaN.
         """
         gaps = np.isnan(values)
         if self.kind == "category":
@@ -135,8 +142,7 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values, without the name."""
-        own = {each: getattr(self, each.name) for each in fields(self)[1:]}
-        return {each.name: value for each, value in own.items() if value != each.default}
+        return _given_fields(self)
 
 
 class Features(NamedTuple):
@@ -304,9 +310,8 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values."""
-        own = {each: getattr(self, each.name) for each in fields(self)[1:]}
-        given = {each.name: value for each, value in own.items() if value not in (each.default, {})}
-        return {"columns": {each.name: each.to_dict() for each in self.columns}, **given}
+        columns = {each.name: each.to_dict() for each in self.columns}
+        return {"columns": columns, **_given_fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -319,7 +324,7 @@ class Schema:
         """
         _check_fields("the schema", values, _FIELDS)
         _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
-        _check_fields("what is written of the schema", values.get("written", {}), _WRITTEN_FIELDS)
+        _check_fields("written of the schema", values.get("written", {}), _WRITTEN_FIELDS)
         columns = []
         for name, given in values.get("columns", {}).items():
             place = f"column {name!r} of the schema"
@@ -327,6 +332,12 @@ class Schema:
             _check_choice(place, "kind", given.get("kind"), KINDS)
             columns.append(Column(name, **_with_tuples(given)))
         return cls(**_with_tuples({**values, "columns": columns}))
+
+
+def _given_fields(own: "Column | Schema") -> dict[str, Any]:
+    """Return the fields that differ from their defaults by their names, without the first."""
+    values = {each: getattr(own, each.name) for each in fields(own)[1:]}
+    return {each.name: value for each, value in values.items() if value not in (each.default, {})}
 
 
 def year_angle(days: Floats) -> Floats:

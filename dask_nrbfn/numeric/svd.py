@@ -27,12 +27,34 @@ _TILE_ROWS = 256
 
 
 def sketch_columns(n_vectors: int, n_features: int) -> int:
-    """Return the number of columns of a sketch for `n_vectors` vectors."""
+    """Return the number of columns of a sketch.
+
+    Parameters
+    ----------
+    n_vectors, n_features : int
+        D and p.
+
+    Returns
+    -------
+    int
+        l.
+    """
     return min(n_vectors + max(n_vectors, _LEAST_FURTHER), n_features)
 
 
 def first_directions(n_features: int, n_columns: int, *, seed: int) -> Floats:
-    """Return the normal random directions of the first pass, float64 (p, l)."""
+    """Return the normal random directions of the first pass.
+
+    Parameters
+    ----------
+    n_features, n_columns : int
+        p and l.
+    seed : int
+
+    Returns
+    -------
+    float64 (p, l)
+    """
     return np.random.default_rng([seed, 3]).standard_normal((n_features, n_columns))
 
 
@@ -58,9 +80,17 @@ class Sketch(RowSum):
 
     @classmethod
     def from_block(cls, X: Rows, directions: Floats) -> Self:
-        """Return the sums over rows (b, p); ``4 b p l`` flops, or those of stored values in CSR.
+        """Return the sums over rows; ``4 b p l`` flops, or those of stored values in CSR.
 
-        Values that are too large make them infinite, without a warning.
+        Parameters
+        ----------
+        X : (b, p)
+        directions : float64 (p, l)
+
+        Returns
+        -------
+        Sketch
+            Infinite or NaN, without a warning, if squares overflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             return cls(X.T @ (X @ directions), float(squared_norms(X).sum()))
@@ -90,9 +120,19 @@ class Decomposition(NamedTuple):
 
 
 def decomposition(directions: Floats, sketch: Sketch, n_vectors: int) -> Decomposition:
-    """Return the decomposition of the rows of a sketch, with D = `n_vectors`, at most l.
+    """Return the decomposition of the rows of a sketch.
 
-    `directions`, float64 (p, l), are the orthonormal directions of the sketch.
+    Parameters
+    ----------
+    directions : float64 (p, l)
+        The orthonormal directions of the sketch.
+    sketch : Sketch
+    n_vectors : int
+        D, at most l.
+
+    Returns
+    -------
+    Decomposition
 
     Notes
     -----
@@ -116,10 +156,19 @@ def decomposition(directions: Floats, sketch: Sketch, n_vectors: int) -> Decompo
 
 
 def project(X: Rows, vectors: Floats) -> Floats:
-    """Return ``X @ vectors``, float64 (b, D), with the same bits for equal rows.
+    """Return ``X @ vectors`` with the same bits for equal rows.
 
     BLAS rounds a row depending on its place among other rows. So arrays are multiplied in tiles of
     equal size, the last one padded; rows in CSR are multiplied one by one.
+
+    Parameters
+    ----------
+    X : (b, p)
+    vectors : float64 (p, D)
+
+    Returns
+    -------
+    float64 (b, D)
     """
     if is_sparse(X):
         products: Floats = X @ vectors
@@ -135,7 +184,17 @@ def project(X: Rows, vectors: Floats) -> Floats:
 
 
 def project_bytes(n_rows: int, n_features: int, n_vectors: int) -> int:
-    """Return the bytes of the coordinates of rows, the vectors and a tile."""
+    """Return the bytes of the coordinates of rows, the vectors and a tile.
+
+    Parameters
+    ----------
+    n_rows, n_features, n_vectors : int
+        n, p and D.
+
+    Returns
+    -------
+    int
+    """
     # The vectors are held twice: as read, and transposed.
     tile = _TILE_ROWS * (n_features + n_vectors)
     return 8 * (n_rows * n_vectors + 2 * n_features * n_vectors + tile)

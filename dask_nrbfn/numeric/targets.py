@@ -11,12 +11,16 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows have a target, bool (b,).
+    """Return which rows have a target.
 
     Parameters
     ----------
     targets : integer (b,) or float64 (b, q)
         Class codes, -1 for none, or numbers, all NaN for none.
+
+    Returns
+    -------
+    bool (b,)
 
     Examples
     --------
@@ -49,10 +53,18 @@ class Targets(ABC):
 
     @abstractmethod
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of a block, float64 (b, 1 + q), each row times its factor.
+        """Return ``[1 T]`` of a block, each row times its factor.
 
-        `targets` are class codes (b,) or numbers (b, q), `factors` the square roots of the row
-        weights.
+        Parameters
+        ----------
+        targets : integer (b,) or float64 (b, q)
+            Class codes or numbers.
+        factors : float64 (b,), optional
+            Square roots of the row weights.
+
+        Returns
+        -------
+        float64 (b, 1 + q)
         """
 
 
@@ -81,7 +93,17 @@ class ClassTargets(Targets):
         return targets
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 F]`` of class codes (b,)."""
+        """Return ``[1 F]`` of class codes.
+
+        Parameters
+        ----------
+        targets : integer (b,)
+        factors : float64 (b,), optional
+
+        Returns
+        -------
+        float64 (b, 1 + K)
+        """
         T = np.zeros((len(targets), 1 + self.n_targets))
         T[:, 0] = 1.0 if factors is None else factors
         T[:, 1:][np.arange(len(T)), targets] = T[:, 0]
@@ -113,7 +135,17 @@ class NumberTargets(Targets):
         return targets - self.origin
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of numbers (b, q)."""
+        """Return ``[1 T]`` of numbers.
+
+        Parameters
+        ----------
+        targets : float64 (b, q)
+        factors : float64 (b,), optional
+
+        Returns
+        -------
+        float64 (b, 1 + q)
+        """
         T = np.ones((len(targets), 1 + self.n_targets))
         T[:, 1:] = self.shifted(targets)
         if factors is not None:

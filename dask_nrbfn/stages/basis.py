@@ -153,8 +153,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
         + 2 * 8 * s.n_labelled
         + (2 if s.draws else 6) * chosen
@@ -165,6 +164,16 @@ def _cost(s: FitSizes) -> StageCost:
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
     """Return `params` for a basis of given rows; pass these rows to the fit too.
+
+    Parameters
+    ----------
+    params : FitParams
+    basis : array-like (r, p)
+
+    Returns
+    -------
+    FitParams
+        With a digest of these rows as `basis`.
 
     Raises
     ------
@@ -222,12 +231,12 @@ def _check_candidates(context: FitContext) -> None:
 
 def _check_given(context: FitContext) -> None:
     if context.basis is None:
-        raise ParameterError("the basis rows are not there.", "Give them beside params.")
+        raise ParameterError("the basis rows are not there.", "Give them as `basis`.")
     basis, n_features = np.asarray(context.basis), context.dataset.n_features
     if given_basis(context.params, basis) != context.params:
         raise ParameterError(
             "params do not name the basis rows that are given.",
-            "Give given_basis(params, basis).",
+            "Give given_basis(params, basis) as params.",
         )
     if basis.shape[1] != n_features:
         raise ParameterError(

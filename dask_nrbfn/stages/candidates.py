@@ -8,14 +8,9 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.neighbors import (
-    MISSING,
-    CandidateSearch,
-    InvertedFile,
-    NearestRows,
-    bounds_of,
-    find_repeats,
-)
+from dask_nrbfn.neighbors.exact import find_repeats
+from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, NearestRows, bounds_of
+from dask_nrbfn.neighbors.lists import MISSING
 from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -46,13 +41,23 @@ def search_candidates(
     With one partition every candidate is compared with every row. Otherwise a row belongs to the
     nearest partition, and a candidate is compared with several partitions. Only lists are written:
     each part writes the neighbours among its rows, and the lists are merged like sums.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    n_partitions : int
+
+    Returns
+    -------
+    dict
+        "n_repaired", "n_probes" and "distance_sum".
     """
     n_candidates = of_searched(run).n_rows
     if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
         run.drop("partitions")
         arguments = (run, dataset, n_candidates, n_partitions)
         run_task(engine, _place_candidates, *arguments, label="candidates")
-    reduction = _reduction(run)
+    reduction = Reduction("neighbors", _CandidatesPass, {"": NearestRows}, run.layout)
     reduce_parts(run, dataset, engine, reduction)
     found = run_task(engine, _store_lists, run, reduction, label="neighbors")
     n_probes = found["n_probes"]
@@ -83,8 +88,8 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     X = dataset.take(rows)
     hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
     check_distinct(run, len(np.unique(hashes)))
-    values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
-    # Shuffled, because the first rows stand for all.
+    values = SearchSpace.of(run, dataset).apply(X)
+    # Shuffled, because the first rows are used as a sample of all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]
     sample = sample[_without_copies(sample, run.chosen_params)]
     file = InvertedFile.of(
@@ -105,10 +110,6 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     write_array(group, "bounds", bounds, "candidate")
 
 
-def _reduction(run: Run) -> Reduction:
-    return Reduction("neighbors", _CandidatesPass, {"": NearestRows}, run.layout)
-
-
 class _CandidatesPass:
     """The nearest rows of a part to each candidate."""
 
@@ -118,7 +119,7 @@ class _CandidatesPass:
             weighting=RowWeights(None),
         )
         self._params = run.chosen_params
-        self._space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+        self._space = SearchSpace.of(run, dataset)
         self._search = CandidateSearch(
             _read_file(run),
             run.read("partitions/bounds"),

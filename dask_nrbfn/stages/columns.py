@@ -85,7 +85,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
 
 
 def _check(context: FitContext) -> None:
-    """Raise DataError unless the rows have something to be learned: numbers, or two classes."""
+    """Raise DataError unless the rows have targets to learn: numbers, or two classes."""
     dataset = context.dataset
     if context.embeds:
         return
@@ -97,7 +97,19 @@ def _check(context: FitContext) -> None:
 
 
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
-    """Raise DataError unless there are labels, or numbers of these names, in some rows at least."""
+    """Check that some rows have labels, or numeric targets of these names.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    target_names : tuple of str or None
+        Names of the numeric targets; None: labels are needed.
+
+    Raises
+    ------
+    DataError
+        If no row has any, or the names differ.
+    """
     if target_names is None:
         if not dataset.has_targets or dataset.of_numbers:
             has = "no labels" if not dataset.has_targets else "numbers as targets, not labels"
@@ -117,7 +129,7 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
     if dataset.n_rows == dataset.n_unlabelled:
         raise DataError(
             f"no row of {dataset.location} has a label, or numbers as targets.",
-            "Give rows that have some beside those that have none.",
+            "Give some rows with a label or targets.",
         )
 
 
@@ -136,21 +148,52 @@ def read_statistics(run: Run) -> ColumnStatistics:
 
 
 def read_scaling(run: Run, scale: str | None = None) -> Scaling:
-    """Return the scaling called `scale`, by default that of the parameters of the run."""
+    """Return a scaling of the columns of a run.
+
+    Parameters
+    ----------
+    run : Run
+    scale : str, optional
+        Default: that of the parameters of the run.
+
+    Returns
+    -------
+    Scaling
+    """
     scale = scale or run.chosen_params.scale
     scaling = unlearned_scaling(run, scale)
     return replace(scaling, root=run.read("metric/root")) if scale == LEARNED else scaling
 
 
 def unlearned_scaling(run: Run, scale: str) -> Scaling:
-    """Return the scaling called `scale` without learned weights of the features."""
+    """Return a scaling of the columns of a run, without learned weights of the features.
+
+    Parameters
+    ----------
+    run : Run
+    scale : str
+
+    Returns
+    -------
+    Scaling
+    """
     columns = COLUMNS.recorded(run)
     groups = [(start, stop) for start, stop in columns.groups or ()]
     return Scaling.from_statistics(scale, read_statistics(run), groups, centred=not columns.sparse)
 
 
 def column_name(dataset: Dataset, column: int) -> str:
-    """Return what a message calls a column."""
+    """Return the name of a column in messages.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    column : int
+
+    Returns
+    -------
+    str
+    """
     names = dataset.column_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 

@@ -71,7 +71,19 @@ def most_components(run: Run) -> int:
 
 
 def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return vectors whose span has the weights, float64 (r, J); None: no restriction."""
+    """Return vectors whose span contains the weights.
+
+    Parameters
+    ----------
+    run : Run
+    n_components : int or None
+        J.
+
+    Returns
+    -------
+    float64 (r, J) or None
+        None: no restriction.
+    """
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 
 

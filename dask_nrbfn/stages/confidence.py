@@ -62,7 +62,18 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row numbers in the dataset of places among the rows that have a confidence."""
+    """Return the row numbers in the dataset of some searched rows.
+
+    Parameters
+    ----------
+    run : Run
+    places : int64 (m,)
+        Places among the rows that have a confidence.
+
+    Returns
+    -------
+    int64 (m,)
+    """
     named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
 
@@ -104,8 +115,7 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=rows_bytes + s.lists_bytes,
         written_bytes=16 * s.n_searched,
         # The codes of all rows, a block of lists, and one of rows while it is hashed.
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k
         + 4 * 8 * narrow_block_rows(s.width) * s.width,

@@ -1,4 +1,4 @@
-"""What a fit is asked for, with all that was left open resolved once."""
+"""The inputs of a fit, with every "auto" resolved once."""
 
 import logging
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +19,7 @@ from dask_nrbfn.storage.layout import PartLayout
 
 logger = logging.getLogger(__name__)
 
-# Coordinates of an embedding that asks for no number of them: those of a picture.
+# Coordinates of an embedding without a number of them: enough for a picture.
 _UNASKED_COORDINATES = 2
 
 
@@ -77,11 +77,15 @@ class FitContext:
         basis: ArrayLike | None = None,
         min_recall: float = FitLimits.min_recall,
     ) -> Self:
-        """Return the context of a fit that is begun now, with what "auto" stands for.
+        """Return the context of a fit that begins now, with every "auto" resolved.
 
         Parameters
         ----------
         dataset, params, engine, tuning, validation, embeds, basis, min_recall
+
+        Returns
+        -------
+        FitContext
 
         Raises
         ------
@@ -127,11 +131,15 @@ class FitContext:
         Parameters
         ----------
         run : Location or None
-            Of the run that has made coordinates of them; without it, they cannot be read.
+            Of the run that has the coordinates of the rows; without it, rows cannot be read.
         labelled_only : bool
             Whether rows without a label are left out.
         stored : bool
             Whether the rows are as stored, in the place of their coordinates.
+
+        Returns
+        -------
+        Dataset
         """
         seen = self.dataset if stored else self.dataset.projected_by(run, self.params.svd)
         return seen.of_labelled() if labelled_only else seen
@@ -163,7 +171,7 @@ class FitContext:
 
 
 def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> FitParams:
-    """Return the parameters with what "auto" stands for; tell if rows are too few for neighbours.
+    """Return the parameters with every "auto" resolved; log if rows are too few for neighbours.
 
     An embedding has a "random" basis and two coordinates unless others are asked for.
     """
@@ -193,7 +201,7 @@ def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TunePara
 
 
 def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:
-    """Return parameters with what a tuning tries of them, where that is a single value."""
+    """Return parameters with the values of a tuning that tries a single combination."""
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
     tried = combinations(params, tuning)

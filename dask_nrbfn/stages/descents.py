@@ -66,6 +66,13 @@ def decide_to_keep(run: Run, n_basis: int, row_values: float) -> None:
 
     Kept activations are rounded to float32 in the pass that computes them too, so that the bits do
     not depend on which pass reads them.
+
+    Parameters
+    ----------
+    run : Run
+    n_basis : int
+    row_values : float
+        Mean stored values of a row.
     """
     n_bytes, path = 4 * run.n_rows * n_basis, local_path(run.location)
     keeps = (
@@ -246,15 +253,26 @@ class Descent(NamedTuple):
         own = "" if self.fold is None else f"-{self.fold}"
         return f"{PREFIX}{self.loss}{own}"
 
-    def sums_place(self, kind: str, number: int) -> str:
+    def _sums_place(self, kind: str, number: int) -> str:
         """Return the stage whose parts are the sums of a pass, which all folds share."""
         return f"{PREFIX}{self.loss}-{kind}-{number}"
 
     def passing(self, run: Run, number: int) -> Reduction:
-        """Return pass `number`, from 0, over the training rows."""
+        """Return a pass over the training rows.
+
+        Parameters
+        ----------
+        run : Run
+        number : int
+            From 0.
+
+        Returns
+        -------
+        Reduction
+        """
         judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Reduction(
-            self.sums_place("pass", number),
+            self._sums_place("pass", number),
             _begin_pass,
             {"": LossSums, **judged},
             run.layout,
@@ -262,10 +280,22 @@ class Descent(NamedTuple):
         )
 
     def judging(self, number: int, *context: Any) -> Reduction:
-        """Return pass `number` over the validation dataset."""
+        """Return a pass over the validation dataset.
+
+        Parameters
+        ----------
+        number : int
+            From 0.
+        *context
+            Further arguments of the pass.
+
+        Returns
+        -------
+        Reduction
+        """
         assert self.judged is not None
         return Reduction(
-            self.sums_place("judged", number),
+            self._sums_place("judged", number),
             _begin_judging,
             {"": HeldOutSums},
             self.judged,
@@ -278,6 +308,16 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
 
     The part of that step, numbered by the passes, has the chosen weights as "values" and, in a
     tuning, the "confusion" of the held-out rows.
+
+    Parameters
+    ----------
+    job : StageJob
+    loss : str
+
+    Returns
+    -------
+    dict
+        The record of the last step.
     """
     run = job.run
     judged = None
@@ -321,13 +361,13 @@ def _last_step(run: Run, descents: Sequence[Descent]) -> int:
 
 
 def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, Any]:
-    """Compute a step of the descents that lack it; return that of the descent with all rows."""
+    """Compute a step of the descents that lack it; return the step of the descent with all rows."""
     run, of_all = job.run, descents[-1]
     missing = [each for each in descents if run.part_record(each.place, number) is None]
     if missing:
         # If the step was made before and is lost, these are sums of other weights.
         for sums in ("pass", "judged"):
-            run.drop_groups(of_all.sums_place(sums, number))
+            run.drop_groups(of_all._sums_place(sums, number))
         arguments = [(run, each, number) for each in missing]
         run_tasks(job.engine, _advance_step, arguments, label="refine")
     step = run.part_record(of_all.place, number)
@@ -426,7 +466,7 @@ def _read_points(
 
 
 def _kept(run: Run, fold: int | None) -> NDArray[np.bool_] | slice:
-    """Return which basis rows have a weight in a descent: all but those of its fold."""
+    """Return which basis rows have a weight in a descent: those outside its fold."""
     return slice(None) if fold is None else kept_basis(run, fold)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,8 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import RecallError
-from dask_nrbfn.neighbors import (
-    MISSING,
-    Neighbors,
-    measure_neighbors,
-    merge_neighbors,
-    nearest_rows,
-)
+from dask_nrbfn.neighbors.exact import nearest_rows
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
@@ -48,10 +44,22 @@ class SearchSpace:
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, run: Run, dataset: Dataset, method: str) -> "SearchSpace":
-        """Return the space of a search by `method`, "exact" or "approximate"."""
+    def of(cls, run: Run, dataset: Dataset) -> "SearchSpace":
+        """Return the space of the search that a run began with.
+
+        Parameters
+        ----------
+        run : Run
+        dataset : Dataset
+            The rows that are searched.
+
+        Returns
+        -------
+        SearchSpace
+        """
         centred = run.chosen_params.scale == "none" and not dataset.is_sparse
         centre = read_statistics(run).exact_centre() if centred else 0.0
+        method = run.decisions["neighbors"]["method"]
         return cls(read_scaling(run), centre, search_dtype(dataset, method))
 
     def apply(self, X: Rows) -> Rows:
@@ -62,7 +70,7 @@ class SearchSpace:
         return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)
 
 
-# Rows that are searched in one pass over all rows; what a task holds grows with them.
+# Rows that are searched in one pass over all rows; the memory of a task grows with them.
 MAX_TARGETS = 10_000
 
 
@@ -89,20 +97,13 @@ def search_rows_exactly(
     run_task(engine, _merge_spans, run, stage, label=stage)
 
 
-def exact_search_bytes(n_targets: int, width: int, *, n_neighbors: int) -> int:
-    """Return the bytes that a task of an exact search of `n_targets` rows holds."""
-    # The targets, and row numbers and distances of the best neighbours so far and of a block.
-    return n_targets * (8 * width + 3 * 2 * 16 * (n_neighbors + 1))
-
-
 def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
-    space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
-    values = space.apply(dataset.take(run.read(f"{stage}/rows")))
+    values = SearchSpace.of(run, dataset).apply(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
 
 
 def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) -> PartResult:
-    space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+    space = SearchSpace.of(run, dataset)
     numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
     best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
     size = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
@@ -110,7 +111,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
         nearest = _search_block(
             space.apply(X), start, targets, numbers, run.chosen_params.n_neighbors
         )
-        best = _merge(best, nearest, run.chosen_params.n_neighbors)
+        best = _merge(best, nearest, n_neighbors=run.chosen_params.n_neighbors)
         start += X.shape[0]
     return PartResult({}, best._asdict())
 
@@ -131,9 +132,8 @@ def _search_block(
 
 
 def _merge_spans(run: Run, stage: str) -> None:
-    best = _read_part(run, stage, 0)
-    for index in range(1, len(run.spans)):
-        best = _merge(best, _read_part(run, stage, index), run.chosen_params.n_neighbors)
+    parts = (_read_part(run, stage, index) for index in range(len(run.spans)))
+    best = reduce(partial(_merge, n_neighbors=run.chosen_params.n_neighbors), parts)
     group = run.group(stage)
     write_array(group, "indices", best.indices, "target", "neighbor")
     write_array(group, "distances", best.distances, "target", "neighbor")
@@ -143,7 +143,7 @@ def _read_part(run: Run, stage: str, index: int) -> Neighbors:
     return Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
 
 
-def _merge(a: Neighbors, b: Neighbors, n_neighbors: int) -> Neighbors:
+def _merge(a: Neighbors, b: Neighbors, *, n_neighbors: int) -> Neighbors:
     return merge_neighbors(
         np.hstack([a.indices, b.indices]),
         np.hstack([a.distances, b.distances]),

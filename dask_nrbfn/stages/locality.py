@@ -16,7 +16,6 @@ from dask_nrbfn.numeric.locality import (
 from dask_nrbfn.numeric.moments import packed_size
 from dask_nrbfn.numeric.ridge import Locality
 from dask_nrbfn.numeric.rows import Rows, stacked
-from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import (
     PartResult,
     Reduction,
@@ -30,7 +29,7 @@ from dask_nrbfn.parts import (
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import MAX_TARGETS, exact_search_bytes, search_rows_exactly
+from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import LIST_BYTES, check_neighbors, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -94,20 +93,26 @@ def _compute(job: StageJob) -> LocalityRecord:
 
 
 def read_locality(run: Run, strength: float) -> Locality | None:
-    """Return the locality term of the ridge of a run, None if `strength` is 0."""
+    """Return the locality term of the ridge of a run.
+
+    Parameters
+    ----------
+    run : Run
+    strength : float
+
+    Returns
+    -------
+    Locality or None
+        None if `strength` is 0.
+    """
     if not strength:
         return None
     total = LocalitySum(run.read("locality/packed"), 0, 0)
     return Locality(strength, total.matrix(BASIS.recorded(run).n_basis))
 
 
-def has_locality(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a fit, or its tuning, has a locality above 0."""
-    return any(localities_of(params, tuning))
-
-
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
-    """Store the neighbours of drawn rows: those of the search of all rows, else exact ones."""
+    """Store the neighbours of drawn rows, from the search of all rows if there was one."""
     run = job.run
     if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
@@ -213,15 +218,13 @@ def _cost(s: FitSizes) -> StageCost:
     piece_bytes = round(narrow_block_rows(s.row_values) * (s.block_row_bytes + 2 * 8 * s.width))
     summing = 2 * part_bytes + piece_bytes + s.basis_bytes(s.r, copies=4)
     summing += locality_bytes(s.r, s.width, n_pairs=block)
-    searching = exact_search_bytes(n_drawn, s.width, n_neighbors=s.k)
     return StageCost(
         flops=searched * s.pair_flops + flops,
         read_bytes=read + scratch,
         written_bytes=collected + (n_parts + 1) * sums,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + max(
-            searching + s.block_rows * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize),
+            s.exact_search_bytes(n_drawn) + s.searched_block_bytes,
             summing,
             3 * 8 * packed_size(s.r),
         ),
@@ -248,7 +251,7 @@ LOCALITY = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: has_locality(params, tuning),
+    wanted=lambda params, tuning, numbers: any(localities_of(params, tuning)),
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis/values", "neighbors", "svd/components"),
     passes=("locality",),

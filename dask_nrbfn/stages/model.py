@@ -1,6 +1,8 @@
 """Stage "model": the group with everything that prediction needs, of a network or an embedding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -31,14 +33,27 @@ class ModelRecord:
     """An empty record: the model has all figures."""
 
 
-def _compute(job: StageJob) -> ModelRecord:
-    """Store the model."""
-    run_task(job.engine, _write_model, job.run, job.dataset, label="model")
+def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> ModelRecord:
+    """Store the model by a task that runs `write`."""
+    run_task(job.engine, write, job.run, job.dataset, label="model")
     return ModelRecord()
 
 
 def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
-    """Raise DamagedResultError if the arrays that a finished run leaves cannot be read."""
+    """Read the model and the arrays that a finished run leaves.
+
+    Parameters
+    ----------
+    run : Run
+    engine : Engine
+    leaves : list of str
+        Names of arrays.
+
+    Raises
+    ------
+    DamagedResultError
+        If one of them cannot be read.
+    """
     run_task(engine, _read_results, run, leaves, label="model")
 
 
@@ -94,7 +109,7 @@ def _cost(s: FitSizes) -> StageCost:
 MODEL = Stage(
     name="model",
     record=ModelRecord,
-    compute=_compute,
+    compute=partial(_compute, _write_model),
     cost=_cost,
     grows_with_basis=True,
     needs=(
@@ -113,7 +128,7 @@ MODEL = Stage(
 _SAMPLED_ROWS = 2000
 
 
-def _compute_embedding(job: StageJob) -> ModelRecord:
+def _write_embedding(run: Run, dataset: Dataset) -> None:
     """Store the model and the coordinates of a sample of rows.
 
     Raises
@@ -121,11 +136,6 @@ def _compute_embedding(job: StageJob) -> ModelRecord:
     ParameterError
         If the basis has fewer eigenfunctions than are asked for.
     """
-    run_task(job.engine, _write_embedding, job.run, job.dataset, label="model")
-    return ModelRecord()
-
-
-def _write_embedding(run: Run, dataset: Dataset) -> None:
     model = _embedding_of(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")
@@ -175,8 +185,7 @@ def _embedding_cost(s: FitSizes) -> StageCost:
     return StageCost(
         read_bytes=s.rows_bytes,
         written_bytes=written,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + s.n
         + round(rows * s.block_row_bytes)
         + s.basis_bytes(s.r, copies=4)
@@ -191,12 +200,10 @@ def _embedding_leaves(run: Run) -> tuple[str, ...]:
     return tuple(name for name in names if name.endswith("coordinates") or run.has(name))
 
 
-EMBEDDED = Stage(
-    name=MODEL.name,
-    record=ModelRecord,
-    compute=_compute_embedding,
+EMBEDDED = replace(
+    MODEL,
+    compute=partial(_compute, _write_embedding),
     cost=_embedding_cost,
-    grows_with_basis=True,
     needs=(
         "columns",
         "metric/root",
@@ -205,5 +212,4 @@ EMBEDDED = Stage(
         "svd/components",
     ),
     leaves=_embedding_leaves,
-    passes=("model",),
 )

@@ -48,7 +48,18 @@ def _compute(job: StageJob) -> MomentsRecord:
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
-    """Return the moments of all rows, or, by subtraction, of the rows outside one fold."""
+    """Return the moments of all rows, or, by subtraction, of the rows outside one fold.
+
+    Parameters
+    ----------
+    run : Run
+    without : int, optional
+        A fold.
+
+    Returns
+    -------
+    Moments
+    """
     total = read_sums(run, "moments")
     if without is not None:
         total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])
@@ -56,7 +67,17 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 
 
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
-    """Return the ridge system that has the moments of a run."""
+    """Return the ridge system that has the moments of a run.
+
+    Parameters
+    ----------
+    run : Run
+    moments : Moments
+
+    Returns
+    -------
+    RidgeSystem
+    """
     targets = read_targets(run, len(moments.cross))
     return RidgeSystem.of(moments, targets, normalized=run.chosen_params.normalized)
 
@@ -64,11 +85,25 @@ def read_system(run: Run, moments: Moments) -> RidgeSystem:
 def moments_bytes(
     n_basis: int, *, width: int, basis_bytes: int, n_targets: int, n_folds: int, reading_bytes: int
 ) -> int:
-    """Return the peak memory of a moments task, with `width` values in a row.
+    """Return the peak memory of a moments task.
 
     It holds the sums of every fold (square and packed), a block of activations and cross products,
-    the basis (as read, scaled and as slopes), a block of rows (as stored, one ahead, sorted by fold
-    and centred), and two chunks.
+    the basis, a block of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
+
+    Parameters
+    ----------
+    n_basis : int
+    width : int
+        Values of a row.
+    basis_bytes : int
+        Of the basis as read, scaled and as factors.
+    n_targets, n_folds : int
+    reading_bytes : int
+        Of the chunks.
+
+    Returns
+    -------
+    int
     """
     rows = block_rows(n_basis)
     of_basis = basis_bytes + reading_bytes
@@ -80,7 +115,7 @@ def moments_bytes(
     )
 
 
-def combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
+def _combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
     """Return the bytes of adding sums: the sums of all folds, and one more, read and decoded."""
     return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
 
@@ -179,7 +214,17 @@ def _suffixes(n_folds: int) -> Sequence[str]:
 
 
 def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
-    """Store moments in the group `place` of a run."""
+    """Store moments.
+
+    Parameters
+    ----------
+    run : Run
+    place : str
+        A group of the run.
+    moments : Moments
+    suffix : str
+        Of the names of the arrays.
+    """
     group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():
         write_array(group, name + suffix, getattr(moments, name), *dimensions)
@@ -198,7 +243,20 @@ def _array_names(run: Run, place: str, suffix: str) -> tuple[str, ...]:
 
 
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
-    """Return moments from the group `place` of a run."""
+    """Return stored moments.
+
+    Parameters
+    ----------
+    run : Run
+    place : str
+        A group of the run.
+    suffix : str
+        Of the names of the arrays.
+
+    Returns
+    -------
+    Moments
+    """
     names = _array_names(run, place, suffix)
     arrays = [run.read(f"{place}/{name}{suffix}") for name in names]
     return Moments(*(todays_moments(*arrays) if "class_weights" in names else arrays))
@@ -222,7 +280,7 @@ def _cost(s: FitSizes) -> StageCost:
                 n_folds=s.n_folds,
                 reading_bytes=s.reading_bytes,
             ),
-            combine_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
+            _combine_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
         ),
         n_tasks=s.n_parts,
         work={

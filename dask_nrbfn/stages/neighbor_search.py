@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.neighbors import listed_neighbors, search_bytes
+from dask_nrbfn.neighbors.cost import listed_neighbors, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
@@ -19,8 +19,8 @@ from dask_nrbfn.storage.run import Run
 # that cost more than their rows: to search a thousand rows, or to cut rows into partitions.
 _BLOCK_BYTES = 2**26
 
-# Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
-# and no more of all than a node holds with ease. Fewer than the least could not place them.
+# Rows of the sample that places the partitions: enough of each to estimate its share to a tenth,
+# and in all no more than a node holds with ease. Fewer than the least cannot place a partition.
 _SAMPLE_ROWS_PER_PARTITION = 512
 _LEAST_SAMPLE_ROWS_PER_PARTITION = 32
 _MIN_SAMPLE_ROWS = 2**15
@@ -59,7 +59,20 @@ class NeighborSearch:
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
-    """Raise ParameterError if there are too few rows for so many neighbours."""
+    """Check that there are enough rows for so many neighbours.
+
+    Parameters
+    ----------
+    n_neighbors : int
+    dataset : Dataset
+    labelled_only : bool
+        Whether neighbours must have a label.
+
+    Raises
+    ------
+    ParameterError
+        If there are too few.
+    """
     n_searched = dataset.of_labelled().n_rows if labelled_only else dataset.n_rows
     if n_neighbors < n_searched:
         return
@@ -73,7 +86,17 @@ def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) 
 
 
 def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
-    """Return the precision of a search: single if it loses nothing or the search has no other."""
+    """Return the precision of a search: single if it loses nothing or the search has no other.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    method : {"exact", "approximate"}
+
+    Returns
+    -------
+    dtype
+    """
     small = np.can_cast(dataset.dtype, np.float32)
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
 
@@ -88,13 +111,36 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks.
 
     Its size follows from the larger of a row and the neighbour lists that are merged for the row.
+
+    Parameters
+    ----------
+    chunk_rows : int
+    width : int
+        See `row_width`.
+    params : FitParams
+
+    Returns
+    -------
+    int
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
 
 
 def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
-    """Return the rows of the sample that places partitions."""
+    """Return the rows of the sample that places partitions.
+
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        See `row_width`.
+    n_partitions : int
+
+    Returns
+    -------
+    int
+    """
     elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
     return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
@@ -105,13 +151,34 @@ def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
 
     At most a fourth of the rows: if a candidate misses some neighbours, others still lie within a
     bound that has room for more.
+
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        See `row_width`.
+    n_neighbors : int
+
+    Returns
+    -------
+    int
     """
     most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
     return max(n_neighbors + 1, most)
 
 
 def most_partitions(dataset: Dataset, params: FitParams) -> int:
-    """Return the most partitions that can be placed, each with enough rows to search."""
+    """Return the most partitions that can be placed, each with enough rows to search.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+
+    Returns
+    -------
+    int
+    """
     filled = dataset.n_rows * params.overlap // smallest_partition(params)
     known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
     sampled = _MAX_SAMPLE_ELEMENTS // row_width(dataset) // _LEAST_SAMPLE_ROWS_PER_PARTITION
@@ -130,13 +197,36 @@ def most_lists(overlap: int) -> int:
 
 
 def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
-    """Return the bytes of a worker's process once it has searched neighbours by `method`."""
+    """Return the bytes of a worker's process once it has searched neighbours.
+
+    Parameters
+    ----------
+    method : {"exact", "approximate"}
+    of_candidates : bool
+        Whether only candidates have neighbours.
+
+    Returns
+    -------
+    int
+    """
     compiled = method == "approximate" and not of_candidates
     return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if compiled else 0)
 
 
 def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
-    """Return the bytes that a worker holds while it searches so many rows."""
+    """Return the bytes that a worker holds while it searches so many rows.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    method : {"exact", "approximate"}
+    n_rows : int
+
+    Returns
+    -------
+    int
+    """
     return (
         worker_bytes(method)
         + dataset.reading_bytes
@@ -155,7 +245,13 @@ _CANDIDATES = "candidates"
 
 
 def decide_candidates(run: Run, n_candidates: int) -> None:
-    """Record that only `n_candidates` rows have neighbours."""
+    """Record that only `n_candidates` rows have neighbours.
+
+    Parameters
+    ----------
+    run : Run
+    n_candidates : int
+    """
     run.decide(_CANDIDATES, asdict(PartLayout.of(n_candidates, run.chosen_params.n_parts)))
 
 
@@ -179,6 +275,17 @@ def searched_rows(run: Run) -> NDArray[np.int64] | None:
 
 
 def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers in the arrays that have a row for each searched row."""
+    """Return the places of row numbers in the arrays that have a row for each searched row.
+
+    Parameters
+    ----------
+    run : Run
+    rows : int64 (m,)
+        Row numbers.
+
+    Returns
+    -------
+    int64 (m,)
+    """
     candidates = searched_rows(run)
     return rows if candidates is None else np.searchsorted(candidates, rows)

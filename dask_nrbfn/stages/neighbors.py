@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RecallError
-from dask_nrbfn.neighbors import (
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+from dask_nrbfn.neighbors.cost import (
     COMPILATION_S,
-    MAX_IMBALANCE,
     PROBED,
-    approximate_neighbors,
     candidate_updates,
-    exact_neighbors,
     faster_method,
     faster_partitions,
     largest_search,
     listed_neighbors,
-    measure_neighbors,
     search_bytes,
 )
+from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.neighbors.lists import measure_neighbors
+from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -32,7 +32,7 @@ from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
 from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import SearchSpace, exact_search_bytes
+from dask_nrbfn.stages.exact_search import SearchSpace
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     NeighborSearch,
@@ -161,6 +161,17 @@ def decided_search(run: Run) -> NeighborSearch:
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
     """Return the search that `params` ask for, with every "auto" chosen by rows and memory.
 
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    engine : Engine
+        Only its threads and memory are used.
+
+    Returns
+    -------
+    NeighborSearch
+
     Raises
     ------
     ParameterError
@@ -170,48 +181,39 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     """
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
-    n_candidates = asked_candidates(params, dataset)
-    if n_candidates is not None:
-        return _plan_candidates(dataset, params, engine, n_candidates)
-    n_partitions = params.n_partitions
-    if n_partitions is None:
+    n_candidates, n_partitions = asked_candidates(params, dataset), params.n_partitions
+    if n_partitions is not None:
+        _check_partitions(n_partitions, dataset, params)
+    elif n_candidates is not None:
+        n_partitions = _partitions_for(n_candidates, dataset, params, engine)
+    else:
         n_partitions = _fitting_partitions(dataset, params, engine)
-    else:
-        _check_partitions(n_partitions, dataset, params)
-    return NeighborSearch(
-        method=_method(dataset, params, engine, n_partitions),
-        n_partitions=int(n_partitions),
-        threads=engine.threads,
-    )
-
-
-def _plan_candidates(
-    dataset: Dataset, params: FitParams, engine: Engine, n_candidates: int
-) -> NeighborSearch:
-    """Return the search of the neighbours of candidates, in partitions if that is faster."""
-    n_rows, n_partitions = dataset.n_rows, params.n_partitions
-    if n_partitions is None:
-        n_partitions = faster_partitions(
-            n_rows,
-            dataset.n_features,
-            dataset.row_values,
-            n_candidates=n_candidates,
-            threads=engine.threads,
-        )
-        n_partitions = min(n_partitions, most_partitions(dataset, params))
-        if params.neighbors == "exact":
-            n_partitions = 1
-    else:
-        _check_partitions(n_partitions, dataset, params)
-    method = params.neighbors
-    if method == "auto":
+    if n_candidates is None:
+        method = _method(dataset, params, engine, n_partitions)
+    elif params.neighbors == "auto":
         method = "exact" if n_partitions == 1 else "approximate"
+    else:
+        method = params.neighbors
     return NeighborSearch(
         method=method,
         n_partitions=int(n_partitions),
         threads=engine.threads,
         n_candidates=n_candidates,
     )
+
+
+def _partitions_for(n_candidates: int, dataset: Dataset, params: FitParams, engine: Engine) -> int:
+    """Return the number of partitions to search candidates in: 1 unless more are faster."""
+    if params.neighbors == "exact":
+        return 1
+    fastest = faster_partitions(
+        dataset.n_rows,
+        dataset.n_features,
+        dataset.row_values,
+        n_candidates=n_candidates,
+        threads=engine.threads,
+    )
+    return min(fastest, most_partitions(dataset, params))
 
 
 def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: int) -> str:
@@ -276,7 +278,7 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    rows = _all_rows(run, dataset, "exact")
+    rows = _all_rows(run, dataset)
     indices = exact_neighbors(
         rows,
         np.arange(start, stop),
@@ -287,7 +289,7 @@ def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
 
 
 def _approximate_graph(run: Run, dataset: Dataset, threads: int) -> list[dict[str, Any]]:
-    rows = _all_rows(run, dataset, "approximate")
+    rows = _all_rows(run, dataset)
     indices = approximate_neighbors(
         rows,
         n_neighbors=run.chosen_params.n_neighbors,
@@ -308,8 +310,8 @@ def _store_neighbors(
     return {"distance_sum": float(neighbors.distances.sum())}
 
 
-def _all_rows(run: Run, dataset: Dataset, method: str) -> Rows:
-    space = SearchSpace.of(run, dataset, method)
+def _all_rows(run: Run, dataset: Dataset) -> Rows:
+    space = SearchSpace.of(run, dataset)
     blocks = dataset.blocks(0, dataset.n_rows, narrow_block_rows(row_width(dataset)))
     shape = dataset.n_rows, dataset.n_features
     return gathered((space.apply(X) for X, *_ in blocks), shape)
@@ -330,8 +332,7 @@ def _search_at_once(s: FitSizes) -> StageCost:
         flops=pairs * s.pair_flops,
         read_bytes=read,
         written_bytes=s.lists_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + narrow_block_rows(s.width) * s.width * (s.itemsize + 2 * 8 + s.search_itemsize)
         + _search_bytes(s, s.n),
         n_tasks=n_tasks,
@@ -362,13 +363,12 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     placing = 5 * 8 * sample_rows(s.n, s.width, n_partitions) * (s.width + n_partitions)
     # The centroids, arrays for CSR too: two copies to route rows, two more to find them.
     centroids = 2 * 8 * n_partitions * s.p
-    repairing = exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k)
+    repairing = s.exact_search_bytes(AUDITED_ROWS)
     return StageCost(
         flops=pairs * s.pair_flops + 2 * s.n * n_partitions * s.row_values,
         read_bytes=2 * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + max(block + centroids + repairing, merged, search, placing + 2 * centroids),
         n_tasks=n_partitions,
         work={
@@ -407,14 +407,13 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         flops=(pairs + bounding) * s.pair_flops + 2 * routed * s.row_values,
         read_bytes=2 * s.rows_bytes,
         written_bytes=(s.n_parts + 1) * s.lists_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
+        held_bytes=s.reader_bytes
         + file
         + max(
             pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
             # Lists, waiting and current pairs, and two more copies to sort and merge them.
             block + 3 * 3 * lists,
-            exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k) + block,
+            s.exact_search_bytes(AUDITED_ROWS) + block,
         ),
         n_tasks=s.n_parts,
         work={

@@ -11,16 +11,10 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedResultError
-from dask_nrbfn.neighbors import (
-    MISSING,
-    Neighbors,
-    Partitions,
-    approximate_neighbors,
-    exact_neighbors,
-    find_repeats,
-    measure_neighbors,
-    merge_neighbors,
-)
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
+from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
@@ -59,6 +53,16 @@ def search_partitions(
     Three passes in parts: "partitions" writes the rows to scratch in the order of their partitions,
     "candidates" searches every partition on its own, and "neighbors" merges the lists of the
     partitions of each row. The caller drops the scratch.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    n_partitions, threads : int
+
+    Returns
+    -------
+    dict
+        Fields of the record of the stage, and "distance_sum".
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):
@@ -124,7 +128,7 @@ def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     size = sample_rows(run.n_rows, row_width(dataset), n_partitions)
     rng = np.random.default_rng([run.chosen_params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
-    sample = _search_space(run, dataset).apply(dataset.take(rows))
+    sample = SearchSpace.of(run, dataset).apply(dataset.take(rows))
     # As many copies of a row as the partitions will see of it.
     copies = (run.chosen_params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
     repeats = find_repeats(
@@ -142,14 +146,10 @@ def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     write_array(group, "centroids", partitions.centroids, "partition", "feature")
 
 
-def _search_space(run: Run, dataset: Dataset) -> SearchSpace:
-    return SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
-
-
 def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
     (block,) = dataset.blocks(start, stop, stop - start)
-    rows = _search_space(run, dataset).apply(block.X)
+    rows = SearchSpace.of(run, dataset).apply(block.X)
     k = run.chosen_params.n_neighbors
     repeats = find_repeats(rows, n_neighbors=k, seed=run.chosen_params.random_state)
     partitions = Partitions(

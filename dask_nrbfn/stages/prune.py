@@ -75,6 +75,10 @@ def full_system(
         Moments of the rows that the network learns.
     features : callable, optional
         Returns the radial basis functions; default: those of the run.
+
+    Returns
+    -------
+    RidgeSystem
     """
     system, ridge = read_system(run, moments), Ridge.in_params(run.chosen_params)
     return penalized_system(run, system, ridge, features=features)
@@ -83,7 +87,16 @@ def full_system(
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
     """Return the forward selection of the basis rows that a network keeps; None: it keeps all.
 
-    If the targets are numbers (`numbers`), each is standardized, so that its unit has no effect.
+    Parameters
+    ----------
+    system : RidgeSystem
+    params : FitParams
+    numbers : bool
+        Whether the targets are numbers. Each is standardized, so that its unit has no effect.
+
+    Returns
+    -------
+    ForwardPath or None
 
     Raises
     ------

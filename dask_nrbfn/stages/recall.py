@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_nrbfn.errors import RecallError
-from dask_nrbfn.neighbors import Recall, measure_recall
+from dask_nrbfn.neighbors.lists import Recall, measure_recall
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
+from dask_nrbfn.stages.exact_search import search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -52,7 +52,18 @@ def _compute(job: StageJob) -> RecallRecord:
 
 
 def check_recall(run: Run, min_recall: float) -> None:
-    """Raise RecallError if the recall of a run is below `min_recall`."""
+    """Check the recall of a run.
+
+    Parameters
+    ----------
+    run : Run
+    min_recall : float
+
+    Raises
+    ------
+    RecallError
+        If it is below `min_recall`.
+    """
     audit = RECALL.recorded(run)
     if audit.recall >= min_recall:
         return
@@ -84,14 +95,10 @@ def _cost(s: FitSizes) -> StageCost:
     if s.search.method == "exact" and s.search.n_partitions == 1:
         return StageCost(held_bytes=s.process_bytes)
     pairs = s.n * targets
-    block = s.block_rows * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
         flops=pairs * s.pair_flops,
         read_bytes=2 * s.rows_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + block
-        + exact_search_bytes(targets, s.width, n_neighbors=s.k),
+        held_bytes=s.reader_bytes + s.searched_block_bytes + s.exact_search_bytes(targets),
         n_tasks=s.n_parts,
         work={"read_bytes": s.rows_bytes, "audited_pairs": pairs},
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": s.lists_bytes / 2},

@@ -178,7 +178,19 @@ def _check(context: FitContext) -> None:
 
 
 def check_updatable(loss: str, remedy: str) -> None:
-    """Raise ParameterError if the weights of a loss are not solved from sums over rows."""
+    """Check that the weights of a loss are solved from sums over rows.
+
+    Parameters
+    ----------
+    loss : str
+    remedy : str
+        Of the error.
+
+    Raises
+    ------
+    ParameterError
+        If they are not.
+    """
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
             f"`loss` is {loss}, whose weights are not solved from sums that rows join or leave.",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from dask_nrbfn.neighbors import pair_flops
+from dask_nrbfn.neighbors.cost import pair_flops
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
@@ -115,6 +115,10 @@ class FitSizes:
             Basis rows, if not those of the context.
         labelled_only, stored : bool
             As `FitContext.rows` takes them.
+
+        Returns
+        -------
+        FitSizes
         """
         dataset = context.rows(None, labelled_only=labelled_only, stored=stored)
         params, tuning, search = context.params, context.tuning, context.search
@@ -195,7 +199,18 @@ class FitSizes:
         return n_basis * product_flops(self.p, self.row_values, self._basis_values)
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
-        """Return the bytes of a basis in float64, its scaled rows and its factors."""
+        """Return the bytes of a basis in float64, its scaled rows and its factors.
+
+        Parameters
+        ----------
+        n_basis : int
+        copies : int
+            Copies of the basis that are held, the factors among them.
+
+        Returns
+        -------
+        int
+        """
         values = self._basis_values
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)
 
@@ -212,6 +227,18 @@ class FitSizes:
     @property
     def _basis_values(self) -> float:
         return self.row_values if self.draws else self.p
+
+    def exact_search_bytes(self, n_targets: int) -> int:
+        """Return the bytes that a task of an exact search of `n_targets` rows holds.
+
+        These are the targets, and the best neighbours so far and those in a block.
+        """
+        return n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
+
+    @property
+    def searched_block_bytes(self) -> int:
+        """Bytes of a block of rows as stored, scaled and searched."""
+        return self.block_rows * self.width * (2 * self.itemsize + 8 + 2 * self.search_itemsize)
 
     @property
     def n_searched(self) -> int:
@@ -239,3 +266,8 @@ class FitSizes:
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours."""
         return worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
+
+    @property
+    def reader_bytes(self) -> int:
+        """Bytes of a worker that reads rows: its process and the chunks."""
+        return self.process_bytes + self.reading_bytes

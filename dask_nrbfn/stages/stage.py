@@ -77,22 +77,6 @@ def _fields(record: Any) -> tuple[Field[Any], ...]:
     return fields(record)
 
 
-def _always(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return True
-
-
-def _no_check(context: FitContext) -> None:
-    """Check nothing."""
-
-
-def _nothing(run: Run) -> tuple[str, ...]:
-    return ()
-
-
-def _smaller_chunks(params: FitParams) -> str:
-    return "Ingest with a smaller `chunk_rows`"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stage(Generic[Record]):
     """One step of a fit: it reads arrays of earlier stages and stores its own.
@@ -141,15 +125,15 @@ class Stage(Generic[Record]):
     record: type[Record]
     compute: Callable[[StageJob], Record]
     cost: Callable[[FitSizes], StageCost]
-    wanted: Callable[[FitParams, TuneParams | None, bool], bool] = _always
-    check: Callable[[FitContext], None] = _no_check
+    wanted: Callable[[FitParams, TuneParams | None, bool], bool] = lambda *asked: True
+    check: Callable[[FitContext], None] = lambda context: None
     labelled_only: bool = False
     of_stored: bool = False
     grows_with_basis: bool = False
-    remedy: Callable[[FitParams], str] = _smaller_chunks
+    remedy: Callable[[FitParams], str] = lambda params: "Ingest with a smaller `chunk_rows`"
     keeps_parts: bool = False
     needs: tuple[str, ...] = ()
-    leaves: Callable[[Run], tuple[str, ...]] = _nothing
+    leaves: Callable[[Run], tuple[str, ...]] = lambda run: ()
     passes: tuple[str, ...] = ()
     scratch: tuple[str, ...] = ()
 
@@ -236,7 +220,19 @@ class Rates:
 
 
 def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
-    """Return the expected seconds of a stage."""
+    """Return the expected seconds of a stage.
+
+    Parameters
+    ----------
+    cost : StageCost
+    rates : Rates
+        Of one worker.
+    n_workers : int
+
+    Returns
+    -------
+    float
+    """
     # The last round of tasks may leave workers idle. Work of one task alone has no rounds.
     rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
     share = rounds / cost.n_tasks

@@ -70,8 +70,8 @@ def _check(context: FitContext) -> None:
         )
     if dataset.is_mixed:
         raise ParameterError(
-            f"`svd` is {params.svd}, and the columns of {dataset.location} are of several kinds, "
-            "of which those of the largest unit would decide.",
+            f"`svd` is {params.svd}, and the columns of {dataset.location} are of several kinds: "
+            "those with the largest unit would decide.",
             "Leave `svd` out, or give columns of numbers alone.",
         )
     if params.basis_is_given:

@@ -115,7 +115,16 @@ def _compute(job: StageJob) -> ValidationRecord:
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
     """Return the code in the training dataset of each class of a judged dataset.
 
-    None if the targets are numbers.
+    Parameters
+    ----------
+    dataset : Dataset
+        The training rows.
+    judged : Dataset
+
+    Returns
+    -------
+    list of int or None
+        None if the targets are numbers.
 
     Raises
     ------
@@ -130,7 +139,20 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
 def codes_among(
     classes: NDArray[Any], target_names: tuple[str, ...] | None, dataset: Dataset, remedy: str
 ) -> list[int] | None:
-    """Return the place among `classes` of each class of a dataset; None for numbers as targets.
+    """Return the place among `classes` of each class of a dataset.
+
+    Parameters
+    ----------
+    classes : (K,)
+    target_names : tuple of str or None
+    dataset : Dataset
+    remedy : str
+        Of the error about an unknown class.
+
+    Returns
+    -------
+    list of int or None
+        None if the targets are numbers.
 
     Raises
     ------
@@ -264,7 +286,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise DataError if the validation rows have labels that the training rows have not."""
+    """Raise DataError if the validation rows have labels that the training rows lack."""
     if context.validation is not None:
         codes_in_training(context.dataset, context.validation)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.penalties import check_penalty
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSolution, RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
@@ -59,7 +59,14 @@ def _compute(job: StageJob) -> WeightsRecord:
 
 
 def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> None:
-    """Warn if the system is so ill-conditioned that rounding decides much of the weights."""
+    """Warn if the system is so ill-conditioned that rounding decides much of the weights.
+
+    Parameters
+    ----------
+    reciprocal_condition : float or None
+        None: not known.
+    alpha : float
+    """
     if reciprocal_condition is not None and reciprocal_condition < ILL_CONDITIONED:
         warnings.warn(
             f"the ridge system at alpha={alpha:g} has a reciprocal condition of "
@@ -73,16 +80,12 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 def _solve(run: Run) -> WeightsRecord:
     chosen, system = Ridge.in_params(run.chosen_params), read_kept_system(run)
     if run.tuning is None:
-        network = solve_network(run, system, alpha=chosen.alpha)
+        solution = system.solve(chosen.alpha)
     else:
         place = ridges_of(run).index(chosen)
-        network = describe_network(
-            run,
-            system,
-            read_path_weights(run, None).weights[place],
-            alpha=chosen.alpha,
-            reciprocal_condition=PATH.recorded(run).path[place].get("reciprocal_condition"),
-        )
+        condition = PATH.recorded(run).path[place].get("reciprocal_condition")
+        solution = RidgeSolution(read_path_weights(run, None).weights[place], condition)
+    network = describe_network(run, system, solution, alpha=chosen.alpha)
     write_array(run.group("weights"), "values", network.weights, "target", "basis")
     if network.intercept is not None:
         write_array(run.group("weights"), "intercept", network.intercept, "target")
@@ -97,30 +100,24 @@ class Network(NamedTuple):
     record: WeightsRecord
 
 
-def solve_network(run: Run, system: RidgeSystem, *, alpha: float) -> Network:
-    """Return the network that solves a ridge system.
-
-    Raises
-    ------
-    IllConditionedError
-        If the system is singular.
-    """
-    solution = system.solve(alpha)
-    condition = solution.reciprocal_condition
-    return describe_network(
-        run, system, solution.weights, alpha=alpha, reciprocal_condition=condition
-    )
-
-
 def describe_network(
-    run: Run,
-    system: RidgeSystem,
-    weights: Floats,
-    *,
-    alpha: float,
-    reciprocal_condition: float | None,
+    run: Run, system: RidgeSystem, solution: RidgeSolution, *, alpha: float
 ) -> Network:
-    """Return the network with known weights (q, r): its intercept, fitting error and risk."""
+    """Return the network of a solved ridge system: its weights, intercept, error and risk.
+
+    Parameters
+    ----------
+    run : Run
+    system : RidgeSystem
+    solution : RidgeSolution
+        Of this system at `alpha`.
+    alpha : float
+
+    Returns
+    -------
+    Network
+    """
+    weights = solution.weights
     risk = error_and_risk(
         weights,
         system.gram,
@@ -139,7 +136,7 @@ def describe_network(
     record = WeightsRecord(
         alpha=alpha,
         **asdict(risk),
-        reciprocal_condition=reciprocal_condition,
+        reciprocal_condition=solution.reciprocal_condition,
         training_r2=r2,
     )
     return Network(weights, intercept, record)

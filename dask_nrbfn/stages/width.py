@@ -75,10 +75,10 @@ def _compute(job: StageJob) -> WidthRecord:
         If all rows are equal, or so near each other that the width cannot be squared.
     """
     run, dataset = job.run, job.dataset
-    kinds = {"": DistanceSums} | ({_CLUSTERS: ClusterSums} if has_shares(run) else {})
+    kinds = {"": _DistanceSums} | ({_CLUSTERS: _ClusterSums} if _has_shares(run) else {})
     reduction = Reduction("width", _WidthPass, kinds, run.layout)
     record = reduce_parts(run, dataset, job.engine, reduction)
-    sums: DistanceSums = read_total(run, reduction)
+    sums: _DistanceSums = read_total(run, reduction)
     mean_distance = sums.total / (record.weight * BASIS.recorded(run).n_basis)
     if mean_distance == 0:
         raise DataError(
@@ -87,13 +87,14 @@ def _compute(job: StageJob) -> WidthRecord:
         )
     width = run.chosen_params.width_factor * mean_distance
     _check_width(width)
-    if has_shares(run):
-        clusters: ClusterSums = read_total(run, reduction, _CLUSTERS)
+    if _has_shares(run):
+        clusters: _ClusterSums = read_total(run, reduction, _CLUSTERS)
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
-    origin = middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
-    return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
+    origin = _middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
+    far = float(np.quantile(sums.nearest, _NEARER_SHARE)) if len(sums.nearest) else None
+    return WidthRecord(width, mean_distance, far, class_weights, origin)
 
 
 def _check_width(width: float) -> None:
@@ -104,11 +105,6 @@ def _check_width(width: float) -> None:
             "underflows float64.",
             "Give X in other units, multiplied by 1e100 for example.",
         )
-
-
-def _far_distance(nearest: Floats) -> float | None:
-    """Return the distance beyond which rows are far; None if all sampled rows are basis rows."""
-    return float(np.quantile(nearest, _NEARER_SHARE)) if len(nearest) else None
 
 
 def read_features(run: Run) -> RadialFeatures:
@@ -123,7 +119,7 @@ def read_features(run: Run) -> RadialFeatures:
     )
 
 
-def has_shares(run: Run) -> bool:
+def _has_shares(run: Run) -> bool:
     """Return whether a penalty of the run, or one that it tries, needs the shares of clusters."""
     return any(
         penalty_named(name).needs_shares
@@ -133,23 +129,33 @@ def has_shares(run: Run) -> bool:
 
 def read_shares(run: Run) -> Floats | None:
     """Return the share of the weight nearest to each basis row, (r,); None if not needed."""
-    return run.read("width/shares") if has_shares(run) else None
+    return run.read("width/shares") if _has_shares(run) else None
 
 
-def middle_targets(dataset: Dataset) -> Floats:
+def _middle_targets(dataset: Dataset) -> Floats:
     """Return the median of the targets of a few rows, (q,), because one row may be an outlier."""
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _ORIGIN_ROWS).astype(np.int64))
     return np.median(dataset.take_targets(rows), axis=0)
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:
-    """Return the targets of a run whose width is known."""
+    """Return the targets of a run whose width is known.
+
+    Parameters
+    ----------
+    run : Run
+    n_targets : int
+
+    Returns
+    -------
+    Targets
+    """
     origin = WIDTH.recorded(run).target_origin
     return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceSums(RowSum):
+class _DistanceSums(RowSum):
     """Distances between rows and all basis rows.
 
     Attributes
@@ -169,7 +175,7 @@ class DistanceSums(RowSum):
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterSums(RowSum):
+class _ClusterSums(RowSum):
     """``weights`` float64 (r,): the weight of the rows that are nearest to each basis row."""
 
     weights: Floats
@@ -191,7 +197,7 @@ class _WidthPass:
         self._sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
         self._totals: list[float] = []
         self._nearest: list[Floats] = []
-        self._clusters = np.zeros(n_basis) if has_shares(run) else None
+        self._clusters = np.zeros(n_basis) if _has_shares(run) else None
 
     def add(self, block: FoldedBlock) -> None:
         buffer, threads = self._buffer[: block.n_rows], self._threads
@@ -209,8 +215,8 @@ class _WidthPass:
         self._nearest.append(self._distances.nearest(sample, buffer=buffer, threads=threads))
 
     def sums(self) -> Sums:
-        sums: Sums = {"": DistanceSums(math.fsum(self._totals), np.concatenate(self._nearest))}
-        return sums if self._clusters is None else sums | {_CLUSTERS: ClusterSums(self._clusters)}
+        sums: Sums = {"": _DistanceSums(math.fsum(self._totals), np.concatenate(self._nearest))}
+        return sums if self._clusters is None else sums | {_CLUSTERS: _ClusterSums(self._clusters)}
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -218,10 +224,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         flops=flops,
         read_bytes=s.rows_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + 8 * rows * (s.r + 5 * s.width)
-        + s.basis_bytes(s.r, copies=3),
+        held_bytes=s.reader_bytes + 8 * rows * (s.r + 5 * s.width) + s.basis_bytes(s.r, copies=3),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
@@ -249,5 +252,5 @@ WIDTH = Stage(
     check=_check,
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis", "svd/components"),
-    leaves=lambda run: ("width/shares",) if has_shares(run) else (),
+    leaves=lambda run: ("width/shares",) if _has_shares(run) else (),
 )

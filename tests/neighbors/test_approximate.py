@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from dask_nrbfn.neighbors import approximate_neighbors, exact_neighbors
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors
 from tests.neighbors.naive import assert_valid, blobs, naive_distances
 
 pytestmark = pytest.mark.slow

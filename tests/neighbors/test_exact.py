@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors import exact_neighbors, find_repeats
+from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
 from tests.numeric.chunkings import row_chunkings, split
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors import CandidateSearch, InvertedFile, bounds_of, inverted
+from dask_nrbfn.neighbors import inverted
+from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, bounds_of
 from dask_nrbfn.neighbors.lists import measure_pairs
 
 K = 5

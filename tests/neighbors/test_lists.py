@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dask_nrbfn.neighbors import MISSING, measure_neighbors, measure_recall, merge_neighbors
+from dask_nrbfn.neighbors.lists import MISSING, measure_neighbors, measure_recall, merge_neighbors
 from tests.neighbors.naive import blobs, naive_distances
 from tests.numeric.chunkings import row_chunkings
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors import MAX_IMBALANCE, Partitions
+from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
 from tests.neighbors.naive import blobs
 from tests.numeric.chunkings import row_chunkings, split
 

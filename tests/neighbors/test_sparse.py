@@ -6,20 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import diags_array
 
-from dask_nrbfn.neighbors import (
-    CandidateSearch,
-    InvertedFile,
-    Partitions,
-    approximate_neighbors,
-    bounds_of,
-    exact,
-    exact_neighbors,
-    find_repeats,
-    measure_neighbors,
-    measure_pairs,
-    measure_recall,
-    nearest_rows,
-)
+from dask_nrbfn.neighbors import exact
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
+from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, bounds_of
+from dask_nrbfn.neighbors.lists import measure_neighbors, measure_pairs, measure_recall
+from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.numeric.rows import canonical, dense
 from tests.neighbors.naive import assert_valid, naive_distances
 from tests.neighbors.sparse import sparse_rows, texts

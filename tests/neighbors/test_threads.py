@@ -30,7 +30,7 @@ from dask_nrbfn import NRBFNClassifier
 X = np.random.default_rng(0).normal(size=(300, 3))
 network = NRBFNClassifier(neighbors="approximate", confidence_threshold=0.99)
 assert network.fit(X, X[:, 0] > 0).score(X, X[:, 0] > 0) > 0.8
-from dask_nrbfn.neighbors import approximate_neighbors
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
 rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
 assert approximate_neighbors(rows, n_neighbors=5, seed=0, threads=8).shape == (300, 5)
 """

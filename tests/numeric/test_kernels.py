@@ -6,7 +6,7 @@ from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.kernels import DistanceKernel, kernel_named
+from dask_nrbfn.numeric.kernels import Kernel, kernel_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
@@ -77,9 +77,9 @@ def test_radial_features__unknown_kernel():
         RadialFeatures.from_basis([[0.0], [1.0]], 1.0, kernel="cubic")
 
 
-INVERSE_MULTIQUADRIC = DistanceKernel(
+INVERSE_MULTIQUADRIC = Kernel(
     rate=0.0,
-    slope_of=lambda t: -0.5 * (1 + t**2) ** -1.5,
+    slope=lambda t: -0.5 * (1 + t**2) ** -1.5,
     log_factor=lambda t: -np.log(np.hypot(1, t)),
 )
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 from sklearn.datasets import load_digits
 
-from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.numeric.descent import Point, Preconditioner
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures

@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MemoryBudgetError, ParameterError, RecallError
-from dask_nrbfn.neighbors import Partitions
+from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run

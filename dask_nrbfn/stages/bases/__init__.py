@@ -119,15 +119,21 @@ class SampledRows:
         )
 
     def best(self, priority: Floats, size: int) -> Chosen:
-        """Return a basis of the `size` rows with the least priority."""
+        """Return a basis of the rows with the least priority.
+
+        Parameters
+        ----------
+        priority : float64 (n,)
+        size : int
+
+        Returns
+        -------
+        Chosen
+        """
         rows = np.arange(self.X.shape[0])
         pool = RowPool(priority, self.hashes, self.codes, rows)
         places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
         return Chosen(self.X[places], self.numbers[places])
-
-
-def _no_sample(n_rows: int, row_values: float, n_basis: int) -> int:
-    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +169,11 @@ class BasisSource:
     described: Callable[[FitParams, bool], str]
     by_confidence: bool = False
     draws: bool = True
-    n_sampled: Callable[[int, float, int], int] = _no_sample
+    n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
 
 
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    """Return the basis rows that were given to the fit, or a draw of them."""
+    """Return the given basis rows, or a draw of them."""
     values = run.read("given/values")
     if size < len(values):
         values = values[
@@ -186,7 +192,17 @@ def source_of(params: FitParams) -> BasisSource:
 
 
 def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
-    """Return the number of candidates for a basis by confidence; None: all labelled rows."""
+    """Return the number of candidates for a basis by confidence; None: all labelled rows.
+
+    Parameters
+    ----------
+    params : FitParams
+    dataset : Dataset
+
+    Returns
+    -------
+    int or None
+    """
     n_rows, asked = dataset.of_labelled().n_rows, params.candidates
     if asked == "auto" and params.basis_size is not None:
         wanted = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
@@ -196,7 +212,19 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
 
 
 def check_distinct(run: Run, n_distinct: int) -> None:
-    """Raise ParameterError if there are fewer distinct rows than basis rows."""
+    """Check that there are enough distinct rows for the basis.
+
+    Parameters
+    ----------
+    run : Run
+    n_distinct : int
+        Distinct rows that were found.
+
+    Raises
+    ------
+    ParameterError
+        If there are fewer.
+    """
     size, whose, more = run.chosen_params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
         return
@@ -209,7 +237,17 @@ def check_distinct(run: Run, n_distinct: int) -> None:
 
 
 def asked_size(params: FitParams, dataset: Dataset) -> int | None:
-    """Return the number of basis rows that a fit asks for; None: all that its source finds."""
+    """Return the number of basis rows that a fit asks for; None: all that its source finds.
+
+    Parameters
+    ----------
+    params : FitParams
+    dataset : Dataset
+
+    Returns
+    -------
+    int or None
+    """
     if params.basis_size is not None or source_of(params).choose_all is not None:
         return params.basis_size
     share = max(min(_MOST_UNASKED, dataset.n_rows // 4), (params.components or 0) + 1)
@@ -225,17 +263,52 @@ _SELECTION_BYTES = 64 * 2**20
 
 
 def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
-    """Return the pool for `size` basis rows by confidence, in the order of a `basis_rule`."""
+    """Return the pool for `size` basis rows by confidence.
+
+    Parameters
+    ----------
+    run : Run
+    size : int
+    rule : str
+        A `basis_rule`.
+    n_classes : int
+
+    Returns
+    -------
+    RowPool
+    """
     return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
 
 
 def pool_alike(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for `size` basis rows in the order of the hash of their values."""
+    """Return the pool for `size` basis rows in the order of the hash of their values.
+
+    Parameters
+    ----------
+    run : Run
+    dataset : Dataset
+    size : int
+
+    Returns
+    -------
+    RowPool
+    """
     return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
 
 
 def pool_drawn(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for a draw of `size` rows by the hash of their row numbers."""
+    """Return the pool for a draw of `size` rows by the hash of their row numbers.
+
+    Parameters
+    ----------
+    run : Run
+    dataset : Dataset
+    size : int
+
+    Returns
+    -------
+    RowPool
+    """
     return _best(_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
 
 
@@ -245,7 +318,16 @@ def classes_of_pool(dataset: Dataset) -> int:
 
 
 def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int:
-    """Return the bytes of choosing rows: the codes of all rows, the pool and a block of rows."""
+    """Return the bytes of choosing rows: the codes of all rows, the pool and a block of rows.
+
+    Parameters
+    ----------
+    n_rows, n_classes, n_basis, n_sampled : int
+
+    Returns
+    -------
+    int
+    """
     pool = min(n_rows, n_basis + n_sampled + n_classes**2)
     return n_rows * (1 if n_classes <= 256 else 4) + _SELECTION_BYTES + 128 * pool
 

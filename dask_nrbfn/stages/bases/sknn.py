@@ -3,7 +3,8 @@
 import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, soft_confidence
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams
