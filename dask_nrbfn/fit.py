@@ -79,7 +79,21 @@ EMBEDDING: tuple[Stage[Any], ...] = (
 def stages_of(
     params: FitParams, tuning: TuneParams | None = None, *, numbers: bool, embeds: bool = False
 ) -> list[Stage[Any]]:
-    """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order."""
+    """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+    numbers : bool
+        Whether the targets are numbers.
+    embeds : bool
+        Whether it is an embedding.
+
+    Returns
+    -------
+    list of Stage
+    """
     stages = EMBEDDING if embeds else STAGES
     return [stage for stage in stages if stage.wanted(params, tuning, numbers)]
 
@@ -115,7 +129,17 @@ def with_search(context: FitContext) -> FitContext:
 
 
 def in_run(context: FitContext, run: Run) -> FitContext:
-    """Return a context with what a run has decided and its finished stages have chosen."""
+    """Return a context with what a run has decided and its finished stages have chosen.
+
+    Parameters
+    ----------
+    context : FitContext
+    run : Run
+
+    Returns
+    -------
+    FitContext
+    """
     return replace(
         context,
         params=run.chosen_params,
@@ -153,7 +177,17 @@ def stage_costs(context: FitContext) -> dict[str, StageCost]:
 
 
 def remaining_costs(run: Run, context: FitContext) -> dict[str, StageCost]:
-    """Return what every stage costs that a run misses, by its name."""
+    """Return what every stage costs that a run misses, by its name.
+
+    Parameters
+    ----------
+    run : Run
+    context : FitContext
+
+    Returns
+    -------
+    dict of str to StageCost
+    """
     return {name: cost for name, cost in stage_costs(context).items() if name not in run.stages}
 
 
@@ -172,7 +206,17 @@ def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
 
 
 def start_run(location: Location, context: FitContext) -> Run:
-    """Begin a run, or open the one that was begun, with the search that it began with."""
+    """Begin a run, or open the one that was begun, with the search that it began with.
+
+    Parameters
+    ----------
+    location : Location
+    context : FitContext
+
+    Returns
+    -------
+    Run
+    """
     search = None if exists(location) else _fitting_search(context)
     run = Run.start(
         location,

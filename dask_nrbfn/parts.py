@@ -160,6 +160,17 @@ def map_parts(
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
     """Sum the rows of all parts that are not summed yet; return the record of all.
 
+    Parameters
+    ----------
+    run : Run
+    dataset : Dataset
+    engine : Engine
+    reduction : Reduction
+
+    Returns
+    -------
+    SumRecord
+
     Raises
     ------
     DamagedResultError
@@ -196,12 +207,35 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
 
 
 def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
-    """Return one of the sums over all rows."""
+    """Return one of the sums over all rows.
+
+    Parameters
+    ----------
+    run : Run
+    reduction : Reduction
+    key : str
+        Name of the sum in the reduction.
+
+    Returns
+    -------
+    object
+        Of the type that the reduction declares for the name.
+    """
     return _read(run, reduction, range(reduction.n_parts), key)
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
     """Return the parts in the sum that a sum is added to next; None for the sum of all parts.
+
+    Parameters
+    ----------
+    parts : range
+        Parts in the sum.
+    n_parts : int
+
+    Returns
+    -------
+    range or None
 
     Examples
     --------
@@ -250,7 +284,21 @@ def last_read(n_parts: int) -> int:
 def run_task(
     engine: Engine, task: Callable[[*Arguments], Result], *arguments: *Arguments, label: str
 ) -> Result:
-    """Return ``task(*arguments)``, run by a worker as `run_tasks` does."""
+    """Return ``task(*arguments)``, run by a worker as `run_tasks` does.
+
+    Parameters
+    ----------
+    engine : Engine
+    task : callable
+    *arguments
+        As `run_tasks` takes them.
+    label : str
+        Name of the task in logs and on the dashboard.
+
+    Returns
+    -------
+    object
+    """
     result: Result
     (result,) = run_tasks(engine, task, [arguments], label=label)
     return result
@@ -264,6 +312,20 @@ def run_tasks(
     label: str,
 ) -> list[Result]:
     """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
+
+    Parameters
+    ----------
+    engine : Engine
+    task : callable
+    arguments : sequence of tuple
+        The arguments of each task.
+    label : str
+        Name of the tasks in logs and on the dashboard.
+
+    Returns
+    -------
+    list
+        The result of each task, in order.
 
     Raises
     ------

@@ -78,7 +78,18 @@ class SmallTable:
         return np.where(deviation > 0, deviation, 1.0)
 
     def thinned(self, n_rows: int, n_basis: int) -> Self:
-        """Return a draw of the rows and of the basis, at most so many."""
+        """Return a draw of the rows and of the basis, at most so many.
+
+        Parameters
+        ----------
+        n_rows : int
+        n_basis : int
+            Basis rows r.
+
+        Returns
+        -------
+        SmallTable
+        """
         basis = _drawn(self.basis.shape[0], n_basis)
         spread = _drawn(self.spread.shape[0], n_rows)
         return replace(
@@ -251,7 +262,20 @@ class _Judging:
         )
 
     def best(self, network: SmallNetwork, *, smoothly: bool, n_components: int) -> Entry:
-        """Return the best ridge of a network and its figures."""
+        """Return the best ridge of a network and its figures.
+
+        Parameters
+        ----------
+        network : SmallNetwork
+        smoothly : bool
+            As `try_networks` takes it.
+        n_components : int
+            The most eigenfunctions that are combined.
+
+        Returns
+        -------
+        dict
+        """
         features = self.features(network)
         of_folds = [
             self.solve(features, sums, kept, network.ridges, n_components)
@@ -318,7 +342,25 @@ class _Judging:
         *,
         each: Each = map,
     ) -> PathWeights:
-        """Return the weights of some sums for all ridges."""
+        """Return the weights of some sums for all ridges.
+
+        Parameters
+        ----------
+        features : RadialFeatures
+        sums : list of float64
+            As `sums_of_groups` returns them.
+        kept : bool (r,)
+            Mask of the basis rows that have weights.
+        ridges : sequence of Ridge
+        n_components : int
+            The most eigenfunctions that are combined.
+        each : Each
+            Solves the systems.
+
+        Returns
+        -------
+        PathWeights
+        """
         gram, *others = sums
         mirror_in_place(gram)
         system = RidgeSystem.of_sums(
@@ -367,6 +409,16 @@ def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | No
     """Return the place of the least value of a figure; among equals of the largest "alpha".
 
     None if the figure is None everywhere.
+
+    Parameters
+    ----------
+    entries : sequence of dict of str to Any
+    criterion : str
+        Name of the figure.
+
+    Returns
+    -------
+    int or None
     """
     solved = [place for place, own in enumerate(entries) if own[criterion] is not None]
     return min(
@@ -387,7 +439,18 @@ def _penalize(
 
 
 def try_bytes(n_rows: int, n_basis: int) -> int:
-    """Return the bytes of the distances that networks share."""
+    """Return the bytes of the distances that networks share.
+
+    Parameters
+    ----------
+    n_rows : int
+    n_basis : int
+        Basis rows r.
+
+    Returns
+    -------
+    int
+    """
     return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
 
 
@@ -398,6 +461,23 @@ def network_bytes(
 
     The sums of each group and of all, the system of a fold and what is kept of it, activations, the
     weights of all folds, and scores.
+
+    Parameters
+    ----------
+    n_basis : int
+        Basis rows r.
+    n_targets : int
+        Targets q.
+    n_held_out : int
+        Folds that are held out.
+    n_ridges : int
+        Ridges that are tried.
+    block_rows : int
+        Rows whose activations are computed together.
+
+    Returns
+    -------
+    int
     """
     scores = n_ridges * n_targets
     return 8 * (

@@ -191,7 +191,17 @@ def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 
 def sample_size(n_rows: int, n_features: int) -> int:
-    """Return the rows of the sample of a table."""
+    """Return the rows of the sample of a table.
+
+    Parameters
+    ----------
+    n_rows : int
+    n_features : int
+
+    Returns
+    -------
+    int
+    """
     return min(n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _SAMPLE_ELEMENTS // n_features))
 
 

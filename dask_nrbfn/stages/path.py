@@ -79,6 +79,16 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
     """Return a mask of the basis rows outside a fold, (r,); all of them if `fold` is None.
 
     No training row but the held-out row itself would determine the weight of its basis function.
+
+    Parameters
+    ----------
+    run : Run
+    fold : int or None
+        The held-out fold; None: all rows.
+
+    Returns
+    -------
+    bool (r,)
     """
     rows = read_labelled_rows(run)
     if fold is None:
@@ -91,6 +101,16 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
     """Return the weights of all penalties without one fold, or of all rows if `fold` is None.
 
     Basis rows of the fold have weight 0.
+
+    Parameters
+    ----------
+    run : Run
+    fold : int or None
+        The held-out fold; None: all rows.
+
+    Returns
+    -------
+    PathWeights
     """
     index = len(held_out_folds(run)) if fold is None else fold
     return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
@@ -124,7 +144,19 @@ def penalized_system(
 
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
-    """Return the map that solves the systems of a path; its bits depend on `n_basis` alone."""
+    """Return the map that solves the systems of a path; its bits depend on `n_basis` alone.
+
+    Parameters
+    ----------
+    n_basis : int
+        Basis rows r.
+    spans : bool
+        Whether the weights lie in spans of eigenfunctions.
+
+    Returns
+    -------
+    callable
+    """
     if n_basis > _LARGEST_SMALL:
         return map
     return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
@@ -138,6 +170,19 @@ def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
     """Return the most bytes of the systems that are solved beside the first.
 
     A large basis has none, but counts the same: a plan must not shrink as the basis grows.
+
+    Parameters
+    ----------
+    n_basis : int
+        Basis rows r.
+    n_systems : int
+        Systems of a path.
+    spans : bool
+        Whether the weights lie in spans of eigenfunctions.
+
+    Returns
+    -------
+    int
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
@@ -183,7 +228,17 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
 
 
 def class_weights(run: Run, moments: Moments) -> Floats | None:
-    """Return the weights of the classes if the bounds of hu-nrbfn hold, else None."""
+    """Return the weights of the classes if the bounds of hu-nrbfn hold, else None.
+
+    Parameters
+    ----------
+    run : Run
+    moments : Moments
+
+    Returns
+    -------
+    float64 (K,) or None
+    """
     targets = read_targets(run, len(moments.cross))
     bounded = run.chosen_params.normalized and not targets.centred
     return moments.target_sums if bounded else None

@@ -38,7 +38,22 @@ ALL = "all_"
 def write_rows(
     group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, size: int
 ) -> NDArray[np.int64]:
-    """Store a draw of `size` rows of a dataset; return their numbers."""
+    """Store a draw of `size` rows of a dataset; return their numbers.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    prefix : str
+        Begins the names of the arrays.
+    dataset : Dataset
+    params : FitParams
+    size : int
+        Rows to draw.
+
+    Returns
+    -------
+    int64 (size,)
+    """
     rows = _drawn_rows(dataset.n_rows, size, params.random_state)
     numbers = dataset.of_numbers
     targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
@@ -70,7 +85,23 @@ class Basis(NamedTuple):
 
 
 def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: int) -> SmallTable:
-    """Return the sample that a stage has stored, with a basis of some of its rows."""
+    """Return the sample that a stage has stored, with a basis of some of its rows.
+
+    Parameters
+    ----------
+    run : Run
+    stage : str
+        Name of the stage that stored the sample.
+    basis : Basis
+    n_folds : int
+        Folds of the rows.
+    n_targets : int
+        Targets q.
+
+    Returns
+    -------
+    SmallTable
+    """
     names = ("X", "targets", "weights", "rows")
     X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
     targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
@@ -108,7 +139,24 @@ def try_side_by_side(
     smoothly: bool = False,
     n_components: int = 0,
 ) -> list[Entry]:
-    """Return what `try_networks` returns for these arguments, some networks at the same time."""
+    """Return what `try_networks` returns for these arguments, some networks at the same time.
+
+    Parameters
+    ----------
+    sample : SmallTable
+    scaling : Scaling
+    networks : sequence of SmallNetwork
+    held_out : sequence of int
+        Folds that are held out.
+    smoothly : bool
+        As `try_networks` takes it.
+    n_components : int
+        The most eigenfunctions that are combined.
+
+    Returns
+    -------
+    list of dict
+    """
     own = tried_bytes(
         sample.basis.shape[0],
         sample.targets.n_targets,
@@ -128,7 +176,23 @@ def try_side_by_side(
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
-    """Return the bytes that one network of a sample holds while it is tried."""
+    """Return the bytes that one network of a sample holds while it is tried.
+
+    Parameters
+    ----------
+    n_basis : int
+        Basis rows r.
+    n_targets : int
+        Targets q.
+    n_held_out : int
+        Folds that are held out.
+    n_ridges : int
+        Ridges that are tried.
+
+    Returns
+    -------
+    int
+    """
     return network_bytes(
         n_basis,
         n_targets,
@@ -139,5 +203,17 @@ def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int)
 
 
 def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
-    """Return the most bytes that some networks hold while they are tried side by side."""
+    """Return the most bytes that some networks hold while they are tried side by side.
+
+    Parameters
+    ----------
+    n_networks : int
+        Networks.
+    bytes_of_one : int
+        Bytes of one network.
+
+    Returns
+    -------
+    int
+    """
     return bytes_of_one + min(_BESIDE_BYTES, (n_networks - 1) * bytes_of_one)

@@ -80,6 +80,22 @@ class Round(NamedTuple):
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
     """Return the rounds of a search, the last on all rows and folds.
 
+    Parameters
+    ----------
+    n_tried : int
+        Combinations.
+    n_rows : int
+    n_basis : int
+        Basis rows r.
+    n_folds : int
+        Folds of the rows.
+
+    Returns
+    -------
+    list of Round
+
+    Examples
+    --------
     >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000, 5)]
     [(100, 2222, 250, 2), (25, 6666, 500, 1), (7, 20000, 1000, 5)]
     >>> [tuple(each) for each in planned_rounds(100, 1500, 200, 5)]
@@ -153,7 +169,19 @@ class _Search:
         self.rounds: list[dict[str, Any]] = []
 
     def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
-        """Judge combinations on so many rows; return them, the best first, singular ones last."""
+        """Judge combinations on so many rows; return them, the best first, singular ones last.
+
+        Parameters
+        ----------
+        tried : list of Combination
+            The combinations.
+        size : Round
+            Rows to draw.
+
+        Returns
+        -------
+        list of Combination
+        """
         number, job = len(self.rounds), self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
@@ -227,7 +255,21 @@ class _Search:
     def refine(
         self, best: Combination, size: Round, n_steps: int
     ) -> tuple[Combination, str | None]:
-        """Try widths beside the best one; return the best of all, and why no others were tried."""
+        """Try widths beside the best one; return the best of all, and why no others were tried.
+
+        Parameters
+        ----------
+        best : Combination
+        size : Round
+            Rows to draw.
+        n_steps : int
+            The most refinements.
+
+        Returns
+        -------
+        best : Combination
+        stopped : str or None
+        """
         for _ in range(n_steps):
             if self.judged[best][self._figures[0]] is None:
                 return best, "singular systems"

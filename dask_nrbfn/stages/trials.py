@@ -58,6 +58,19 @@ def resolve_tuning(
 
     Weights of features are learned of no `sparse` rows.
 
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+    numbers : bool
+        Whether the targets are numbers.
+    sparse : bool
+        Whether the rows are sparse.
+
+    Returns
+    -------
+    TuneParams
+
     Raises
     ------
     ParameterError
@@ -132,6 +145,15 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
 
     The basis rule matters only to a basis of a given size of rows of low confidence. Features that
     no penalty is for are left out, and plain ones where eigenfunctions are combined.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+
+    Returns
+    -------
+    list of Combination
     """
     anywhere = components_of(params, tuning) == [None]
     chosen = [
@@ -152,12 +174,32 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
 
 
 def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning tries several combinations."""
+    """Return whether a tuning tries several combinations.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    bool
+    """
     return tuning is not None and len(combinations(params, tuning)) > 1
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
-    """Return the width factors that are tried of a kernel, the widest first."""
+    """Return the width factors that are tried of a kernel, the widest first.
+
+    Parameters
+    ----------
+    kernel : str
+    tuning : TuneParams
+
+    Returns
+    -------
+    list of float
+    """
     factors = tuning.width_factors or kernel_named(kernel).width_factors
     return sorted(set(factors), reverse=True)
 
@@ -168,22 +210,62 @@ def n_refinements(tuning: TuneParams) -> int:
 
 
 def scales_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
-    """Return the scales of a fit, or of its tuning."""
+    """Return the scales of a fit, or of its tuning.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    sequence of str
+    """
     return (tuning and tuning.scales) or (params.scale,)
 
 
 def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
-    """Return the sources of the basis of a fit, or of its tuning."""
+    """Return the sources of the basis of a fit, or of its tuning.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    sequence of str
+    """
     return (tuning and tuning.bases) or (params.basis,)
 
 
 def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a basis that is tried asks for the confidence of rows."""
+    """Return whether a basis that is tried asks for the confidence of rows.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    bool
+    """
     return source_of(params_needing_confidence(params, tuning)).by_confidence
 
 
 def params_needing_confidence(params: FitParams, tuning: TuneParams | None) -> FitParams:
-    """Return the parameters of a fit with a basis that is tried, one by confidence if any is."""
+    """Return the parameters of a fit with a basis that is tried, one by confidence if any is.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    FitParams
+    """
     tried = [replace(params, basis=basis) for basis in bases_of(params, tuning)]
     return next((each for each in tried if source_of(each).by_confidence), tried[0])
 
@@ -201,7 +283,17 @@ def ridges_of(run: Run) -> list[Ridge]:
 
 
 def most_ridges(params: FitParams, tuning: TuneParams) -> int:
-    """Return how many ridges are tried with the whole basis at most."""
+    """Return how many ridges are tried with the whole basis at most.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+
+    Returns
+    -------
+    int
+    """
     n_penalties, n_alphas = len(tuning.penalties or (params.penalty,)), len(tuning.alphas)
     if is_searched(params, tuning):
         n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
@@ -210,7 +302,17 @@ def most_ridges(params: FitParams, tuning: TuneParams) -> int:
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return what is tried with the features and the basis of `params`, what is shared together."""
+    """Return what is tried with the features and the basis of `params`, what is shared together.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+
+    Returns
+    -------
+    list of Ridge
+    """
     tried = product(
         penalties_of(params, tuning),
         localities_of(params, tuning),
@@ -221,33 +323,89 @@ def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
 
 
 def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[float]:
-    """Return the localities of a fit, or of its tuning."""
+    """Return the localities of a fit, or of its tuning.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    sequence of float
+    """
     return sorted(set((tuning and tuning.localities) or (params.locality,)))
 
 
 def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the penalties of a fit, or of its tuning, that are for the parameters."""
+    """Return the penalties of a fit, or of its tuning, that are for the parameters.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    list of str
+    """
     tried = (tuning and tuning.penalties) or (params.penalty,)
     return [name for name in tried if not penalty_named(name).unmet(params)]
 
 
 def components_of(params: FitParams, tuning: TuneParams | None) -> list[int | None]:
-    """Return the numbers of eigenfunctions of a fit, or of its tuning; [None] without any."""
+    """Return the numbers of eigenfunctions of a fit, or of its tuning; [None] without any.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    list of int or None
+    """
     return [*((tuning and tuning.components) or (params.components,))]
 
 
 def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the losses of a fit, or of its tuning, in the order in which they are tried."""
+    """Return the losses of a fit, or of its tuning, in the order in which they are tried.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    list of str
+    """
     return list(dict.fromkeys((tuning and tuning.losses) or (params.loss,)))
 
 
 def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return those of them that take passes over the rows."""
+    """Return those of them that take passes over the rows.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    list of str
+    """
     return [name for name in losses_of(params, tuning) if not loss_named(name).solved_at_once]
 
 
 def check_penalties(params: FitParams, tuning: TuneParams) -> None:
-    """Raise ParameterError if a penalty is for none of the features, or not for the basis."""
+    """Raise ParameterError if a penalty is for none of the features, or not for the basis.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+    """
     bases = bases_of(params, tuning)
     for name in tuning.penalties or (params.penalty,):
         if not _is_for_some(name, params, features=tuning.features, bases=bases):
@@ -256,7 +414,19 @@ def check_penalties(params: FitParams, tuning: TuneParams) -> None:
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
-    """Return the rows of the sample, at most all."""
+    """Return the rows of the sample, at most all.
+
+    Parameters
+    ----------
+    n_rows : int
+    row_values : float
+        Stored values of a row on average.
+    tuning : TuneParams
+
+    Returns
+    -------
+    int
+    """
     rows = tuning.search_rows
     if rows is None:
         rows = max(
@@ -266,6 +436,17 @@ def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
 
 
 def search_basis_size(dataset: Dataset, params: FitParams, tuning: TuneParams) -> int:
-    """Return the basis rows of the search: no more than the fit will have."""
+    """Return the basis rows of the search: no more than the fit will have.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    tuning : TuneParams
+
+    Returns
+    -------
+    int
+    """
     asked = asked_size(params, dataset) or dataset.n_rows
     return max(min(tuning.search_basis, asked, dataset.n_rows), dataset.n_classes)
