@@ -139,6 +139,7 @@ def test_weights__their_unit_is_free():
     )
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 def test_weights__held_out_errors_count_them(class_weight):
     """Heavy rows, of which every label is wrong, make nearly all of the error."""

@@ -59,7 +59,7 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "f4", "f8"])
 def test_fit__any_dtype_gives_the_same_network(dtype):
     X, y = spirals(150)
@@ -550,6 +550,7 @@ def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
     assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_rows", [4, 15, 20, 21])
 def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     X, y = spirals(60)

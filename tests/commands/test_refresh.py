@@ -108,6 +108,7 @@ def test_refresh_run__of_given_datasets(tmp_path, run, rows):
     update_run(run.location, rows[0], InlineEngine())
 
 
+@pytest.mark.slow
 def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     X, y = spirals(80, seed=7)
     weights = np.linspace(0.5, 2, 80)
@@ -273,7 +274,7 @@ def flip_in_the_middle(path):
     path.write_bytes(content)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [Path.unlink, flip_in_the_middle], ids=["removed", "flipped"])
 def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     (rows,) = tables(tmp_path, 1, n_rows=40)

@@ -171,6 +171,7 @@ def test_local_cluster__gets_its_threads(used):
     assert used["engine"].threads == 2
 
 
+@pytest.mark.fast_cases(1)
 def test_local_cluster__leaves_this_process_as_it_was(used):
     names = [*worker_environment(2)]
     environments = [{n: used[when][0].get(n) for n in names} for when in ("before", "after")]

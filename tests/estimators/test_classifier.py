@@ -39,7 +39,7 @@ TUNED = NRBFNClassifierCV(
 )
 
 
-@pytest.mark.fast_cases(24)
+@pytest.mark.fast_cases(12)
 @parametrize_with_checks(
     [NETWORK, DRAWN],
     expected_failed_checks=lambda network: {} if network.basis == "random" else NOT_PROMISED,

@@ -16,7 +16,7 @@ from dask_nrbfn.params import FitParams
 from tests.tables import spirals, write_table
 
 
-@pytest.mark.fast_cases(8)
+@pytest.mark.fast_cases(3)
 @parametrize_with_checks([DiffusionMap()])
 def test_diffusion_map__scikit_learn_contract(estimator, check):
     check(estimator)

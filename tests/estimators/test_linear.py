@@ -19,7 +19,7 @@ from tests.schemas import OTHER_FILLS, X, Y, write_rows
 from tests.tables import spirals, write_table
 
 
-@pytest.mark.fast_cases(20)
+@pytest.mark.fast_cases(12)
 @parametrize_with_checks([LinearRegressionClassifier()])
 def test_linear_classifier__scikit_learn_contract(estimator, check):
     check(estimator)

@@ -162,6 +162,7 @@ def test_fit__smooths_over_neighbours():
     assert rough[0] > rough[1] > rough[2]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 def test_fit__with_other_penalties(penalty):
     X, y = table()
@@ -386,6 +387,7 @@ def test_report__says_it(tmp_path):
     assert "locality" not in run_table(fit(X, y, replace(PARAMS, locality=0.0)))
 
 
+@pytest.mark.slow
 def test_estimators__take_it():
     X, y = table()
     options = {"basis": "random", "basis_size": 16, "alpha": 1e-4, "n_neighbors": 6}

@@ -98,7 +98,7 @@ def naive_optimum(Phi, y, name, alpha, row_weights=1.0):
 @pytest.mark.fast_cases(1)
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("features", ["plain", "normalized"])
-@pytest.mark.parametrize("loss", REFINED)
+@pytest.mark.parametrize("loss", REFINED[::-1])
 def test_fit__is_the_optimum(loss, features):
     X, y = table()
     run = fit(X, y, replace(PARAMS, loss=loss, features=features))

@@ -126,7 +126,7 @@ def bucket(options):
     return RemoteLocation(f"s3://{name}", options)
 
 
-@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.ci), "memory"])
+@pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.ci, pytest.mark.slow])])
 def place(request):
     """A URL under which nothing is."""
     if request.param == "s3":
