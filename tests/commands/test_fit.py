@@ -211,6 +211,7 @@ def test_fit__records_what_it_did(tmp_path):
     json.dumps(attributes)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("stage", ["neighbors", "model"])
 def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
     dataset = write_table(tmp_path / "data", *spirals(100))

@@ -446,6 +446,7 @@ def of_numbers(place):
     return place / "regression"
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("n_rows", "step"), [(1, 1), (2000, 1), (2001, 2), (4001, 3)])
 def test_evaluate__numbers_and_a_sample_of_them(monkeypatch, of_numbers, n_rows, step):
     monkeypatch.setattr(predict_module, "_TASK_ROWS", 90)

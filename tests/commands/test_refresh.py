@@ -226,7 +226,7 @@ def test_refresh_run__other_rows_after_a_stop_begin_anew(tmp_path, run, rows):
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between the renames", "while the old run is deleted"])
 def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, monkeypatch, moment):
     def die(*_, **__):
@@ -299,7 +299,7 @@ def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     assert Model.load(place).digest() == expected
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["versions", "model"])
 def test_refresh_run__needs_no_model_at_all(tmp_path, run, rows, lost):
     shutil.rmtree(tmp_path / "run" / lost)

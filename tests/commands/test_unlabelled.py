@@ -197,6 +197,7 @@ def test_report_and_inspect__say_how_many(run):
     assert "3 classes; 100 without a label" in run_table(run)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("beside", [False, True])
 def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path, beside):
     dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE)

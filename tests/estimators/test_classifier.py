@@ -352,7 +352,7 @@ def test_classifier__lazy_rows_that_are_no_table_of_numbers(expected, X, message
         expected.predict(da.from_array(X, chunks=-1))
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", ["u1", "f2", "f4", ">U1", "U1", object])
 def test_classifier__labels_of_one_type_in_one_store(tmp_path, table, dtype):
     X, y = table[0][:90], table[1][:90]

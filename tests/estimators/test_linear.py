@@ -168,9 +168,8 @@ def test_linear_classifier__repeated_column_needs_a_penalty(table):
 
 def test_linear_classifier__huge_values(table):
     X, y = table
-    X[:, 2] *= 1e200
     with pytest.raises(NRBFNError, match="column 2 are too large"):
-        LinearRegressionClassifier().fit(X, y)
+        LinearRegressionClassifier().fit(X * [1, 1, 1e200, 1], y)
 
 
 def test_linear_classifier__weighted_dataset(tmp_path, table):

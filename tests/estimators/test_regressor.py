@@ -37,7 +37,7 @@ T = np.column_stack([y, 10.0 - 2.0 * y + X[:, 2]])
 NETWORK = NRBFNRegressor(alpha=1e-5, basis_size=20, scale="standard", n_parts=3)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @parametrize_with_checks(
     [CLUSTERED, DRAWN],
     expected_failed_checks=lambda network: TOO_FEW if network.basis == "random" else NOT_PROMISED,

@@ -138,6 +138,7 @@ def test_fit__draws_rows_by_seed(monkeypatch, basis):
     assert LOCALITY.recorded(fit(X, y, replace(PARAMS, basis=basis))).n_drawn == 20
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 def test_fit__is_the_ridge_with_locality(features):
     for X, targets in (table(), surfaces(120)):

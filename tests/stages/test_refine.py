@@ -213,7 +213,7 @@ def test_fit__row_weights_are_repeated_rows():
         same_scores(weighted._model, repeated._model, X)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):

@@ -58,7 +58,7 @@ def outcome(run):
     return bits, describe_tuning(run), Model.load(run.location).digest()
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 @pytest.mark.parametrize("n_parts", [1, 4])
 def test_moments__of_folds_are_those_of_the_other_rows(features, n_parts):
