@@ -170,15 +170,8 @@ def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
     [
         (("--folds", 1), "--folds is 1."),
         (("--alphas", "0.1,-1"), "--alphas is -1.0."),
-        (
-            ("--penalties", "kernel", "--features", "normalized"),
-            "--penalties is kernel, and --features is normalized.",
-        ),
-        (("--width-factors", "0"), "--width-factors is 0.0."),
-        (("--features", "simple"), "--features is 'simple'."),
         (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),
         (("--basis-rules", ""), "--basis-rules is ''."),
-        (("--search-rows", 1), "--search-rows is 1."),
     ],
 )
 def test_cli_tune__bad_values(tmp_path, dataset, options, message):

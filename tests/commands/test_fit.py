@@ -34,6 +34,7 @@ from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError
+from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
@@ -237,14 +238,7 @@ def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
 def damaged(place, pattern, kind):
     """Damage the one file of a run that fits."""
     (path,) = place.glob(pattern)
-    content = bytearray(path.read_bytes())
-    if kind == "missing":
-        path.unlink()
-    elif kind == "flipped":
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    else:
-        path.write_bytes(b'{"zarr_format": 3,')
+    path.unlink() if kind == "missing" else flip_byte(path)
 
 
 CUT = FitParams(alpha=1e-4, n_neighbors=10, n_parts=3, basis_size=40, neighbors="exact")
@@ -485,9 +479,7 @@ def test_fit__flipped_byte_is_found_before_the_search(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
     chunk = tmp_path / "data" / "X" / "c" / "2" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[len(content) // 2] ^= 1
-    chunk.write_bytes(content)
+    flip_byte(chunk)
     assert "cannot be read" in refused(DamagedDataError, dataset, engine=CountingEngine(1))
 
 

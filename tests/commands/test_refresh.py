@@ -31,6 +31,7 @@ from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
+from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 PARAMS = FitParams(basis="random", basis_size=30, alpha=1e-9, width_factor=0.4, n_parts=2)
@@ -268,14 +269,8 @@ def test_refresh_run__needs_a_model(tmp_path, run, rows):
     assert not (tmp_path / "nowhere").exists()
 
 
-def flip_in_the_middle(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", [Path.unlink, flip_in_the_middle], ids=["removed", "flipped"])
+@pytest.mark.parametrize("harm", [Path.unlink, flip_byte], ids=["removed", "flipped"])
 def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     (rows,) = tables(tmp_path, 1, n_rows=40)
     params = FitParams(basis="random", basis_size=5, alpha=1e-6)

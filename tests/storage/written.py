@@ -106,6 +106,13 @@ def swap(one, other):
     Path(other).write_bytes(content)
 
 
+def flip_byte(path, at=None):
+    """Flip all bits of one byte of a file, of that in the middle unless a place is given."""
+    content = bytearray(Path(path).read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 255
+    Path(path).write_bytes(content)
+
+
 def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number of every third bit, and the bytes with that bit flipped.
 
