@@ -30,11 +30,10 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.storage.written import flip_byte
+from tests.storage.written import edit_attributes, flip_byte
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
@@ -492,9 +491,7 @@ def test_fit__nan_written_behind_our_back_is_found(tmp_path):
     group["X"][40, 2] = np.nan
     assert "X/c/0/0" in refused(DamagedDataError, dataset)
     # As older versions wrote it, without what its chunks are known by.
-    attributes = group.attrs.asdict()
-    del attributes["chunk_checksums"], attributes["checksum"]
-    group.attrs.put({**attributes, "checksum": checksum(attributes)})
+    edit_attributes(dataset.location, drop="chunk_checksums", checked=True)
     assert "X has nan in row 40, column 2" in refused(DataError, dataset)
 
 

@@ -27,10 +27,10 @@ from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.schemas import write_rows
 from tests.stages.stopping import CountingEngine
+from tests.storage.written import edit_attributes
 from tests.tables import surfaces, write_table
 
 DIGITS, LABELS = load_digits(return_X_y=True)
@@ -123,9 +123,7 @@ def test_fit__finds_a_value_that_is_none(tmp_path):
     group = zarr.open_group(tmp_path / "data")
     group["X"][17, 3] = np.nan
     # As older versions wrote it, without what its chunks are known by.
-    attributes = group.attrs.asdict()
-    del attributes["chunk_checksums"], attributes["checksum"]
-    group.attrs.put({**attributes, "checksum": checksum(attributes)})
+    edit_attributes(dataset.location, drop="chunk_checksums", checked=True)
     with pytest.raises(DataError, match="nan in row 17, column 3"):
         fit(PARAMS, dataset)
 
