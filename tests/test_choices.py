@@ -105,6 +105,7 @@ def run_python(place, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_choices__one_more_is_one_file_and_one_line(extended):
     (extended / "fits.py").write_text(SCRIPT)
     scores = [float(line) for line in run_python(extended, "fits.py", json.dumps(CHOSEN)).split()]

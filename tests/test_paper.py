@@ -72,6 +72,7 @@ def test_paper__command_line(stored):
         check_risk(fitted["fitting_error"], fitted["spectral_risk"], eps, gamma)
 
 
+@pytest.mark.fast_cases(3)
 @cases
 def test_paper__estimator(name, alpha, error, eps, gamma):
     X_train, y_train, X_test, y_test = halves(name)

@@ -94,6 +94,7 @@ def bits(total):
     return total.n_rows, total.squares.tobytes()
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_parts", [1, 2, 4, 5, 17])
 def test_reduce_parts__of_all_rows(dataset, n_parts):
     run, record, total, _ = total_of(dataset, n_parts)
@@ -103,6 +104,7 @@ def test_reduce_parts__of_all_rows(dataset, n_parts):
     assert set(run.finished_parts("sums")) == {range(len(run.spans))}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("n_parts", [5, 18])
 def test_reduce_parts__same_bits_whoever_is_first(dataset, n_parts):
     _, _, expected, _ = total_of(dataset, n_parts)

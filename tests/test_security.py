@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +37,18 @@ class Payload:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.fixture
-def run(tmp_path):
-    dataset = write_table(tmp_path / "data", *spirals(60))
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    place = tmp_path_factory.mktemp("fitted")
+    dataset = write_table(place / "data", *spirals(60))
     params = FitParams(basis="random", basis_size=9, alpha=1e-6, n_parts=2)
-    return fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    fit_dataset(dataset, place / "run", params, InlineEngine())
+    return place
+
+
+@pytest.fixture
+def run(tmp_path, fitted):
+    return Run.open(shutil.copytree(fitted / "run", tmp_path / "run"))
 
 
 def edit(file, change):

@@ -51,7 +51,7 @@ def counts_of(n_rows, seed=0):
     return np.random.default_rng(seed).integers(1, 5, n_rows)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 @pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
 def test_balanced__equals_repeating_the_smaller_class(features, kernel):
@@ -94,7 +94,7 @@ def test_row_weights__own_times_that_of_the_class():
     assert RowWeights(None).of_rows(codes, None) is None
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("source", ["given", "random"])
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 def test_weights__equal_repeated_rows(source, features):
@@ -139,6 +139,7 @@ def test_weights__their_unit_is_free():
     )
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 def test_weights__held_out_errors_count_them(class_weight):
     """Heavy rows, of which every label is wrong, make nearly all of the error."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import zarr
@@ -10,6 +11,7 @@ from dask_nrbfn.storage.dense import _layout
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.strict import checksum
 from tests.cli.program import refuse, run, succeed
+from tests.storage.written import edit_attributes
 from tests.tables import spirals, write_table
 
 FIT = ("--basis-size", 6, "--alpha", 1e-6, "--workers", 0)
@@ -44,12 +46,7 @@ def claim_array(path, *, shape, chunks=None):
     array.update_attributes({"checksum": checksum(_layout(array))})
 
 
-def claim_attributes(path, **changes):
-    """Change attributes of a group, with a right checksum."""
-    group = zarr.open_group(str(path), mode="r+")
-    attributes = {**group.attrs.asdict(), **changes}
-    del attributes["checksum"]
-    group.attrs.put({**attributes, "checksum": checksum(attributes)})
+claim_attributes = partial(edit_attributes, checked=True)
 
 
 def claim_rows(data, n_rows, chunk_rows=20):

@@ -146,6 +146,7 @@ def test_cli__bad_sources(tmp_path, csv):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_cli__recall_below_the_floor(tmp_path):
     rows = np.random.default_rng(0).normal(size=(700, 10))
     write_table(tmp_path / "data", rows, np.arange(700) % 2)

@@ -120,6 +120,7 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     assert "--prediction-name is given, but" in refuse(*group)[0]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_predict__an_id_that_is_a_feature_too(tmp_path, monkeypatch, place, suffix):
     monkeypatch.setattr(tabular, "SURVEY_ROWS", 17)
@@ -140,7 +141,7 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, monkeypatch, place, suff
     assert zarr.open_array(tmp_path / "group" / "ids", mode="r").shape == (90,)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("targets", "options", "names"),
     [
@@ -336,7 +337,7 @@ def test_update__a_file_is_known_by_its_name(tmp_path, place):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.csv", "run"]
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_refresh__takes_files(tmp_path, place, suffix):
     frames = [people(90, seed=seed) for seed in (1, 2)]

@@ -125,7 +125,7 @@ TABLES = [
 ]
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("table", "suffix", "label", "asked"), TABLES)
 def test_commands__three_from_a_table_to_joined_predictions(tmp_path, table, suffix, label, asked):
     file, dataset, fitted = tmp_path / f"rows{suffix}", tmp_path / "data", tmp_path / "run"

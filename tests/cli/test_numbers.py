@@ -91,6 +91,7 @@ def test_update__numbers():
     assert len(refreshed["training_r2"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_merge__numbers():
     figures("branch", "run", "site", here=())
@@ -100,6 +101,7 @@ def test_merge__numbers():
     assert len(merged["training_r2"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_update__judged_by_numbers():
     before = figures("evaluate", "run", "c")

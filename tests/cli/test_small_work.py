@@ -18,6 +18,7 @@ from tests.cli.program import PROGRAM, succeed
 from tests.tables import spirals, write_table
 
 FIT = ("--basis-size", 6, "--alpha", 1e-6)
+QUICK = ("--effort", "quick", "--folds", 2, "--alphas", "1e-6", "--width-factors", "0.5,1")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def no_cluster(monkeypatch):
 def test_commands__start_no_cluster_for_small_work(place, tmp_path):
     for command in (
         ("fit", place / "data", tmp_path / "run", *FIT),
-        ("tune", place / "data", tmp_path / "tuned", "--effort", "quick", *FIT[:2]),
+        ("tune", place / "data", tmp_path / "tuned", *QUICK, *FIT[:2]),
         ("embed", place / "data", tmp_path / "embedded", *FIT[:2]),
         ("predict", tmp_path / "run", place / "data", tmp_path / "labels.csv"),
         ("evaluate", tmp_path / "run", place / "data"),

@@ -71,6 +71,7 @@ def test_branch_and_merge():
     assert inspect("run")["n_rows"] == 240
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_refresh():
     figures("update", "run", "b")

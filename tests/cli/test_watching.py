@@ -17,6 +17,7 @@ from dask_nrbfn.cli import commands
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, refuse, run, succeed
 from tests.logs import fresh_logging
+from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 SLOW = ("--basis", "random", "--basis-size", 1200, "--n-parts", 8, "--alpha", 1e-6, "--threads", 1)
@@ -93,9 +94,7 @@ def large(tmp_path):
 @pytest.fixture
 def damaged(dataset):
     chunk = dataset / "X" / "c" / "1" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[100] ^= 8
-    chunk.write_bytes(content)
+    flip_byte(chunk, 100)
     return dataset
 
 

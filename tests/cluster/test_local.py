@@ -55,6 +55,7 @@ def test_local__workers_have_the_shape_asked_for(cluster):
         assert list(client.run(_blas_threads_once_loaded).values()) == [3, 3]
 
 
+@pytest.mark.slow
 def test_local__engine_connects_through_the_file(cluster):
     _, path = cluster
     with connect(EngineOptions(scheduler_file=str(path))) as engine:

@@ -76,6 +76,7 @@ def test_csv__empty_cells_beside_truth(tmp_path):
     assert dataset.classes.dtype == bool
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("form", ["arrays", "nullable", "dask", "npz", "parquet"])
 def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
     match form:

@@ -6,7 +6,7 @@ import zarr
 
 from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from tests.storage.written import swap
+from tests.storage.written import flip_byte, swap
 
 CHANGED = "rows, labels or weights are not the ones that ingest wrote."
 
@@ -109,9 +109,7 @@ def test_check_dataset__sound_numbers(numbers):
 
 def test_check_dataset__flipped_byte_of_the_numbers(tmp_path, numbers):
     path = tmp_path / "data/y/c/2/0"
-    bad = bytearray(path.read_bytes())
-    bad[len(bad) // 2] ^= 1
-    path.write_bytes(bad)
+    flip_byte(path)
     (problem,) = check_dataset(numbers).problems
     assert "data/y cannot be read" in problem
 

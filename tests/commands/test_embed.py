@@ -228,7 +228,7 @@ def test_report__draws_the_rows(tmp_path):
     assert "_a$b$" in pages["classes"]
     assert "long..." in pages["classes"]
     assert "<b>" not in pages["classes"]
-    assert "coloured by target_0" in pages["numbers"] or "coloured by" in pages["numbers"]
+    assert "coloured by target_0" in pages["numbers"]
     one = embed(table(), replace(PARAMS, components=1), tmp_path / "one")
     write_report(one, tmp_path / "one.html")
     assert "The first two coordinates" not in (tmp_path / "one.html").read_text()

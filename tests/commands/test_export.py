@@ -69,6 +69,7 @@ def test_predict__formats_in_capitals(tmp_path, model, suffix, read):
     assert read(out)["row"].tolist() == list(range(9))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize("ids", [NUMBERS, TEXTS], ids=["numbers", "texts"])
 def test_predict__joined_by_ids_and_kept_columns(monkeypatch, tmp_path, model, suffix, ids):

@@ -30,10 +30,10 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError
+from tests.storage.written import edit_attributes, flip_byte
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
@@ -59,7 +59,7 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "f4", "f8"])
 def test_fit__any_dtype_gives_the_same_network(dtype):
     X, y = spirals(150)
@@ -211,6 +211,7 @@ def test_fit__records_what_it_did(tmp_path):
     json.dumps(attributes)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("stage", ["neighbors", "model"])
 def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
     dataset = write_table(tmp_path / "data", *spirals(100))
@@ -236,14 +237,7 @@ def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
 def damaged(place, pattern, kind):
     """Damage the one file of a run that fits."""
     (path,) = place.glob(pattern)
-    content = bytearray(path.read_bytes())
-    if kind == "missing":
-        path.unlink()
-    elif kind == "flipped":
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    else:
-        path.write_bytes(b'{"zarr_format": 3,')
+    path.unlink() if kind == "missing" else flip_byte(path)
 
 
 CUT = FitParams(alpha=1e-4, n_neighbors=10, n_parts=3, basis_size=40, neighbors="exact")
@@ -484,9 +478,7 @@ def test_fit__flipped_byte_is_found_before_the_search(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
     chunk = tmp_path / "data" / "X" / "c" / "2" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[len(content) // 2] ^= 1
-    chunk.write_bytes(content)
+    flip_byte(chunk)
     assert "cannot be read" in refused(DamagedDataError, dataset, engine=CountingEngine(1))
 
 
@@ -499,9 +491,7 @@ def test_fit__nan_written_behind_our_back_is_found(tmp_path):
     group["X"][40, 2] = np.nan
     assert "X/c/0/0" in refused(DamagedDataError, dataset)
     # As older versions wrote it, without what its chunks are known by.
-    attributes = group.attrs.asdict()
-    del attributes["chunk_checksums"], attributes["checksum"]
-    group.attrs.put({**attributes, "checksum": checksum(attributes)})
+    edit_attributes(dataset.location, drop="chunk_checksums", checked=True)
     assert "X has nan in row 40, column 2" in refused(DataError, dataset)
 
 
@@ -550,6 +540,7 @@ def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
     assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_rows", [4, 15, 20, 21])
 def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     X, y = spirals(60)

@@ -196,6 +196,7 @@ def targets_of(dataset):
     return np.concatenate([block.targets for block in dataset.blocks(0, dataset.n_rows, 7)])
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("chunk_rows", [1, 6, None])
 @pytest.mark.parametrize("ingest", NUMBERS)
 def test_ingest__every_form_stores_the_same_numbers(ingest, chunk_rows):

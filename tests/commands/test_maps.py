@@ -80,7 +80,7 @@ def test_ingest__labelled_pixels_are_rows(place):
     order=st.permutations(["time", "band", "y", "x"]),
     box_pixels=st.sampled_from([1, 20, 2**16]),
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_map__is_row_by_row(place, expected, tmp_path_factory, chunks, order, box_pixels):
     directory = tmp_path_factory.mktemp("map")
     scene = drawn_scene()

@@ -31,6 +31,7 @@ from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
+from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 PARAMS = FitParams(basis="random", basis_size=30, alpha=1e-9, width_factor=0.4, n_parts=2)
@@ -108,6 +109,7 @@ def test_refresh_run__of_given_datasets(tmp_path, run, rows):
     update_run(run.location, rows[0], InlineEngine())
 
 
+@pytest.mark.slow
 def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     X, y = spirals(80, seed=7)
     weights = np.linspace(0.5, 2, 80)
@@ -225,7 +227,7 @@ def test_refresh_run__other_rows_after_a_stop_begin_anew(tmp_path, run, rows):
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between the renames", "while the old run is deleted"])
 def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, monkeypatch, moment):
     def die(*_, **__):
@@ -267,14 +269,8 @@ def test_refresh_run__needs_a_model(tmp_path, run, rows):
     assert not (tmp_path / "nowhere").exists()
 
 
-def flip_in_the_middle(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("harm", [Path.unlink, flip_in_the_middle], ids=["removed", "flipped"])
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [Path.unlink, flip_byte], ids=["removed", "flipped"])
 def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     (rows,) = tables(tmp_path, 1, n_rows=40)
     params = FitParams(basis="random", basis_size=5, alpha=1e-6)
@@ -298,7 +294,7 @@ def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     assert Model.load(place).digest() == expected
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["versions", "model"])
 def test_refresh_run__needs_no_model_at_all(tmp_path, run, rows, lost):
     shutil.rmtree(tmp_path / "run" / lost)

@@ -82,6 +82,7 @@ def test_predict__labels_all_rows(run, tmp_path):
     assert set(labels) == {0, 1, 2}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("forget", [False, True])
 def test_update__rows_without_a_label_weigh_nothing(run, tmp_path, forget, caplog):
     rows, labels = spirals(60, seed=2)
@@ -116,6 +117,7 @@ def test_forget__what_was_fitted_with_rows_beside(tmp_path):
     assert read_latest_moments(run.location).total_weight == pytest.approx(40)
 
 
+@pytest.mark.slow
 def test_update__labels_of_rows_beside_were_never_learned(tmp_path):
     first = write_table(tmp_path / "first", X[:100], Y[:100])
     beside = write_table(tmp_path / "beside", X[100:], Y[100:])
@@ -195,6 +197,7 @@ def test_report_and_inspect__say_how_many(run):
     assert "3 classes; 100 without a label" in run_table(run)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("beside", [False, True])
 def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path, beside):
     dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE)

@@ -46,6 +46,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine, StoppedError
+from tests.storage.written import flip_byte
 from tests.tables import spirals, surfaces, write_table
 
 DIGITS = load_digits(return_X_y=True)
@@ -496,9 +497,7 @@ def test_update_run__a_run_in_memory_has_no_judge(rows):
 
 def test_fit_dataset__mends_the_sums_of_a_run_that_was_updated(tmp_path, run, rows):
     chunk = tmp_path / "run" / "moments" / "packed_gram" / "c" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[100] ^= 4
-    chunk.write_bytes(content)
+    flip_byte(chunk, 100)
     with pytest.raises(DamagedDataError):
         update(run, rows[1])
     fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
@@ -608,9 +607,7 @@ def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
     with pytest.raises(StoppedError):
         update(run, rows[1], CountingEngine(4))
     gram = next((tmp_path / "run").glob("update-*/parts/0-3/*/packed_gram/c/0"))
-    content = bytearray(gram.read_bytes())
-    content[50] ^= 1
-    gram.write_bytes(content)
+    flip_byte(gram, 50)
     update(run, rows[1])
     assert_moments(run, *table_of(rows[:2]))
 
@@ -666,9 +663,7 @@ def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, row
 def test_update_run__damaged_moments_are_no_update(tmp_path, run, rows):
     update(run, rows[1])
     (chunk,) = (tmp_path / "run" / "versions" / "1").glob("*/packed_gram/c/0")
-    content = bytearray(chunk.read_bytes())
-    content[100] ^= 4
-    chunk.write_bytes(content)
+    flip_byte(chunk, 100)
     with pytest.raises(DamagedDataError, match="packed_gram"):
         update(run, rows[2])
     assert describe(run.location)["version"] == 1

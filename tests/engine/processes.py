@@ -99,9 +99,10 @@ def kill_tree(pid):
                 member.send_signal(signal.SIGKILL)
 
 
-def wait_until(condition, timeout_s=PATIENCE_S):
-    """Wait until a condition holds."""
+def wait_until(condition, timeout_s=PATIENCE_S, *, process=None):
+    """Wait until a condition holds, which a process that ends can no longer bring about."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
+        assert process is None or process.poll() is None, "the process ended"
         time.sleep(0.02)

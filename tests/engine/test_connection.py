@@ -2,7 +2,6 @@ import ast
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 
@@ -18,7 +17,7 @@ from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.threads import worker_environment
 from dask_nrbfn.errors import ClusterError, NRBFNError, ParameterError
 from tests.engine import work
-from tests.engine.processes import Processes
+from tests.engine.processes import Processes, free_port
 
 
 @pytest.mark.parametrize(
@@ -171,17 +170,12 @@ def test_local_cluster__gets_its_threads(used):
     assert used["engine"].threads == 2
 
 
+@pytest.mark.fast_cases(1)
 def test_local_cluster__leaves_this_process_as_it_was(used):
     names = [*worker_environment(2)]
     environments = [{n: used[when][0].get(n) for n in names} for when in ("before", "after")]
     assert environments[0] == environments[1]
     assert used["before"][1] == used["after"][1]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def engine_of(options):

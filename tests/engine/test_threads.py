@@ -41,6 +41,7 @@ def test_available_threads__affinity_that_is_narrowed_later():
     assert threads_of_process(str(core)) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_available_threads__as_joblib_tells_its_workers():
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     assert threads_of_process(**limits)[:2] == [1, 1]

@@ -8,18 +8,11 @@ import zarr
 from sklearn.datasets import make_swiss_roll
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier
 from dask_nrbfn.errors import NRBFNError, ParameterError
 from dask_nrbfn.params import FitParams
 from tests.tables import spirals, write_table
-
-
-@pytest.mark.fast_cases(8)
-@parametrize_with_checks([DiffusionMap()])
-def test_diffusion_map__scikit_learn_contract(estimator, check):
-    check(estimator)
 
 
 def test_diffusion_map__signature_is_that_of_the_parameters():

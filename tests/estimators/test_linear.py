@@ -9,7 +9,6 @@ from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.linear_model import RidgeClassifier
 from sklearn.model_selection import GridSearchCV
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNError
@@ -17,12 +16,6 @@ from dask_nrbfn.errors import IllConditionedError, ParameterError
 from dask_nrbfn.estimators import LinearRegressionClassifier
 from tests.schemas import OTHER_FILLS, X, Y, write_rows
 from tests.tables import spirals, write_table
-
-
-@pytest.mark.fast_cases(20)
-@parametrize_with_checks([LinearRegressionClassifier()])
-def test_linear_classifier__scikit_learn_contract(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +161,8 @@ def test_linear_classifier__repeated_column_needs_a_penalty(table):
 
 def test_linear_classifier__huge_values(table):
     X, y = table
-    X[:, 2] *= 1e200
     with pytest.raises(NRBFNError, match="column 2 are too large"):
-        LinearRegressionClassifier().fit(X, y)
+        LinearRegressionClassifier().fit(X * [1, 1, 1e200, 1], y)
 
 
 def test_linear_classifier__weighted_dataset(tmp_path, table):

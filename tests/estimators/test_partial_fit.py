@@ -42,6 +42,7 @@ def reference_weights(fitted, X, labels, weights=None):
     return np.linalg.solve(gram + penalty, cross.T).T
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("labels", [Y, np.array(["x", "yy", "z"])[Y], Y + 0.0, Y - 5])
 def test_partial_fit__batches_are_one_fit_on_the_first_basis(labels):
     fitted = network()

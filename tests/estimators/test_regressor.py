@@ -11,7 +11,6 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
@@ -22,34 +21,9 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.errors import DataError, ParameterError
 
-# Clusters of a table with repeated rows are other clusters than those of rows with weights.
-NOT_PROMISED = {
-    "check_sample_weight_equivalence_on_dense_data": "clusters have no weights",
-    "check_sample_weight_equivalence_on_sparse_data": "clusters have no weights",
-}
-CLUSTERED = NRBFNRegressor(alpha=1e-6)
-TOO_FEW = {"check_regressors_train": "four basis rows explain less than half of the variance"}
-DRAWN = NRBFNRegressor(alpha=1e-6, basis="random", basis_size=4)
-TUNED = NRBFNRegressorCV(effort="quick", width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
-
 X, y = load_diabetes(return_X_y=True)
 T = np.column_stack([y, 10.0 - 2.0 * y + X[:, 2]])
 NETWORK = NRBFNRegressor(alpha=1e-5, basis_size=20, scale="standard", n_parts=3)
-
-
-@pytest.mark.fast_cases(4)
-@parametrize_with_checks(
-    [CLUSTERED, DRAWN],
-    expected_failed_checks=lambda network: TOO_FEW if network.basis == "random" else NOT_PROMISED,
-)
-def test_regressor__scikit_learn_contract(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks([TUNED], expected_failed_checks=lambda network: NOT_PROMISED)
-def test_tuned_regressor__scikit_learn_contract(estimator, check):
-    check(estimator)
 
 
 def test_regressor__one_and_several_targets():

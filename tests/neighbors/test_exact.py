@@ -41,6 +41,7 @@ def test_exact_neighbors__both_precisions(dtype, rtol, k):
     assert_nearest(found, np.arange(300), rows, rtol=rtol)
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("n_copies", [2, 7, 100])
 @pytest.mark.parametrize("k", [1, 5, 10])

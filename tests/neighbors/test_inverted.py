@@ -48,7 +48,7 @@ def nearest_of_block(file, bounds, rows, numbers, start, stop):
 
 
 @given(cuts=st.lists(st.integers(1, 399), unique=True, max_size=6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_nearest__any_blocks(cuts):
     rows, numbers = drawn_rows()
     file, bounds = inverted_file(rows, numbers, 1)

@@ -308,6 +308,7 @@ def test_keep_best__keeps_the_type_of_the_classes(dtype):
     assert choose_basis(pool, size=10, n_classes=3).codes.dtype == dtype
 
 
+@pytest.mark.slow
 def test_keep_best__memory_is_that_of_the_pool_and_one_block():
     def peak_bytes(n_blocks):
         pool, rng = RowPool.none(), np.random.default_rng(0)

@@ -77,6 +77,7 @@ def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalize
     assert (errors < tolerance @ np.abs(weights.T)).all()
 
 
+@pytest.mark.fast_cases(16)
 @pytest.mark.parametrize("apart", [1e2, 1e4, 1e6])
 @pytest.mark.parametrize("share", [0.02, 0.2])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)

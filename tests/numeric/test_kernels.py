@@ -84,6 +84,7 @@ INVERSE_MULTIQUADRIC = Kernel(
 )
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 def test_kernels__one_more(monkeypatch, features):
     add_choice(monkeypatch, "kernel", "inverse_multiquadric", INVERSE_MULTIQUADRIC)

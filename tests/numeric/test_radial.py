@@ -246,6 +246,7 @@ def test_activations__out_gives_the_same_bits():
     np.testing.assert_array_equal(features.activations(X, out=buffer), features.activations(X))
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("threads", [2, 3, 50])
 @pytest.mark.parametrize("n_rows", [0, 1, 65, 400])
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8])

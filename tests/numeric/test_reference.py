@@ -72,6 +72,7 @@ def test_reference__basis_size(name, n_train, n_test, n_basis):
     assert len(fitted(name, 1e-9).basis_rows) == n_basis
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(("name", "alpha", "printed"), ERRORS)
 def test_reference__test_error(name, alpha, printed):
     assert f"{error_percent(fitted(name, alpha), name):.1f}" == printed

@@ -76,6 +76,7 @@ def test_decomposition__of_falling_values_is_that_of_scikit_learn():
     assert found.explained == pytest.approx((values[:6] ** 2).sum() / (values**2).sum())
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("make", [lambda: load_digits().data, texts])
 def test_decomposition__of_two_passes_holds_nearly_what_the_exact_one_holds(make):
     X, size = make(), 20

@@ -122,6 +122,7 @@ def test_prediction_chart__has_a_point_for_each_row():
     assert 10 <= marks(MET) - marks(half) <= 20
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("missed", [0.0, 1e-300, 0.1, 1e300])
 @pytest.mark.parametrize("true", [[7.0], [3.0, 3.0, 3.0], [0.0, 1e-17, 2e-17]])
 def test_number_charts__all_rows_alike(true, missed):

@@ -10,23 +10,11 @@ from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, Par
 from dask_nrbfn.sources import ArraySource, arrays, open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING
 from dask_nrbfn.sources.source import MAX_FEATURES
+from tests.sources.collected import collect, weights_of
+from tests.storage.written import flip_byte
 
 N = 23
 BLOCK_ROWS = [1, 5, N, 100]
-
-
-def collect(source, block_rows):
-    blocks = list(source.blocks(block_rows))
-    assert [len(b.X) for b in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
-    assert all(b.X.dtype == source.x_dtype and b.X.dtype.isnative for b in blocks)
-    assert all(b.X.shape[1:] == (source.n_features,) for b in blocks)
-    X = np.concatenate([b.X for b in blocks])
-    assert len(X) == source.n_rows
-    if source.y_dtype is None:
-        assert all(b.y is None for b in blocks)
-        return X, None
-    assert all(b.y.dtype == source.y_dtype and len(b.y) == len(b.X) for b in blocks)
-    return X, np.concatenate([b.y for b in blocks])
 
 
 @pytest.fixture
@@ -175,13 +163,6 @@ def sources_of(tmp_path, X, y=None, weights=None):
         lambda: open_source(tmp_path / "X.npy", **options),
         lambda: ArraySource(X, y, weights),
     ]
-
-
-def weights_of(source, block_rows):
-    blocks = list(source.blocks(block_rows))
-    assert source.has_weights
-    assert all(b.weights.dtype == np.float64 and len(b.weights) == len(b.X) for b in blocks)
-    return np.concatenate([b.weights for b in blocks])
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])
@@ -371,9 +352,7 @@ def test_arrays__cut_short(tmp_path, rows, name):
 
 def test_npz__changed_byte_fails_the_checksum(tmp_path):
     np.savez(tmp_path / "d.npz", X=np.zeros((100, 4)))
-    stored = bytearray((tmp_path / "d.npz").read_bytes())
-    stored[1000] ^= 1
-    (tmp_path / "d.npz").write_bytes(stored)
+    flip_byte(tmp_path / "d.npz", 1000)
     with pytest.raises(DamagedDataError, match=r"Bad CRC-32"):
         list(open_source(tmp_path / "d.npz").blocks(7))
 

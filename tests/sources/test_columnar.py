@@ -13,6 +13,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import columnar, open_source, tablefile
 from dask_nrbfn.sources.dtypes import INT64, STRING
 from dask_nrbfn.sources.survey import TableOptions
+from tests.sources.collected import collect
 
 N = 37
 
@@ -35,14 +36,6 @@ def write(table, path, rows=8):
         with new(path, table.schema) as writer:
             writer.write_table(table, max_chunksize=rows)
     return path
-
-
-def collect(source, block_rows=5):
-    blocks = list(source.blocks(block_rows))
-    assert [len(block.X) for block in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
-    assert all(block.X.dtype == source.x_dtype for block in blocks)
-    y = None if source.y_dtype is None else np.concatenate([block.y for block in blocks])
-    return np.concatenate([block.X for block in blocks]), y
 
 
 def rows_of(table, names):

@@ -133,7 +133,7 @@ def test_types__number_that_is_no_class_is_refused_by_every_source(tmp_path, for
         form(tmp_path, np.arange(N) / 2, labels)
 
 
-@pytest.mark.fast_cases(6)
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("network", [NRBFNClassifier(n_neighbors=3), LinearRegressionClassifier()])
 @pytest.mark.parametrize(
     "labels", [*[labels for labels, _ in LABELS.values()], TRUTH.astype(object)], ids=str

@@ -5,7 +5,7 @@ from operator import add
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.sources import survey
@@ -37,6 +37,7 @@ def figures(found):
     )
 
 
+@settings(max_examples=30)
 @given(lengths=row_chunkings(N))
 @pytest.mark.parametrize(
     ("kind", "first", "most_texts"),

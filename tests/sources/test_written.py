@@ -124,7 +124,6 @@ def test_reading__of_thousands_that_may_be_decimals_is_none():
     assert number_reading(counted(["1,234", "12,345"]), "")[0].written == ("",)
 
 
-MOMENT = datetime.datetime(2020, 12, 31, 15, 4, 5, 250_000)
 FORMATS = ["%d.%m.%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y%m%d", "%B %d, %Y", "%d %b %Y", "%d-%b-%y"]
 
 

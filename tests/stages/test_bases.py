@@ -46,6 +46,7 @@ def params_of(basis, size=30, **values):
     return FitParams(**({"basis": basis, "basis_size": size, "alpha": 1e-3} | values))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("tuning", [None, TUNING])
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
 def test_bases__need_no_neighbors(basis, tuning):
@@ -57,7 +58,7 @@ def test_bases__need_no_neighbors(basis, tuning):
     assert Model.load(run.location).scores(X).shape == (20, 3)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("tuning", [None, TUNING])
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
 @pytest.mark.parametrize(("n_points", "copies", "n_basis"), [(30, 4, 30), (200, 1, 50), (5, 1, 3)])
@@ -159,6 +160,7 @@ def test_kmeans__order_of_rows_is_free(scale):
     np.testing.assert_allclose(sorted_rows(first), sorted_rows(second), rtol=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("scale", ["none", "standard", "unit"])
 def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
     # Clusters so far apart that there is no doubt which rows belong together.
@@ -188,6 +190,7 @@ def test_kmeans__whole_numbers():
     assert np.any(basis != np.rint(basis))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16])
 @pytest.mark.parametrize("scale", ["none", "standard"])
 def test_given__rows_become_the_basis(dtype, scale):

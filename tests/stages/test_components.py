@@ -8,13 +8,10 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressorCV
 from dask_nrbfn.commands.describe import describe, describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
-from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import tuning_table, write_report
 from dask_nrbfn.report.concerns import find_concerns
@@ -24,7 +21,16 @@ from dask_nrbfn.report.results import results_of
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.reference import reference_activations, reference_distances
-from tests.stages.stopping import CountingEngine
+from tests.stages.fits import (
+    ENGINE,
+    as_columns,
+    assert_refused,
+    fit_table,
+    held_out_scores,
+    naive_error,
+    same_scores,
+    write,
+)
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(
@@ -37,20 +43,6 @@ PARAMS = FitParams(
 )
 ALPHAS, SIZES = (1e-2, 1e-6), (3, 12, 30)
 TUNING = TuneParams(effort="quick", folds=3, alphas=ALPHAS, components=SIZES, width_factors=(0.3,))
-ENGINE = InlineEngine()
-
-
-def write(X, targets, **options):
-    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
-    return write_table(MemoryStore(), X, **{kind: targets}, **options)
-
-
-def fit(X, targets, params=PARAMS, **options):
-    return fit_dataset(write(X, targets, **options), MemoryStore(), params, ENGINE)
-
-
-def tune(X, targets, params=PARAMS, tuning=TUNING):
-    return tune_dataset(write(X, targets), MemoryStore(), params, tuning, ENGINE)
 
 
 def naive_series(basis, width, size):
@@ -67,16 +59,12 @@ def naive_weights(Phi, T, basis, width, size, alpha):
     return (Q @ np.linalg.lstsq(rows, np.vstack([T, below]), rcond=None)[0]).T
 
 
-def as_columns(targets):
-    targets = np.asarray(targets)
-    if targets.dtype.kind in "iu":
-        return np.eye(targets.max() + 1)[targets]
-    return targets - targets.mean(axis=0)
+def fit(X, targets, params=PARAMS, **options):
+    return fit_table(X, targets, params, **options)
 
 
-def same_scores(one, two, X, atol=1e-7):
-    expected = two.scores(X)
-    np.testing.assert_allclose(one.scores(X), expected, atol=atol * np.abs(expected).max())
+def tune(X, targets, params=PARAMS, tuning=TUNING):
+    return fit_table(X, targets, params, tuning=tuning)
 
 
 @pytest.mark.parametrize("table", [spirals, surfaces])
@@ -84,9 +72,10 @@ def test_fit__is_the_ridge_in_the_span_of_the_eigenfunctions(table):
     X, targets = table(200)
     run = fit(X, targets)
     model, basis, T = Model.load(run.location), run.read("basis/values"), as_columns(targets)
+    T = T - (table is surfaces) * T.mean(axis=0)
     Phi = reference_activations(X, basis, model.width)
     weights = naive_weights(Phi, T, basis, model.width, 9, 1e-9)
-    means = 0 if T is targets else np.asarray(model.scores(X) - Phi @ weights.T).mean(axis=0)
+    means = np.asarray(model.scores(X) - Phi @ weights.T).mean(axis=0)
     expected = Phi @ weights.T + means
     np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6, atol=1e-7)
     residual, fitted = np.sum((T - Phi @ weights.T) ** 2), np.sum((Phi @ weights.T) ** 2)
@@ -140,27 +129,20 @@ def test_tune__chooses_the_number_of_the_least_error(table, figure):
         (alpha, size) for alpha in ALPHAS for size in SIZES
     ]
     basis, width = run.read("basis/values"), run.stages["width"]["width"]
-    fold_of_row = folds_of_rows(0, 150, n_folds=3, seed=0)
-    fold_of_basis = folds_of_numbers(run.read("basis/rows"), n_folds=3, seed=0)
-    Phi, numbers = reference_activations(X, basis, width), table is surfaces
-    T = np.asarray(targets) if numbers else np.eye(3)[targets]
+    Phi, T = reference_activations(X, basis, width), as_columns(targets)
     for entry in path:
-        scores = np.empty(T.shape)
-        for fold in range(3):
-            out, kept = fold_of_row == fold, fold_of_basis != fold
-            mean = T[~out].mean(axis=0) * numbers
+
+        def network(out, kept, size=entry["components"], alpha=entry["alpha"]):
+            mean = T[~out].mean(axis=0) * (table is surfaces)
+            # What the trace of gram is, is that of the kept alone.
             weights = naive_weights(
-                # What the trace of gram is, is that of the kept alone.
-                Phi[~out][:, kept], T[~out] - mean, basis[kept], width,
-                entry["components"], entry["alpha"],
-            )  # fmt: skip
+                Phi[~out][:, kept], T[~out] - mean, basis[kept], width, size, alpha
+            )
             own = Phi[out][:, kept]
-            scores[out] = (own / own.sum(axis=1, keepdims=True)) @ weights.T + mean
-        if numbers:
-            error = np.mean(np.sum((T - scores) ** 2, axis=0) / np.sum((T - T.mean(0)) ** 2, 0))
-        else:
-            error = np.mean(scores.argmax(axis=1) != targets)
-        assert entry[figure] == pytest.approx(error, rel=1e-5)
+            return (own / own.sum(axis=1, keepdims=True)) @ weights.T + mean
+
+        scores = held_out_scores(targets, run.read("basis/rows"), network)
+        assert entry[figure] == pytest.approx(naive_error(scores, targets), rel=1e-5)
     best = min(path, key=lambda entry: (entry[figure], -entry["alpha"]))
     assert (run.chosen_params.alpha, run.chosen_params.components) == (
         best["alpha"],
@@ -232,19 +214,7 @@ NEEDS = "components is 9, and"
     ],
 )
 def test_fit__refuses_at_once(changes, message):
-    place, (X, y) = MemoryStore(), spirals(60)
-    with pytest.raises(ParameterError, match=message):
-        fit_dataset(write(X, y), place, replace(PARAMS, **changes), CountingEngine(0))
-    assert not place._store_dict
-
-
-def test_fit__of_numbers_has_normalized_features():
-    X, Y = surfaces(60)
-    run = fit_dataset(write(X, Y), MemoryStore(), FitParams(components=5), InlineEngine())
-    assert run.chosen_params.normalized
-    params = FitParams(components=5, features="plain")
-    with pytest.raises(ParameterError, match=r"features is plain\. Give features=normalized"):
-        fit_dataset(write(X, Y), MemoryStore(), params, CountingEngine(0))
+    assert_refused(*spirals(60), replace(PARAMS, **changes), message)
 
 
 @pytest.mark.parametrize(
@@ -256,10 +226,15 @@ def test_fit__of_numbers_has_normalized_features():
     ],
 )
 def test_tune__refuses_at_once(changes, message):
-    place, (X, y) = MemoryStore(), spirals(60)
-    with pytest.raises(ParameterError, match=message):
-        tune_dataset(write(X, y), place, PARAMS, replace(TUNING, **changes), CountingEngine(0))
-    assert not place._store_dict
+    assert_refused(*spirals(60), PARAMS, message, tuning=replace(TUNING, **changes))
+
+
+def test_fit__of_numbers_has_normalized_features():
+    X, Y = surfaces(60)
+    run = fit_dataset(write(X, Y), MemoryStore(), FitParams(components=5), ENGINE)
+    assert run.chosen_params.normalized
+    params = FitParams(components=5, features="plain")
+    assert_refused(X, Y, params, r"features is plain\. Give features=normalized")
 
 
 def test_plan__has_the_stage():
@@ -297,22 +272,3 @@ def test_estimators__combine_and_choose():
     assert NRBFNClassifierCV(**tuning, **options).fit(X, y).components_ in (3, 12)
     X, Y = surfaces(150)
     assert NRBFNRegressorCV(**tuning, **options).fit(X, Y).components_ in (3, 12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tuned", [False, True])
-def test_components__every_stage_holds_less_than_predicted(tmp_path, tuned):
-    X, y = spirals(6000, n_features=40)
-    dataset = write_table(tmp_path / "data", X, y)
-    params = replace(PARAMS, basis_size=2500, components=2000, alpha=1e-6)
-    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
-        if tuned:
-            tuning = replace(TUNING, components=(100, 2000), alphas=(1e-6,))
-            run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
-        else:
-            run = fit_dataset(dataset, tmp_path / "run", params, engine)
-        record = update_run(run.location, write_table(tmp_path / "more", X + 0.1, y), engine)
-    solving = run.stages["components"]
-    assert solving["peak_bytes"] > 0.5 * solving["predicted_bytes"]
-    for each in (*run.stages.values(), record):
-        assert each["peak_bytes"] <= each["predicted_bytes"]

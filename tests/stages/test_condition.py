@@ -155,6 +155,7 @@ def test_weights__that_overflow_in_an_update_leave_the_run():
     assert not run.attributes.get("versions")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("scale", "column"), [("standard", 1 + 2.0**-52), ("none", 1 + 1e-12), ("standard", 1.001)]
 )

@@ -1,7 +1,6 @@
 """What stages declare that they need and leave, compared with what they read and write."""
 
 from collections import defaultdict
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +62,7 @@ TUNINGS = {
     "spans": ("numbers", SPANS, {}),
     "given": ("plain", LOSSES, vars(given_basis(FitParams(), GIVEN))),
 }
+NAMES = [*FITS, *TUNINGS, "embedding"]
 
 
 class RecordingStore(MemoryStore):
@@ -109,28 +109,35 @@ def tables():
 
 @pytest.fixture(scope="module")
 def finished(tables):
-    """Runs of every kind, with what each of their stages has touched."""
-    store, runs, run_stage = SimpleNamespace(), {}, dask_nrbfn.fit.run_stage
+    """Give a function that returns a run of a kind, with what each of its stages has touched."""
+    runs, run_stage = {}, dask_nrbfn.fit.run_stage
 
-    def recorded(stage, *arguments, **options):
-        type(store.now).stage = stage.name
-        run_stage(stage, *arguments, **options)
-        type(store.now).stage = None
+    def finish(name):
+        store, engine = RecordingStore.begin(), InlineEngine()
 
-    def each(name, start, table, *arguments, **options):
-        store.now = RecordingStore.begin()
-        runs[name] = start(tables[table], store.now, *arguments, InlineEngine(), **options)
+        def recorded(stage, *arguments, **options):
+            type(store).stage = stage.name
+            run_stage(stage, *arguments, **options)
+            type(store).stage = None
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dask_nrbfn.fit, "run_stage", recorded)
-        for name, (table, asked) in FITS.items():
-            each(name, fit_dataset, table, FitParams(**asked))
-        for name, (table, tuning, asked) in TUNINGS.items():
-            params = FitParams(**{"basis_size": 30} | asked)
-            basis = GIVEN if params.basis_is_given else None
-            each(name, tune_dataset, table, params, tuning, basis=basis)
-        each("embedding", embed_dataset, "plain", FitParams(basis_size=40))
-    return runs
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dask_nrbfn.fit, "run_stage", recorded)
+            if name in FITS:
+                table, asked = FITS[name]
+                return fit_dataset(tables[table], store, FitParams(**asked), engine)
+            if name in TUNINGS:
+                table, tuning, asked = TUNINGS[name]
+                params = FitParams(**{"basis_size": 30} | asked)
+                basis = GIVEN if params.basis_is_given else None
+                return tune_dataset(tables[table], store, params, tuning, engine, basis=basis)
+            return embed_dataset(tables["plain"], store, FitParams(basis_size=40), engine)
+
+    def run_of(name):
+        if name not in runs:
+            runs[name] = finish(name)
+        return runs[name]
+
+    return run_of
 
 
 def covered(name, declared):
@@ -145,23 +152,16 @@ def stored(stage, run):
     return {*stage.leaves(run), *stage.passes, *stage.scratch, f"{stage.name}/parts"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*FITS, *TUNINGS, "embedding"])
-def test_stages__touch_nothing_that_they_do_not_declare(finished, name):
-    run = finished[name]
-    store = run.location
-    for stage in stages_of_run(run):
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_stages__touch_and_leave_what_they_declare(finished, name):
+    run = finished(name)
+    group, store, stages = zarr.open_group(run.location, mode="r"), run.location, stages_of_run(run)
+    for stage in stages:
         own = stored(stage, run)
         assert {each for each in store.written[stage.name] if not covered(each, own)} == set()
         others = {each for each in store.read[stage.name] if not covered(each, own)}
         assert {each for each in others if not covered(each, stage.needs)} == set()
-
-
-@pytest.mark.parametrize("name", [*FITS, *TUNINGS, "embedding"])
-def test_stages__leave_what_they_declare(finished, name):
-    run = finished[name]
-    group = zarr.open_group(run.location, mode="r")
-    stages = stages_of_run(run)
     assert all(each in group for stage in stages for each in stage.leaves(run))
     arrays = {
         key for key, member in group.members(max_depth=None) if isinstance(member, zarr.Array)
@@ -170,9 +170,10 @@ def test_stages__leave_what_they_declare(finished, name):
     assert {each for each in arrays if not covered(each, kept | {"given"})} == set()
 
 
+@pytest.mark.slow
 def test_stages__need_nothing_in_vain(finished):
     read = defaultdict(set)
-    for run in finished.values():
+    for run in map(finished, NAMES):
         for stage in stages_of_run(run):
             read[stage.name, stage.needs] |= run.location.read[stage.name]
     vain = {

@@ -9,13 +9,11 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.commands.describe import describe, describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
@@ -25,10 +23,18 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.neighbors.naive import naive_distances
-from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, surfaces, write_table
+from tests.stages.fits import (
+    ENGINE,
+    as_columns,
+    assert_refused,
+    fit_table,
+    held_out_scores,
+    naive_error,
+    overlapping,
+    write,
+)
+from tests.tables import surfaces, write_table
 
-ENGINE = InlineEngine()
 PARAMS = FitParams(
     basis="random", basis_size=16, features="plain", width_factor=0.3, alpha=1e-4,
     locality=1e-2, n_neighbors=6, n_parts=2,
@@ -36,18 +42,11 @@ PARAMS = FitParams(
 
 
 def table(n_rows=120, seed=0):
-    """Return rows of classes that overlap."""
-    X, y = spirals(n_rows, seed=seed)
-    return X + np.random.default_rng(seed).normal(scale=0.3, size=X.shape), y
+    return overlapping(n_rows, 0.3, seed)
 
 
-def write(X, targets, **options):
-    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
-    return write_table(MemoryStore(), X, **{kind: targets}, **options)
-
-
-def fit(X, targets, params=PARAMS, *, place=None, engine=ENGINE, **options):
-    return fit_dataset(write(X, targets, **options), place or MemoryStore(), params, engine)
+def fit(X, targets, params=PARAMS, **options):
+    return fit_table(X, targets, params, **options)
 
 
 def R_of(run):
@@ -139,6 +138,7 @@ def test_fit__draws_rows_by_seed(monkeypatch, basis):
     assert LOCALITY.recorded(fit(X, y, replace(PARAMS, basis=basis))).n_drawn == 20
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 def test_fit__is_the_ridge_with_locality(features):
     for X, targets in (table(), surfaces(120)):
@@ -162,6 +162,7 @@ def test_fit__smooths_over_neighbours():
     assert rough[0] > rough[1] > rough[2]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 def test_fit__with_other_penalties(penalty):
     X, y = table()
@@ -216,20 +217,12 @@ def test_fit__unbound_rows_change_nothing(caplog):
 
 
 def test_fit__refuses_too_few_rows():
-    X, y = table(20)
-    engine = CountingEngine(0)
-    with pytest.raises(ParameterError, match="n_neighbors=20 needs at least 21 rows"):
-        fit(X, y, replace(PARAMS, n_neighbors=20), engine=engine)
+    (X, y), message = table(20), "n_neighbors=20 needs at least 21 rows"
+    without = replace(PARAMS, n_neighbors=20, locality=0.0)
+    assert_refused(X, y, replace(PARAMS, n_neighbors=20), message)
     tuning = TuneParams(effort="quick", localities=(0.0, 1e-3), folds=2)
-    with pytest.raises(ParameterError, match="n_neighbors=20 needs at least 21 rows"):
-        tune_dataset(
-            write(X, y),
-            MemoryStore(),
-            replace(PARAMS, locality=0.0, n_neighbors=20),
-            tuning,
-            engine,
-        )
-    fit(X, y, replace(PARAMS, n_neighbors=20, locality=0.0))
+    assert_refused(X, y, without, message, tuning=tuning)
+    fit(X, y, without)
 
 
 @pytest.mark.parametrize("value", [-1e-3, 1.5, float("nan"), "much"])
@@ -251,8 +244,8 @@ TUNING = TuneParams(
 )
 
 
-def tune(X, targets, params=PARAMS, tuning=TUNING, **options):
-    return tune_dataset(write(X, targets, **options), MemoryStore(), params, tuning, ENGINE)
+def tune(X, targets, params=PARAMS, tuning=TUNING):
+    return fit_table(X, targets, params, tuning=tuning)
 
 
 @pytest.mark.fast_cases(1)
@@ -265,26 +258,22 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
         Ridge("weights", alpha, value) for value in LOCALITIES for alpha in ALPHAS
     ]
     numbers = np.ndim(targets) == 2
-    Phi, T = model.features.activations(X), targets if numbers else np.eye(3)[targets]
+    Phi, T = model.features.activations(X), as_columns(targets)
     R, errors = R_of(run), []
-    folds = folds_of_rows(0, 120, n_folds=3, seed=0)
-    basis_folds = folds_of_numbers(run.read("basis/rows"), n_folds=3, seed=0)
     for entry in path:
-        scores = np.empty(T.shape)
-        for fold in range(3):
-            out, kept = folds == fold, basis_folds != fold
+
+        def network(out, kept, alpha=entry["alpha"], strength=entry["locality"]):
+            own = Phi[:, kept]
+            kept_R = R[np.ix_(kept, kept)]
             W, intercept = naive_weights(
-                Phi[~out][:, kept], T[~out], entry["alpha"], entry["locality"],
-                R[np.ix_(kept, kept)], numbers=numbers,
-            )  # fmt: skip
-            scores[out] = Phi[out][:, kept] @ W + intercept
-        if numbers:
-            spread = np.sum((T - T.mean(axis=0)) ** 2, axis=0)
-            errors.append(np.mean(np.sum((T - scores) ** 2, axis=0) / spread))
-            assert entry["relative_error"] == pytest.approx(errors[-1], rel=1e-7)
-        else:
-            errors.append(np.mean(scores.argmax(axis=1) != targets))
-            assert entry["error_rate"] == pytest.approx(errors[-1], abs=1e-12)
+                own[~out], T[~out], alpha, strength, kept_R, numbers=numbers
+            )
+            return own[out] @ W + intercept
+
+        scores = held_out_scores(targets, run.read("basis/rows"), network)
+        errors.append(naive_error(scores, targets))
+        found = entry["relative_error" if numbers else "error_rate"]
+        assert found == pytest.approx(errors[-1], rel=1e-7, abs=1e-12)
     best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
     assert run.stages["validation"]["chosen"] == Ridge.of(path[best])._asdict()
     assert model.params.locality == run.chosen_params.locality == path[best]["locality"]
@@ -386,6 +375,7 @@ def test_report__says_it(tmp_path):
     assert "locality" not in run_table(fit(X, y, replace(PARAMS, locality=0.0)))
 
 
+@pytest.mark.slow
 def test_estimators__take_it():
     X, y = table()
     options = {"basis": "random", "basis_size": 16, "alpha": 1e-4, "n_neighbors": 6}

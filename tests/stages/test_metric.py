@@ -101,6 +101,7 @@ def test_metric__units_and_constant_columns_change_nothing():
     assert METRIC.recorded(found).unused == [4]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", [103, 105, 107])
 def test_metric__equal_weights_where_no_others_do_better(seed):
     # All columns matter alike. Weights that are judged by the targets that they have seen gain

@@ -242,6 +242,7 @@ def test_forget__targets_that_were_never_there(tmp_path, n_targets):
     assert describe(run.location)["version"] == 0
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("outlier", [0, 5])
 def test_forget__of_a_mistyped_target(tmp_path, outlier):
     X, T = diabetes(1)

@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from threadpoolctl import threadpool_limits
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.commands.describe import describe, describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.update import update_run
-from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.fit import with_search
-from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
@@ -31,8 +26,16 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
-from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, write_table
+from tests.stages.fits import (
+    are_labels,
+    as_columns,
+    assert_refused,
+    fit_table,
+    held_out_scores,
+    naive_error,
+    write,
+)
+from tests.tables import spirals
 
 ALPHAS = (0.1, 1e-2, 1e-4)
 DRAWN = FitParams(basis="random", basis_size=25, features="plain")
@@ -47,32 +50,16 @@ TUNING = TuneParams(
 )
 
 
-def write(X, targets, **options):
-    """Write labels, or numbers as targets, as they come."""
-    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
-    return write_table(MemoryStore(), X, **{kind: targets}, **options)
+def fit(X, targets, params, **options):
+    return fit_table(X, targets, params, **options)
 
 
-def fit(X, targets, params, *, basis=None, place=None, **options):
-    dataset, place = write(X, targets, **options), place or MemoryStore()
-    return fit_dataset(dataset, place, params, InlineEngine(), basis=basis)
-
-
-def tune(X, targets, params, tuning=TUNING, *, place=None, **options):
-    dataset, place = write(X, targets, **options), place or MemoryStore()
-    return tune_dataset(dataset, place, params, tuning, InlineEngine())
+def tune(X, targets, params, tuning=TUNING):
+    return fit_table(X, targets, params, tuning=tuning)
 
 
 def plain(X, basis, width):
     return np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
-
-
-def as_columns(targets):
-    """Return indicators of labels, and whether there are means to subtract: numbers have them."""
-    targets = np.asarray(targets)
-    if targets.dtype.kind in "iu":
-        return np.eye(targets.max() + 1)[targets], False
-    return targets.reshape(len(targets), -1), True
 
 
 def naive_P(name, basis, width, shares):
@@ -98,29 +85,19 @@ def naive_shares(X, basis, weights=None):
     return np.bincount(nearest, weights, minlength=len(basis)) / weights.sum()
 
 
-def naive_held_out(X, targets, run, name, alpha, *, basis=None, rows=None, factor=None, folds=3):
+def naive_held_out(X, targets, run, name, alpha, *, basis=None, rows=None, factor=None):
     """Return the scores of every row by the rows and basis rows of the other folds."""
     basis = run.read("basis/values") if basis is None else basis
     rows = run.read("basis/rows") if rows is None else rows
     width = (factor or run.chosen_params.width_factor) * reference_distances(X, basis).mean()
-    Phi, (T, centred) = plain(X, basis, width), as_columns(targets)
-    P, scores = naive_P(name, basis, width, naive_shares(X, basis)), np.empty(T.shape)
-    fold_of_row = folds_of_rows(0, len(X), n_folds=folds, seed=0)
-    fold_of_basis = folds_of_numbers(rows, n_folds=folds, seed=0)
-    for fold in range(folds):
-        out, kept = fold_of_row == fold, fold_of_basis != fold
-        own = Phi[:, kept]
-        network = naive_network(own[~out], T[~out], P[np.ix_(kept, kept)], alpha, centred)
-        scores[out] = network(own[out])
-    return scores
+    Phi, T = plain(X, basis, width), as_columns(targets)
+    P = naive_P(name, basis, width, naive_shares(X, basis))
 
+    def network(out, kept):
+        own, centred = Phi[:, kept], not are_labels(targets)
+        return naive_network(own[~out], T[~out], P[np.ix_(kept, kept)], alpha, centred)(own[out])
 
-def naive_error(scores, targets):
-    """Return the share of wrong labels, or ``1 - R^2`` on average."""
-    T, centred = as_columns(targets)
-    if not centred:
-        return np.mean(scores.argmax(axis=1) != targets)
-    return np.mean(np.sum((T - scores) ** 2, axis=0) / np.sum((T - T.mean(axis=0)) ** 2, axis=0))
+    return held_out_scores(targets, rows, network)
 
 
 def cancer(n_rows=150):
@@ -179,7 +156,7 @@ def test_clusters__are_the_weighted_network(rows):
     params = replace(CENTRES, penalty="clusters", alpha=1e-3, width_factor=0.3)
     run = fit(X, targets, params)
     model, basis = Model.load(run.location), run.read("basis/values")
-    shares, (T, centred) = naive_shares(X, basis), as_columns(targets)
+    shares, T, centred = naive_shares(X, basis), as_columns(targets), not are_labels(targets)
     np.testing.assert_allclose(run.read("width/shares"), shares, rtol=1e-14)
     Phi = plain(X, basis, model.width)
     Phi, T = Phi - centred * Phi.mean(axis=0), T - centred * T.mean(axis=0)
@@ -346,10 +323,7 @@ def test_tune__the_penalty_of_the_fit_where_none_are_given():
     ],
 )
 def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, message):
-    place, (X, y) = MemoryStore(), spirals(60)
-    with pytest.raises(ParameterError, match=message):
-        fit_dataset(write(X, y), place, params, CountingEngine(0))
-    assert not place._store_dict
+    assert_refused(*spirals(60), params, message)
 
 
 @pytest.mark.parametrize(
@@ -362,10 +336,7 @@ def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, mess
     ],
 )  # fmt: skip
 def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, changes, message):
-    place, (X, y) = MemoryStore(), spirals(60)
-    with pytest.raises(ParameterError, match=message):
-        tune_dataset(write(X, y), place, params, replace(TUNING, **changes), CountingEngine(0))
-    assert not place._store_dict
+    assert_refused(*spirals(60), params, message, tuning=replace(TUNING, **changes))
 
 
 def test_tune__is_described_and_reported(tmp_path):
@@ -404,22 +375,3 @@ def test_cost__counts_the_penalty(stage):
     (r, own), (_, of_clusters), (_, of_kernel) = map(cost, ("weights", "clusters", "kernel"))
     assert of_clusters - own >= 8 * r
     assert of_kernel - own >= 8 * r**2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tuned", [False, True])
-def test_kernel__every_stage_holds_less_than_predicted(tmp_path, tuned):
-    X, y = spirals(6000, n_features=40)
-    dataset = write_table(tmp_path / "data", X, y)
-    params = replace(DRAWN, basis_size=2500, penalty="kernel", alpha=1e-6)
-    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
-        if tuned:
-            tuning = replace(TUNING, penalties=("weights", "kernel"))
-            run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
-        else:
-            run = fit_dataset(dataset, tmp_path / "run", params, engine)
-        record = update_run(run.location, write_table(tmp_path / "more", X + 0.1, y), engine)
-    solving = run.stages["path" if tuned else "weights"]
-    assert solving["peak_bytes"] > 0.5 * solving["predicted_bytes"]
-    for each in (*run.stages.values(), record):
-        assert each["peak_bytes"] <= each["predicted_bytes"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import zarr
-from scipy.sparse import csr_array, random_array
+from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 from zarr.storage import MemoryStore
 
@@ -17,7 +17,7 @@ from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
-from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import run_facts
@@ -27,11 +27,11 @@ from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.schemas import write_rows
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, surfaces, write_table
+from tests.storage.written import edit_attributes
+from tests.tables import surfaces, write_table
 
 DIGITS, LABELS = load_digits(return_X_y=True)
 DIGITS, LABELS = DIGITS[:300], LABELS[:300]
@@ -123,9 +123,7 @@ def test_fit__finds_a_value_that_is_none(tmp_path):
     group = zarr.open_group(tmp_path / "data")
     group["X"][17, 3] = np.nan
     # As older versions wrote it, without what its chunks are known by.
-    attributes = group.attrs.asdict()
-    del attributes["chunk_checksums"], attributes["checksum"]
-    group.attrs.put({**attributes, "checksum": checksum(attributes)})
+    edit_attributes(dataset.location, drop="chunk_checksums", checked=True)
     with pytest.raises(DataError, match="nan in row 17, column 3"):
         fit(PARAMS, dataset)
 
@@ -250,22 +248,6 @@ def test_plan__counts_both_passes_and_coordinates_after_them():
     assert costs["svd"].read_bytes > 2 * 8 * n * p
     assert costs["moments"].flops < plain["moments"].flops
     assert costs["columns"].read_bytes == plain["columns"].read_bytes == 8 * n * p
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sparse", [False, True])
-def test_svd__every_stage_holds_less_than_predicted(tmp_path, sparse):
-    X, y = spirals(6000, n_features=1200)
-    if sparse:
-        X = random_array((6000, 20_000), density=0.002, format="csr", rng=0)
-    dataset = write_table(tmp_path / "data", X, y)
-    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
-        run = fit(replace(PARAMS, svd=200), dataset, tmp_path / "run", engine)
-        record = update_run(run.location, write_table(tmp_path / "more", X * 1.1, y), engine)
-    stage = run.stages["svd"]
-    assert stage["peak_bytes"] > 0.5 * stage["predicted_bytes"]
-    for each in (*run.stages.values(), record):
-        assert each["peak_bytes"] <= each["predicted_bytes"]
 
 
 def test_fit__of_rows_in_csr_is_that_of_the_same_rows_in_an_array():

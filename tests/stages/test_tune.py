@@ -32,6 +32,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine, StoppedError
+from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 # Penalties at which the weights do not amplify the order of the sums.
@@ -58,7 +59,7 @@ def outcome(run):
     return bits, describe_tuning(run), Model.load(run.location).digest()
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 @pytest.mark.parametrize("n_parts", [1, 4])
 def test_moments__of_folds_are_those_of_the_other_rows(features, n_parts):
@@ -260,14 +261,6 @@ def undisturbed(tmp_path_factory):
     return dataset, outcome(tune_dataset(dataset, root / "run", CUT, SMALL, InlineEngine()))
 
 
-def damage(place, pattern):
-    """Flip one bit of the one file of a run that fits."""
-    (path,) = place.glob(pattern)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.mark.slow
 def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     """The weights that it is written from are damaged too, and the path is gone."""
@@ -275,7 +268,7 @@ def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())
     assert not (tmp_path / "run" / "path" / "parts").exists()
     for pattern in ("model/weights/c/0/0", "weights/values/c/0/0"):
-        damage(tmp_path / "run", pattern)
+        flip_byte(tmp_path / "run" / pattern)
     engine = CountingEngine()
     run = tune_dataset(dataset, tmp_path / "run", CUT, SMALL, engine)
     assert outcome(run) == expected

@@ -12,7 +12,6 @@ from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import update_run
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -26,8 +25,9 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
+from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import surfaces, write_table
 
 PARAMS = FitParams(basis="random", basis_size=20, n_parts=2)
 TUNING = TuneParams(
@@ -38,18 +38,14 @@ TUNING = TuneParams(
     features=("plain",),
     losses=("logistic",),
 )
-ENGINE = InlineEngine()
 
 
-def table(n_rows=240, seed=0):
-    """Return rows of classes that overlap."""
-    X, y = spirals(n_rows, seed=seed)
-    return X + np.random.default_rng(seed).normal(scale=0.4, size=X.shape), y
+def table(n_rows=240):
+    return overlapping(n_rows, 0.4)
 
 
-def tune(X, y, tuning=TUNING, params=PARAMS, *, engine=ENGINE, place=None, **options):
-    dataset = write_table(MemoryStore(), X, y, **options)
-    return tune_dataset(dataset, place or MemoryStore(), params, tuning, engine)
+def tune(X, y, tuning=TUNING, params=PARAMS, **options):
+    return fit_table(X, y, params, tuning=tuning, **options)
 
 
 def naive_scores(run, X, y, n_passes, row_weights):
@@ -215,11 +211,8 @@ def test_validation__a_dataset_of_its_own_is_judged():
 
 
 def test_losses__refused_for_numbers():
-    X, Y = surfaces(100)
-    dataset, engine = write_table(MemoryStore(), X, target=Y), CountingEngine()
-    with pytest.raises(ParameterError, match="losses is logistic, and the targets are numbers"):
-        tune_dataset(dataset, MemoryStore(), PARAMS, TUNING, engine)
-    assert engine.done.total() == 0
+    message = "losses is logistic, and the targets are numbers"
+    assert_refused(*surfaces(100), PARAMS, message, tuning=TUNING)
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ from dask_nrbfn.storage.format import READ_VERSIONS
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.stages.stopping import CountingEngine
+from tests.storage.written import edit_attributes
 from tests.tables import spirals
 
 EARLIER = Path(__file__).with_name("earlier")
@@ -67,10 +67,7 @@ def expanded(request, tmp_path):
     place = extracted(request.param, tmp_path)
     if request.param == 7:
         # The dataset records where the rows were when it was written.
-        group = zarr.open_group(place / "data" / "X", mode="r+")
-        recorded = {**group.attrs.asdict(), "place": str(place / "cells.zarr")}
-        del recorded["checksum"]
-        group.attrs.put({**recorded, "checksum": checksum(recorded)})
+        edit_attributes(place / "data" / "X", place=str(place / "cells.zarr"), checked=True)
     return place, request.param
 
 

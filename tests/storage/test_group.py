@@ -23,6 +23,7 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.outputs import place_new
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import group as group_module
 from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import create_array, get_array, write_array
@@ -39,6 +40,10 @@ from dask_nrbfn.storage.group import (
 from dask_nrbfn.storage.local import flush_tree, place_path
 from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.stages.stopping import StoppedError
+from tests.storage.conftest import S3
+from tests.storage.replacing import assert_only, begin, files, replace_and_fail
 from tests.storage.written import (
     file_size_limit,
     fill_dataset,
@@ -47,42 +52,99 @@ from tests.storage.written import (
     write_dataset,
 )
 
-
-class StoppedError(Exception):
-    pass
+anywhere = pytest.mark.parametrize("place", ["directory", "memory", S3], indirect=True)
 
 
-def replace_and_fail(place, *, after_filling):
-    with replacing_group(place, kind="dataset", overwrite=True) as group:
-        if after_filling:
-            fill_dataset(group, table(5, seed=1))
-        raise StoppedError
-
-
+@anywhere
 @pytest.mark.parametrize("after_filling", [False, True])
-def test_replacing_group__error_leaves_the_old_one(tmp_path, after_filling):
-    X = table(9)
-    write_dataset(tmp_path / "data", X)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_replacing_group__error_leaves_what_was_there(place, after_filling, is_there):
+    if is_there:
+        write_dataset(join(place, "data"), table(9))
+    before = files(place)
     with pytest.raises(StoppedError):
-        replace_and_fail(tmp_path / "data", after_filling=after_filling)
-    np.testing.assert_array_equal(Dataset.open(tmp_path / "data").take(np.arange(9)), X)
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+        replace_and_fail(join(place, "data"), after_filling=after_filling)
+    assert files(place) == before
 
 
-def test_replacing_group__error_leaves_nothing_where_nothing_was(tmp_path):
-    with pytest.raises(StoppedError):
-        replace_and_fail(tmp_path / "data", after_filling=True)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_replacing_group__the_new_one_replaces_all_of_the_old(tmp_path):
-    write_dataset(tmp_path / "data", table(9), np.arange(9))
-    X = table(3, seed=1)
-    dataset = write_dataset(tmp_path / "data", X)
+@anywhere
+def test_replacing_group__the_new_one_replaces_all_of_the_old(place):
+    data, others = join(place, "data"), join(place, "data-of-others")
+    write_dataset(data, table(9), np.arange(9))
+    write_dataset(others, table(2))
+    before = files(others)
+    dataset = write_dataset(data, table(3, seed=1))
     assert dataset.y is None
-    np.testing.assert_array_equal(dataset.take(np.arange(3)), X)
-    assert not (tmp_path / "data" / "y").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    np.testing.assert_array_equal(dataset.take(np.arange(3)), table(3, seed=1))
+    assert set(files(data)) == {"zarr.json", "X/zarr.json", "X/c/0/0"}
+    assert files(others) == before
+    assert {name.split("/")[0] for name in files(place)} == {"data", "data-of-others"}
+
+
+@anywhere
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_replacing_group__not_without_overwrite_and_no_other_kind(place, overwrite):
+    write_dataset(join(place, "data"), table(3))
+    make_model().save(join(place, "model"))
+    before = files(place)
+    for name in ("data", "model"):
+        if name == "model" or not overwrite:
+            message = "exists and is a dask_nrbfn.model" if overwrite else "exists. Give another"
+            with (
+                pytest.raises(ExistsError, match=message),
+                replacing_group(join(place, name), kind="dataset", overwrite=overwrite),
+            ):
+                pytest.fail("the block must not run")
+    assert files(place) == before
+
+
+def test_replacing_group__not_without_overwrite_in_a_store():
+    store = MemoryStore()
+    write_dataset(store, table(3))
+    with pytest.raises(ExistsError, match=r"exists\. Give another path, or overwrite it"):
+        write_over(store, overwrite=False)
+    np.testing.assert_array_equal(Dataset.open(store).take(np.arange(3)), table(3))
+
+
+@anywhere
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_replacing_group__two_writers(place, overwrite, is_there):
+    data = join(place, "data")
+    if is_there and overwrite:
+        write_dataset(data, table(3))
+    elif is_there and isinstance(data, str):
+        os.mkdir(data)
+    finish_first = begin(data, 9, overwrite=overwrite)
+    finish_second = begin(data, 5, overwrite=overwrite)
+    finish_first()
+    assert Dataset.open(data).n_rows == 9
+    if overwrite:
+        finish_second()
+    else:
+        with pytest.raises(ExistsError, match=r"data exists\. Give another path"):
+            finish_second()
+    assert_only(data, 5 if overwrite else 9, beside=place)
+
+
+@anywhere
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_replacing_group__not_inside_a_group(place, overwrite):
+    dataset, names = write_dataset(join(place, "data"), table(9)), ["inner", "a/b", "X/inner"]
+    places = [join(dataset.location, name) for name in names]
+    if isinstance(dataset.location, str):
+        (place / "link").symlink_to(place / "data")
+        places.append(join(place, "link/inner"))
+    before = files(place)
+    for inner in places:
+        for write in (
+            lambda inner: write_over(inner, overwrite=overwrite),
+            lambda inner: create_group(inner, kind="run", attributes={}),
+            lambda inner: Run.start(inner, dataset, FitParams(), {}),
+        ):
+            with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
+                write(inner)
+    assert files(place) == before
 
 
 def test_replacing_group__the_old_one_stays_readable_inside(tmp_path):
@@ -96,23 +158,6 @@ def test_replacing_group__the_old_one_stays_readable_inside(tmp_path):
 def test_replacing_group__makes_parents(tmp_path):
     dataset = write_dataset(tmp_path / "a/b/data", table(3))
     assert dataset.n_rows == 3
-
-
-@pytest.mark.parametrize("kind", ["path", "memory store", "fsspec"])
-def test_replacing_group__not_without_overwrite(tmp_path, kind):
-    place = {
-        "path": tmp_path / "data",
-        "memory store": MemoryStore(),
-        "fsspec": "memory://test-not-without-overwrite/data",
-    }[kind]
-    X = table(3)
-    write_dataset(place, X)
-    with (
-        pytest.raises(ExistsError, match=r"exists\. Give another path, or overwrite it"),
-        replacing_group(place, kind="dataset", overwrite=False),
-    ):
-        pytest.fail("the block must not run")
-    np.testing.assert_array_equal(Dataset.open(place).take(np.arange(3)), X)
 
 
 def foreign(place, kind):
@@ -224,33 +269,6 @@ def test_replacing_group__in_a_store_an_unfinished_one_is_begun_anew():
     assert Dataset.open(store).n_rows == 3
 
 
-def begin(place, n_rows, *, overwrite):
-    """Begin to write a dataset; return the function that puts it in its place."""
-    block = replacing_group(place, kind="dataset", overwrite=overwrite)
-    fill_dataset(block.__enter__(), table(n_rows, seed=n_rows))
-    return partial(block.__exit__, None, None, None)
-
-
-def assert_only(place, n_rows):
-    """The dataset is whole, and nothing is left of the others."""
-    rows = Dataset.open(place).take(np.arange(n_rows))
-    np.testing.assert_array_equal(rows, table(n_rows, seed=n_rows))
-    assert list(place.parent.iterdir()) == [place]
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_replacing_group__two_writers_of_a_new_place(tmp_path, is_there):
-    place = tmp_path / "data"
-    if is_there:
-        place.mkdir()
-    finish_first = begin(place, 9, overwrite=False)
-    finish_second = begin(place, 5, overwrite=False)
-    finish_first()
-    with pytest.raises(ExistsError, match=r"data exists\. Give another path"):
-        finish_second()
-    assert_only(place, 9)
-
-
 def test_replacing_group__another_writer_in_the_last_moment(tmp_path, monkeypatch):
     place = tmp_path / "data"
     finish_first = begin(place, 9, overwrite=False)
@@ -263,7 +281,7 @@ def test_replacing_group__another_writer_in_the_last_moment(tmp_path, monkeypatc
     monkeypatch.setattr(group_module, "place_path", place_late)
     with pytest.raises(ExistsError, match="data exists: another job has written it meanwhile"):
         begin(place, 5, overwrite=False)()
-    assert_only(place, 9)
+    assert_only(place, 9, beside=tmp_path)
 
 
 def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
@@ -273,19 +291,6 @@ def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
         finish()
     assert Model.load(tmp_path / "data").n_features == 4
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_replacing_group__of_two_that_overwrite_the_last_has_it(tmp_path, is_there):
-    place = tmp_path / "data"
-    if is_there:
-        write_dataset(place, table(3))
-    finish_first = begin(place, 9, overwrite=True)
-    finish_second = begin(place, 5, overwrite=True)
-    finish_first()
-    assert Dataset.open(place).n_rows == 9
-    finish_second()
-    assert_only(place, 5)
 
 
 def test_replacing_group__two_that_overwrite_in_the_same_moment(tmp_path, monkeypatch):
@@ -302,7 +307,7 @@ def test_replacing_group__two_that_overwrite_in_the_same_moment(tmp_path, monkey
     finish_second = begin(place, 5, overwrite=True)
     monkeypatch.setattr(local, "place_new", place_late)
     finish_second()
-    assert_only(place, 5)
+    assert_only(place, 5, beside=tmp_path)
 
 
 def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path, monkeypatch):
@@ -318,7 +323,7 @@ def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path,
     monkeypatch.setattr(local, "place_new", fail)
     with pytest.raises(OSError, match="Input/output error"):
         finish()
-    assert_only(place, 9)
+    assert_only(place, 9, beside=tmp_path)
 
 
 def exchanged_at_the_rename(monkeypatch, place, exchange):
@@ -356,7 +361,7 @@ def test_replacing_group__another_dataset_comes_at_the_rename(tmp_path, monkeypa
     finish = begin(place, 5, overwrite=True)
     exchanged_at_the_rename(monkeypatch, place, begin(place, 9, overwrite=True))
     finish()
-    assert_only(place, 5)
+    assert_only(place, 5, beside=tmp_path)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(5, "Input/output error")])
@@ -380,7 +385,7 @@ def test_replacing_group__interrupted_after_another_job_came_in_between(
     with pytest.raises(type(error)):
         finish()
     # What the other job has put there is back, and what was there before it is gone.
-    assert_only(place, 9)
+    assert_only(place, 9, beside=tmp_path)
 
 
 def test_replacing_group__what_cannot_be_put_back_is_named(tmp_path, monkeypatch, caplog):
@@ -418,20 +423,7 @@ def test_replacing_group__many_writers_at_once(tmp_path, overwrite):
     assert sum(done) == (6 if overwrite else 1)
     n_rows = Dataset.open(place).n_rows
     assert overwrite or done[n_rows - 3]
-    assert_only(place, n_rows)
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_replacing_group__not_inside_a_group(tmp_path, overwrite):
-    write_dataset(tmp_path / "data", table(9))
-    (tmp_path / "link").symlink_to(tmp_path / "data")
-    before = sorted(tmp_path.rglob("*"))
-    for place in ("data/inner", "data/a/b", "data/X/inner", "link/inner"):
-        with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
-            write_over(tmp_path / place, overwrite=overwrite)
-        with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
-            create_group(tmp_path / place, kind="run", attributes={})
-    assert sorted(tmp_path.rglob("*")) == before
+    assert_only(place, n_rows, beside=tmp_path)
 
 
 def test_replacing_group__a_place_that_cannot_be_written(tmp_path):

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-import uuid
-from contextlib import contextmanager
 
 import dask.array as da
 import fsspec
@@ -46,98 +44,17 @@ from dask_nrbfn.storage.location import RemoteLocation, join
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.engine.processes import PATIENCE_S, free_port, wait_until
 from tests.logs import fresh_logging
-from tests.storage.written import fill_dataset, make_model, table, write_dataset
+from tests.storage.conftest import SECRET
+from tests.storage.replacing import assert_only, begin, files
+from tests.storage.written import make_model, table, write_dataset
 from tests.tables import spirals
 from tests.workflows.script import run_here
 
 RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
 PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
-START_S = 60
-SECRET = "correct-horse-battery-staple"
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def wait_until(condition, *, seconds=START_S, process=None):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"nothing in {seconds} s"
-        assert process is None or process.poll() is None, "the process ended"
-        time.sleep(0.05)
-
-
-def answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=1):
-            return True
-    except OSError:
-        return False
-
-
-@contextmanager
-def s3_server():
-    """Give the address of a server in a process of its own, with nothing in it."""
-    endpoint = f"http://127.0.0.1:{free_port()}"
-    port = endpoint.rpartition(":")[2]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_until(lambda: answers(f"{endpoint}/moto-api/"), process=process)
-        yield endpoint
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-            patch.setenv(name, "/nonexistent")
-        with s3_server() as address:
-            yield address
-
-
-@pytest.fixture
-def options(endpoint):
-    return {"key": "me", "secret": SECRET, "client_kwargs": {"endpoint_url": endpoint}}
-
-
-@pytest.fixture
-def bucket(options):
-    """A new bucket."""
-    name = f"bucket-{uuid.uuid4().hex[:8]}"
-    fsspec.filesystem("s3", **options).mkdir(name)
-    return RemoteLocation(f"s3://{name}", options)
-
-
-@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.ci), "memory"])
-def place(request):
-    """A URL under which nothing is."""
-    if request.param == "s3":
-        return join(request.getfixturevalue("bucket"), "place")
-    return RemoteLocation(f"memory://place-{uuid.uuid4().hex}", {})
-
-
-def files(location):
-    """Return fsspec's view of what is under a location: path to bytes."""
-    fs, path = remote.file_system(location)
-    return {name.removeprefix(f"{path}/"): fs.cat_file(name) for name in fs.find(path)}
 
 
 def environment(options):
@@ -331,54 +248,6 @@ def test_object_store__environment_is_enough(bucket, options, monkeypatch):
 # Replacing
 
 
-class StoppedError(Exception):
-    pass
-
-
-def replace_and_fail(location):
-    with replacing_group(location, kind="dataset", overwrite=True) as group:
-        fill_dataset(group, table(5, seed=1))
-        raise StoppedError
-
-
-def test_replacing__error_leaves_the_old_one(place):
-    write_dataset(join(place, "data"), table(9))
-    before = files(place)
-    with pytest.raises(StoppedError):
-        replace_and_fail(join(place, "data"))
-    assert files(place) == before
-
-
-def test_replacing__error_leaves_nothing_where_nothing_was(place):
-    with pytest.raises(StoppedError):
-        replace_and_fail(join(place, "data"))
-    assert files(place) == {}
-
-
-def test_replacing__the_new_one_replaces_all_of_the_old(place):
-    data = join(place, "data")
-    write_dataset(data, table(9), np.arange(9))
-    write_dataset(join(place, "data-of-others"), table(2))
-    others = files(join(place, "data-of-others"))
-    dataset = write_dataset(data, table(3, seed=1))
-    np.testing.assert_array_equal(dataset.take(np.arange(3)), table(3, seed=1))
-    assert set(files(data)) == {"zarr.json", "X/zarr.json", "X/c/0/0"}
-    assert files(join(place, "data-of-others")) == others
-    assert {name.split("/")[0] for name in files(place)} == {"data", "data-of-others"}
-
-
-def test_replacing__not_without_overwrite_and_no_other_kind(place):
-    make_model().save(join(place, "model"))
-    before = files(place)
-    for overwrite in (False, True):
-        with (
-            pytest.raises(ExistsError, match="model exists"),
-            replacing_group(join(place, "model"), kind="dataset", overwrite=overwrite),
-        ):
-            pytest.fail("the block must not run")
-    assert files(place) == before
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["data", "data/mine.txt", "data/d.zarr/mine.txt"])
 def test_replacing__not_what_is_no_group(place, name, overwrite):
@@ -444,34 +313,6 @@ def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies, o
     assert set(files(data)) == {"zarr.json", "X/zarr.json", "X/c/0/0"}
 
 
-def begin(location, n_rows, *, overwrite):
-    """Begin to write a dataset; return the function that puts it in its place."""
-    block = replacing_group(location, kind="dataset", overwrite=overwrite)
-    fill_dataset(block.__enter__(), table(n_rows, seed=n_rows))
-    return lambda: block.__exit__(None, None, None)
-
-
-def assert_only(location, n_rows, *, beside):
-    """The dataset is whole, and nothing is left of the others."""
-    rows = Dataset.open(location).take(np.arange(n_rows))
-    np.testing.assert_array_equal(rows, table(n_rows, seed=n_rows))
-    assert {name.split("/")[0] for name in files(beside)} == {"data"}
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_replacing__two_writers(place, overwrite):
-    data = join(place, "data")
-    finish_first = begin(data, 9, overwrite=overwrite)
-    finish_second = begin(data, 5, overwrite=overwrite)
-    finish_first()
-    if overwrite:
-        finish_second()
-    else:
-        with pytest.raises(ExistsError, match=r"data exists\. Give another path"):
-            finish_second()
-    assert_only(data, 5 if overwrite else 9, beside=place)
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_replacing__while_another_job_moves_its_own_there(place, monkeypatch, overwrite):
     data = join(place, "data")
@@ -492,18 +333,6 @@ def test_replacing__while_another_job_moves_its_own_there(place, monkeypatch, ov
     assert_only(data, 9, beside=place)
 
 
-def test_replacing__not_inside_a_group(place):
-    data = join(place, "data")
-    write_dataset(data, table(3))
-    before = files(place)
-    for name in ("inner", "a/b", "X/inner"):
-        with pytest.raises(ParameterError, match=r"is inside the Zarr group .*place.*/data"):
-            write_dataset(join(data, name), table(3))
-    with pytest.raises(ParameterError, match="is inside the Zarr group"):
-        Run.start(join(data, "run"), Dataset.open(data), FitParams(), {})
-    assert files(place) == before
-
-
 @pytest.mark.ci
 def test_replacing__a_whole_bucket(bucket):
     with pytest.raises(ParameterError, match="is a whole bucket") as caught:
@@ -520,7 +349,7 @@ def refused(action):
     with pytest.raises(NRBFNError) as caught:
         action()
     # No patience for a store that does not answer, but for a machine that is busy.
-    assert time.perf_counter() - start < START_S
+    assert time.perf_counter() - start < PATIENCE_S
     assert caught.value.problem.endswith(".")
     assert caught.value.remedy
     return caught.value
@@ -543,7 +372,7 @@ def require_credentials(endpoint, after_actions):
         data=str(after_actions).encode(),
         headers={"Content-Type": "text/plain"},
     )
-    with urllib.request.urlopen(request, timeout=START_S):
+    with urllib.request.urlopen(request, timeout=PATIENCE_S):
         pass
 
 

@@ -37,7 +37,7 @@ def place(written, tmp_path):
     return shutil.copytree(written / "cells3.zarr", tmp_path / "cells.zarr")
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("x", ["X", "layers/dense", "obsm/X_pca"])
 def test_referenced__is_the_copy(written, tmp_path, zarr_format, x):

@@ -18,7 +18,6 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
 from tests.storage.written import bytes_restored, edit_attributes, make_model, table, write_dataset
 
@@ -150,9 +149,9 @@ def test_dataset__that_versions_without_schemas_would_misread_has_a_newer_format
 
 def test_dataset__and_schema_must_fit(tmp_path):
     write_rows(tmp_path / "data")
-    attributes = dict(open_group(tmp_path / "data", kind="dataset").attrs)
-    del attributes["schema"]["columns"]["age"], attributes["checksum"]
-    edit_attributes(tmp_path / "data", **attributes, checksum=checksum(attributes))
+    schema = dict(open_group(tmp_path / "data", kind="dataset").attrs)["schema"]
+    del schema["columns"]["age"]
+    edit_attributes(tmp_path / "data", schema=schema, checked=True)
     with pytest.raises(DamagedDataError, match=r"X and the schema of .* do not fit together"):
         Dataset.open(tmp_path / "data")
 

@@ -18,6 +18,7 @@ from dask_nrbfn.storage.chunks import (
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import replacing_group
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.strict import checksum
 
 
 def table(n_rows, n_features=3, dtype="f8", seed=0):
@@ -106,6 +107,13 @@ def swap(one, other):
     Path(other).write_bytes(content)
 
 
+def flip_byte(path, at=None):
+    """Flip all bits of one byte of a file, of that in the middle unless a place is given."""
+    content = bytearray(Path(path).read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 255
+    Path(path).write_bytes(content)
+
+
 def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number of every third bit, and the bytes with that bit flipped.
 
@@ -117,9 +125,12 @@ def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
         yield bit, bytes(bad)
 
 
-def edit_attributes(location, *, drop=None, **changes):
-    """Change the attributes of a group behind the package's back."""
+def edit_attributes(location, *, drop=None, checked=False, **changes):
+    """Change the attributes of a group behind the package's back, or with a right checksum."""
     group = zarr.open_group(str(location), mode="r+")
     attributes = {**group.attrs.asdict(), **changes}
     attributes.pop(drop, None)
+    if checked:
+        del attributes["checksum"]
+        attributes["checksum"] = checksum(attributes)
     group.attrs.put(attributes)

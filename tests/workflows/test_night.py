@@ -181,6 +181,7 @@ def test_night__floor_and_tolerance_both_hold(monkeypatch, place):
         assert judge_of(settings, engine).max_error_rate == 0.15
 
 
+@pytest.mark.slow
 def test_night__a_damaged_published_model_is_replaced(place):
     digest = place.model().digest()
     (place.model_location / "weights" / "c" / "0" / "0").write_bytes(b"")
@@ -188,6 +189,7 @@ def test_night__a_damaged_published_model_is_replaced(place):
     assert place.model().digest() == digest
 
 
+@pytest.mark.slow
 def test_night__first_model_above_the_floor_is_not_published(tmp_path):
     place = Place(tmp_path, SETTINGS.replace("max_error_rate = 0.15", "max_error_rate = 0.001"))
     place.write_sources()

@@ -1,0 +1,53 @@
+"""The contract of scikit-learn's estimators, and what of it is not promised."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dask_nrbfn import (
+    DiffusionMap,
+    NRBFNClassifier,
+    NRBFNClassifierCV,
+    NRBFNRegressor,
+    NRBFNRegressorCV,
+)
+from dask_nrbfn.estimators import LinearRegressionClassifier
+
+# A basis without neighbours or clusters keeps the promise that weights count as repeated rows.
+DRAWN = {"basis": "random", "basis_size": 4, "alpha": 1e-6}
+# The least that leaves something to choose.
+QUICK = {"effort": "quick", "width_factors": (0.5, 1.0), "alphas": (1e-6, 1e-3), "folds": 2}
+# The checks fit tables of 10 to 20 rows, on which 20 neighbours are an error by design.
+ESTIMATORS = [
+    NRBFNClassifier(n_neighbors=5),
+    NRBFNClassifier(**DRAWN),
+    LinearRegressionClassifier(),
+    NRBFNRegressor(alpha=1e-6),
+    NRBFNRegressor(**DRAWN),
+    DiffusionMap(),
+]
+TUNED = [NRBFNClassifierCV(n_neighbors=5, **QUICK), NRBFNRegressorCV(**QUICK)]
+
+
+def not_promised(network):
+    if isinstance(network, LinearRegressionClassifier | DiffusionMap):
+        return {}
+    is_regressor = isinstance(network, NRBFNRegressor | NRBFNRegressorCV)
+    if network.basis == "random":
+        few = "four basis rows explain less than half of the variance"
+        return {"check_regressors_train": few} if is_regressor else {}
+    # A repeated row is a neighbour of its copies; a row of double weight is not its own.
+    reason = f"{'clusters' if is_regressor else 'the neighbours of a row'} have no weights"
+    check = "check_sample_weight_equivalence_on"
+    return dict.fromkeys([f"{check}_dense_data", f"{check}_sparse_data"], reason)
+
+
+@pytest.mark.fast_cases(36)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=not_promised)
+def test_estimators__scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(TUNED, expected_failed_checks=not_promised)
+def test_tuned__scikit_learn_contract(estimator, check):
+    check(estimator)

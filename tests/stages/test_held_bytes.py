@@ -1,0 +1,67 @@
+"""Measured memory of every stage, below what was predicted for it."""
+
+from dataclasses import replace
+
+import pytest
+from scipy.sparse import random_array
+
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import EngineOptions, connect
+from dask_nrbfn.params import FitParams, TuneParams
+from tests.tables import spirals, write_table
+
+DRAWN = FitParams(basis="random", basis_size=2500, alpha=1e-6)
+COMPONENTS = replace(DRAWN, features="normalized", width_factor=0.3, components=2000)
+KERNEL = replace(DRAWN, features="plain", penalty="kernel")
+SVD = FitParams(svd=200, basis="random", basis_size=40, alpha=1e-6)
+QUICK = TuneParams(effort="quick", folds=3)
+SIZES = replace(QUICK, alphas=(1e-6,), components=(100, 2000), width_factors=(0.3,))
+PENALTIES = replace(
+    QUICK,
+    alphas=(0.1, 1e-2, 1e-4),
+    penalties=("weights", "kernel"),
+    width_factors=(0.4,),
+    features=("plain",),
+)
+
+
+def dense(n_features):
+    return spirals(6000, n_features=n_features)[0]
+
+
+def in_csr():
+    return random_array((6000, 20_000), density=0.002, format="csr", rng=0)
+
+
+# Parameters, the rows, and the stage that holds most of what is predicted for it.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("params", "tuning", "rows", "most"),
+    [
+        (COMPONENTS, None, lambda: dense(40), "components"),
+        (COMPONENTS, SIZES, lambda: dense(40), "components"),
+        (KERNEL, None, lambda: dense(40), "weights"),
+        (KERNEL, PENALTIES, lambda: dense(40), "path"),
+        (SVD, None, lambda: dense(1200), "svd"),
+        (
+            SVD,
+            None,
+            lambda: random_array((6000, 20_000), density=0.002, format="csr", rng=0),
+            "svd",
+        ),
+    ],
+    ids=["components", "components tuned", "kernel", "kernel tuned", "svd", "svd of csr"],
+)
+def test_stages__hold_less_than_predicted(tmp_path, params, tuning, rows, most):
+    X, y = rows(), spirals(6000)[1]
+    dataset = write_table(tmp_path / "data", X, y)
+    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
+        if tuning is None:
+            run = fit_dataset(dataset, tmp_path / "run", params, engine)
+        else:
+            run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
+        record = update_run(run.location, write_table(tmp_path / "more", X * 1.1, y), engine)
+    assert run.stages[most]["peak_bytes"] > 0.5 * run.stages[most]["predicted_bytes"]
+    for each in (*run.stages.values(), record):
+        assert each["peak_bytes"] <= each["predicted_bytes"]
