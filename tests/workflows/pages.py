@@ -1,8 +1,8 @@
 """Runs the blocks of a Markdown page in order, in an empty directory.
 
-A block of `bash` or `python` is run, and the `text` that follows it is compared with the output. All blocks of
-`python` on a page share their names. A block with a title is a file. A comment before a block says why it is not run:
-``<!-- not run: reason -->``.
+A block of `bash` or `python` is run, and the `text` that follows it is compared with the output.
+All blocks of `python` on a page share their names. A block with a title is a file. A comment before
+a block says why it is not run: ``<!-- not run: reason -->``.
 """
 
 import multiprocessing
@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted(GUIDE.rglob("*.md"))]
 RUN = ("bash", "python")
 
 _BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?"
+    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n(?:<!-- tests -->\n)?)?"
     r'^```(?P<language>\w*)(?: title="(?P<title>[^"\n]+)")?\n(?P<text>.*?)^```$',
     re.DOTALL | re.MULTILINE,
 )
@@ -34,7 +34,7 @@ _MOVING = ("n_errors", "error_rate", "log_loss", "R2")
 # A line of such commands alone needs no shell.
 _NEEDS_SHELL = re.compile(r"[|<>&;$*`]")
 
-# Starting a process and importing takes longer than most commands: children are forked from a server that has imported.
+# Imports take longer than most commands: children are forked from a server that has imported.
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = ["dask_nrbfn.cli", "dask_nrbfn.estimators.tuned", "dask_nrbfn.report", "pandas"]
 _PRELOADED += ["sklearn.datasets", "distributed"]
@@ -167,8 +167,8 @@ def _session(directory, printed, pipe):
     names = {"__name__": "__main__"}
     while (text := pipe.recv()) is not None:
         try:
-            exec(compile(text, "block", "exec"), names)  # noqa: S102
-        except Exception:  # noqa: BLE001
+            exec(compile(text, "block", "exec"), names)
+        except Exception:
             traceback.print_exc()
             pipe.send(False)
         else:
@@ -199,8 +199,8 @@ def run_page(page, directory):
 def check_printed(expected, printed):
     """Check that all lines of a text stand in the output, in this order.
 
-    A line ``...`` stands for any others, and ``...`` at the end of a line for the rest. Blanks between words do not
-    count.
+    A line ``...`` stands for any others, and ``...`` at the end of a line for the rest. Blanks
+    between words do not count.
     """
     lines = [line.split() for line in printed.splitlines()]
     for words in (line.split() for line in expected.splitlines()):
@@ -235,5 +235,3 @@ def titles_run(page):
         for n, block in enumerate(blocks)
         if block.title and any(block.title in later.text for later in blocks[n + 1 :])
     }
-
-

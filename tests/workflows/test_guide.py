@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
+from xml.etree import ElementTree
 
 import pytest
 
@@ -21,13 +21,26 @@ from tests.workflows.pages import (
     run_page,
     titles_run,
 )
+from tests.workflows.script import run_script
+
+PREFIX = "workflows/guide/pages/"
 
 # Every reason for which a block is not run, and the pages that give it.
 NOT_RUN = {
-    "`.ci/run` runs it": ["README.md"],
+    "`.ci/run` and test_quickstart.py run it": ["README.md"],
+    "installs packages": [f"{PREFIX}index.md", f"{PREFIX}task/upgrade.md"],
+    "needs Kubernetes": [f"{PREFIX}task/machines.md"],
+    "needs Slurm": [f"{PREFIX}task/machines.md"],
+    "needs docker": [f"{PREFIX}task/machines.md"],
+    "needs several hosts": [f"{PREFIX}task/machines.md"],
+    "starts a Prefect server that stays": [f"{PREFIX}task/schedule.md"],
+    "takes hours or needs data sets": [f"{PREFIX}explanation/benchmarks.md"],
 }
 # Pages that take more than some seconds.
-SLOW = set()
+SLOW = {
+    "README.md",
+    *(f"{PREFIX}{name}.md" for name in ("task/memory", "task/update", "tutorial/cluster")),
+}
 
 
 def page_cases():
@@ -52,6 +65,21 @@ def test_page__every_block_is_run_or_listed(page):
     assert given == {reason for reason, names in NOT_RUN.items() if name_of(page) in names}
     files = {block.title for block in blocks if block.title and block.language in RUN}
     assert files <= titles_run(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page__names_files_that_exist(page):
+    for place in re.findall(r"(?<![\w/])(?:tests|workflows|cluster)/[\w./-]*\w", page.read_text()):
+        assert (ROOT / place).exists(), place
+
+
+def test_picture__is_drawn_anew(tmp_path):
+    process = run_script("workflows/guide/picture.py", "--output", tmp_path, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    for theme in ("light", "dark"):
+        drawn = ElementTree.parse(tmp_path / f"picture-{theme}.svg")
+        kept = ElementTree.parse(GUIDE / f"picture-{theme}.svg")
+        assert [each.tag for each in drawn.iter()] == [each.tag for each in kept.iter()]
 
 
 def test_not_run__names_pages_that_exist():
@@ -84,7 +112,6 @@ def rendered(name, monkeypatch):
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(find_spec("mkdocs_click") is None, reason="mkdocs missing: pip install '.[docs]'")
 def test_guide__builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f"]
     process = subprocess.run(
@@ -127,7 +154,7 @@ def test_printed__differs(expected, printed):
 
 def test_page__python_shares_names_and_text_is_compared(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text('```python\na = 1\n```\n\n```python\nprint(a + 1)\n```\n\n```text\n3\n```\n')
+    page.write_text("```python\na = 1\n```\n\n```python\nprint(a + 1)\n```\n\n```text\n3\n```\n")
     (tmp_path / "here").mkdir()
     with pytest.raises(AssertionError, match="'3' is not printed"):
         run_page(page, tmp_path / "here")
@@ -144,7 +171,9 @@ def test_page__a_block_that_fails_is_found(language, tmp_path):
 
 def test_blocks__are_found_with_title_and_reason(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text('<!-- not run: Slurm -->\n```bash\na\n```\n```toml title="b.toml"\nc = 1\n```\n')
+    page.write_text(
+        '<!-- not run: Slurm -->\n```bash\na\n```\n```toml title="b.toml"\nc = 1\n```\n'
+    )
     assert blocks_of(page) == [
         Block(page, "bash", None, "a\n", "Slurm"),
         Block(page, "toml", "b.toml", "c = 1\n", None),

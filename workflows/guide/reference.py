@@ -37,12 +37,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table.
+    r"""Return a Markdown table.
 
     >>> print(table(["a", "b"], [["1", "x|y"]]))
     | a | b |
     |---|---|
-    | 1 | x\\|y |
+    | 1 | x\|y |
     """
     header = list(header)
     lines = [header, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
@@ -113,7 +113,11 @@ def metrics() -> str:
             pass
         text = file.read_text()
     rows = (
-        (f"`{family.name}{'_total' * (family.type == 'counter')}`", family.type, family.documentation)
+        (
+            f"`{family.name}{'_total' * (family.type == 'counter')}`",
+            family.type,
+            family.documentation,
+        )
         for family in text_string_to_metric_families(text)
     )
     return table(["metric", "type", "meaning"], rows)
