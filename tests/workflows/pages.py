@@ -224,7 +224,7 @@ def _are_near(word, other):
         value, found = float(word.replace(",", "")), float(other.replace(",", ""))
     except ValueError:
         return word == other
-    return abs(value - found) <= max(0.15 * abs(value), 2 * value.is_integer())
+    return abs(value - found) <= (2 if value.is_integer() else 0.15 * abs(value))
 
 
 def titles_run(page):

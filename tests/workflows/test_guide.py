@@ -69,6 +69,8 @@ def test_page__every_block_is_run_or_listed(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page__names_files_that_exist(page):
+    for place in re.findall(r"(?:\]\(|src(?:set)?=\")(?!https?:|#)([^)#\"]+)", page.read_text()):
+        assert (page.parent / place).exists(), place
     for place in re.findall(r"(?<![\w/])(?:tests|workflows|cluster)/[\w./-]*\w", page.read_text()):
         assert (ROOT / place).exists(), place
 
