@@ -39,7 +39,10 @@ NOT_RUN = {
 # Pages that take more than some seconds.
 SLOW = {
     "README.md",
-    *(f"{PREFIX}{name}.md" for name in ("task/memory", "task/update", "tutorial/cluster")),
+    *(
+        f"{PREFIX}{name}.md"
+        for name in ("data/cells", "task/memory", "task/update", "tutorial/cluster")
+    ),
 }
 
 
