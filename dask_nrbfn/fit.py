@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import MAX_REDONE
@@ -168,7 +167,7 @@ def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
             change = "Lower `confidence_threshold`, or give `basis_size`"
         most = largest_basis(context)
         remedy = f"{change}: from {context.n_basis} basis rows to at most {most}"
-    check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
+    engine.check_budget(stage.name, cost.held_bytes, remedy=remedy)
     return cost
 
 

@@ -1,4 +1,4 @@
-"""Names of a package that load their module when they are first used."""
+"""Load the modules of a package when their names are first used."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,10 @@ def lazy_names(
     modules : mapping of str to sequence of str
         Its modules, and the public names in each. None of them may be the name of a module too: the
         import system puts the module there.
+
+    Returns
+    -------
+    tuple of callable
     """
     homes = {name: module for module, names in modules.items() for name in names}
 

@@ -1,7 +1,7 @@
-"""Files that a person names for a result: complete, outside every Zarr group, new unless asked.
+"""Output files: written as a whole, outside every Zarr group, replaced only on request.
 
-What the last step does is decided by the file system and not by what was seen before it: of two
-jobs that write the same new name one comes first, and the other is told.
+The last step is atomic in the file system. If two jobs write to the same new name, the second one
+gets an error.
 """
 
 import errno
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from dask_nrbfn.errors import ExistsError, NRBFNError, ParameterError, StorageError
 
-# What says of a directory that it belongs to a Zarr hierarchy, of version 3 and 2.
+# Files that mark a directory as part of a Zarr hierarchy, in version 3 and 2.
 _ZARR_NAMES = ("zarr.json", ".zgroup", ".zarray")
 
-# A file without content fits on a full disk, one block does not.
+# An empty file fits on a full disk, one block does not.
 _PROBE_BYTES = 4096
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
-    """Return where a file will be written, links followed, if that is allowed and possible.
+    """Return the path of an output file, with links followed, if it can be written.
 
-    The directory that it lies in is made.
+    Its directory is made.
 
     Parameters
     ----------
@@ -34,14 +34,18 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     overwrite : bool
         Whether the file may exist.
 
+    Returns
+    -------
+    Path
+
     Raises
     ------
     ExistsError
-        If a file is there and `overwrite` is false, or something that is no file.
+        If the file exists and `overwrite` is false, or if it is not a regular file.
     ParameterError
-        If it is no local path, or inside a Zarr group.
+        If the path is not local, or is inside a Zarr group.
     StorageError
-        If nothing can be written there.
+        If the file cannot be written.
     """
     text = os.fspath(path).removeprefix("file://")
     if "://" in text:
@@ -63,7 +67,7 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
 
 
 def check_distinct(outputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Raise ParameterError if two parameters, of which some may be None, name the same file."""
+    """Raise ParameterError if two parameters name the same file; None is ignored."""
     names: dict[str, str] = {}
     for name, path in outputs.items():
         if path is None:
@@ -83,7 +87,17 @@ def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
 
 
 def inside_group(place: object, group: object) -> ParameterError:
-    """Return what is said of a place inside a group."""
+    """Return the error for a place inside a group.
+
+    Parameters
+    ----------
+    place, group : object
+        Names for the error.
+
+    Returns
+    -------
+    ParameterError
+    """
     return ParameterError(
         f"{place} is inside the Zarr group {group}.", "Give a place outside of it."
     )
@@ -91,20 +105,25 @@ def inside_group(place: object, group: object) -> ParameterError:
 
 @contextmanager
 def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Give the path of a file to write, which is called `path` once the block has ended well.
+    """Give a temporary path, which is renamed to `path` when the block succeeds.
 
     Parameters
     ----------
     path, overwrite
         As for `check_output_file`.
 
+    Yields
+    ------
+    Path
+
     Raises
     ------
     ExistsError, ParameterError, StorageError
-        As `check_output_file`, before the block; the first also if the name is taken meanwhile.
+        As for `check_output_file`, before the block. ExistsError also if the name is taken
+        meanwhile.
     """
     target = check_output_file(path, overwrite=overwrite)
-    # dask and others choose a format by the suffix.
+    # dask and other writers choose a format by the suffix.
     name = f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished{target.suffix}"
     unfinished = target.with_name(name)
     try:
@@ -126,12 +145,12 @@ def place_new(new: Path, target: Path) -> None:
     ----------
     new : Path
     target : Path
-        Nothing is there, or an empty directory where `new` is one.
+        A free name. If `new` is a directory, an empty directory may be there.
 
     Raises
     ------
     ExistsError
-        If something is there, however short a time.
+        If something is there.
     """
     try:
         if new.is_dir():
@@ -148,13 +167,13 @@ def place_new(new: Path, target: Path) -> None:
 
 
 def _link(new: Path, target: Path) -> None:
-    """Rename a file to what no file is called."""
+    """Rename a file to a free name."""
     try:
         os.link(new, target)
     except FileExistsError:
         raise
     except OSError:
-        # A file system without hard links. Whoever makes the file, still empty, has the name.
+        # Without hard links, the job that creates the empty file owns the name.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         os.replace(new, target)
     else:
@@ -163,7 +182,7 @@ def _link(new: Path, target: Path) -> None:
 
 @contextmanager
 def disk_errors_named(place: object) -> Iterator[None]:
-    """Say of a place that it cannot be written, and why, in the words of the system."""
+    """Turn OSError into a StorageError about `place`, with the reason of the system."""
     try:
         with full_disk_named(place):
             yield
@@ -178,7 +197,7 @@ def disk_errors_named(place: object) -> Iterator[None]:
 
 @contextmanager
 def full_disk_named(place: object) -> Iterator[None]:
-    """Say of what there is no room."""
+    """Turn errors of a full disk into a StorageError about `place`."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """The parameters of a fit and of its tuning, each with its definition.
 
-`FitParams` and `TuneParams` change the answer and are part of a run's identity, `FitLimits` are
-not. What only changes how the work is done (workers, threads, memory) is in `dask_nrbfn.engine`.
+`FitParams` and `TuneParams` change the result and identify a run; `FitLimits` do not. Options that
+only change how the work is done (workers, threads, memory) are in `dask_nrbfn.engine`.
 """
 
 import math
@@ -13,48 +13,48 @@ from typing import Any, Self
 from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
 
-# What stands before the digest of basis rows that were given.
+# Prefix of the digest of given basis rows.
 GIVEN_PREFIX = "given:"
 
 _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
-# A help shows the ends of a longer default.
+# The help shortens a longer default.
 _MAX_SHOWN_VALUES = 8
-# An error names the type of what has a longer representation, such as an array.
+# An error shows only the type of a value with a longer representation, such as an array.
 _MAX_SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a parameter may be and what is said of it: the command line and the README show it.
+    """Definition of a parameter, which the command line and the README show.
 
     Parameters
     ----------
     default : Any
     type : {int, float, str}
-        Of the value, or of each of several.
+        Type of the value, or of each of several values.
     help : str
-        What it does, in one line.
+        One line about its effect.
     choices : tuple of str
-        All texts that are allowed; empty: any.
+        All allowed texts; empty: any.
     words : tuple of str
-        Texts that are allowed in the place of a number.
+        Texts that are allowed instead of a number.
     prefix : str or None
-        Texts that begin with it are allowed too.
+        Texts with this prefix are allowed too.
     least, most, above : float
         A number is from `least` to `most`, and more than `above`.
     hint : str
-        Told with what is allowed.
+        Added to the allowed values in an error.
     none : str or None
-        What None stands for, in words; without them None is not allowed.
+        Meaning of None in words; without it None is not allowed.
     several : bool
-        Whether it is a sequence of such values.
+        Whether the value is a sequence.
     tunes : str or None
-        The parameter of a fit that these are values of.
+        The parameter of a fit whose values are tried.
     metavar : str or None
-        How a command line's help writes the value, where it cannot know.
+        Placeholder of the value in the help; None: from the type.
     predicts : bool
-        Whether it decides what a model predicts from its arrays.
+        Whether predictions from the arrays of a model depend on it.
     """
 
     default: Any
@@ -76,7 +76,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default in words."""
+        """The default as text."""
         if self.default is None:
             return str(self.none)
         values = self.default if self.several else (self.default,)
@@ -87,7 +87,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """The allowed values as text."""
         if self.type is str:
             allowed = ", ".join(self.choices) or str(self.metavar)
             allowed = f"one of {allowed}" if len(self.choices) > 1 else allowed
@@ -141,14 +141,14 @@ class Option:
 
 
 def option(*values: Any, **details: Any) -> Any:
-    """Return a field of a dataclass that an `Option` of these values defines."""
+    """Return a dataclass field that is defined by an `Option` with these arguments."""
     definition = Option(*values, **details)
     return field(default=definition.default, metadata={"option": definition})
 
 
 @dataclass(frozen=True)
 class Params:
-    """Parameters that are checked when they are given, each by its option."""
+    """Parameters that are checked by their options when the object is made."""
 
     def __post_init__(self) -> None:
         for name, definition in self.options().items():
@@ -180,85 +180,85 @@ class FitParams(Params):
     Parameters
     ----------
     svd : int or None
-        Every row is replaced by so many coordinates, its products with the first right singular
-        vectors of X, before anything else; scale and all after it act on these. The vectors are
-        those of the rows as they are: not centred, and of weights nothing is seen. None: the rows.
+        Number of coordinates that replace every row: its products with the first right singular
+        vectors of X. All other steps, such as scaling, work on the coordinates. The vectors are
+        those of X without centring, and sample weights are ignored. None: no projection.
     scale : {"auto", "none", "standard", "unit", "learned"}
-        Columns to mean 0 and variance 1, those of a category together, or rows to unit length,
-        before anything else. "auto": "standard" for tables with categories, dates or filled gaps,
-        else "none". "learned": columns to mean 0 and variance 1, then each multiplied by the square
-        root of its weight, which is learned on at most 20,000 rows.
+        "standard": columns to mean 0 and variance 1, those of a category together. "unit": rows to
+        unit length. "auto": "standard" for tables with categories, dates or filled gaps, else
+        "none". "learned": columns to mean 0 and variance 1, then each multiplied by the square root
+        of its weight, which is learned on at most 20,000 rows.
     metric_rounds : int
-        Rounds in which "learned" weights are learned, at most; those that do best on rows that are
-        held out are taken, equal ones unless others gain more than chance.
+        Maximum number of rounds in which weights are "learned". The weights of the round with the
+        best result on held-out rows are used, or equal ones unless others gain more than chance.
     confidence_threshold : float
-        t in (0, 1]: rows with a confidence below it form the basis. Not used with `basis_size`.
+        t in (0, 1]: rows with a confidence below it form the basis. Ignored with `basis_size`.
     basis : {"auto", "kmeans", "random", "sknn"} or str
-        Where the basis comes from: the centres of k-means clusters, rows drawn evenly, rows of low
-        soft-kNN confidence, or "given:" and the digest of rows that are handed to the fit. "auto":
-        "sknn" for classes, "kmeans" for numbers.
+        Source of the basis: centres of k-means clusters, randomly drawn rows, rows of low soft-kNN
+        confidence, or "given:" and the digest of rows that are passed to the fit. "auto": "sknn"
+        for classes, "kmeans" for numeric targets.
     basis_size : int or None
         Number of basis rows r. None: with "sknn" all rows below the threshold, at most 10,000 and
-        as many as fit the memory; else a quarter of the rows, at most 1,000, as far as they are
-        distinct.
+        at most as many as fit into memory; else a quarter of the rows, at most 1,000 distinct ones.
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.
     candidates : int or {"auto", "all"}
-        Rows among which those of low confidence are looked for: so many are drawn, some of every
-        class, and their neighbours found among all rows. "auto": 20 for each basis row and at
-        least 50,000 with `basis_size`, where that is at most half of the rows; else all.
+        Number of drawn rows, some of every class, whose confidence is computed. Their neighbours
+        are searched among all rows. "auto": with `basis_size` 20 for each basis row and at least
+        50,000, if that is at most half of the rows; else "all".
     features : {"auto", "normalized", "plain"}
-        Activations of a row divided by their sum (the paper's), or as they are. "auto":
-        "normalized" for classes and with `components`, else "plain" for numbers.
+        "normalized": activations of a row divided by their sum (the paper's). "plain": activations
+        without normalization. "auto": "normalized" for classes and with `components`, else "plain".
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}
         Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
         ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)`` with
         ``a = sqrt(5) t``.
     width_factor : float
-        Sigma is so many times the mean distance between rows and basis rows; 1 is the paper's.
+        Sigma divided by the mean distance between rows and basis rows; 1 is the paper's.
     class_weight : {"balanced"} or None
-        "balanced": the rows of every class together weigh the same.
+        "balanced": every class has the same total weight.
     alpha : float
         Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).
     penalty : {"weights", "kernel", "clusters"}
-        What the ridge keeps small: the squared norm of the weights (the paper's); the norm in the
-        kernel's own space, as Nystroem kernel ridge regression does, with plain features; or the
-        squares of the weights over the shares of the rows in each cluster, with plain features of
-        a "kmeans" basis.
+        Quantity that the ridge keeps small. "weights": the squared norm of the weights (the
+        paper's). "kernel": the norm in the space of the kernel, as in Nystroem kernel ridge
+        regression, for plain features. "clusters": the squares of the weights divided by the share
+        of the rows in each cluster, for plain features of a "kmeans" basis.
     locality : float
-        What the ridge adds for differences between the scores of neighbours, relative to the trace
-        of the gram matrix. Neighbours of a row are nearer than any row of another class. 0: off.
+        Penalty of differences between the scores of neighbours, relative to the trace of the gram
+        matrix. The neighbours of a row are nearer than any row of another class. 0: off.
     loss : {"squared", "squared-hinge", "logistic", "hinge"}
-        What the network keeps small beside the penalty. "squared": the distance from the class
-        indicators (the paper's), which one ridge system solves. The others are of the margins
-        ``m = t f`` of each class against the others, t = 1 or -1: ``max(0, 1 - m)^2``,
-        ``log(1 + e^-m)``, and ``max(0, 1 - m)``, smooth within 0.1 of its bend. They take up to 10
-        more passes over the rows, in a tuning up to 20.
+        Loss that is minimized together with the penalty. "squared": the distance from the class
+        indicators (the paper's), solved by one ridge system. The others use the margins ``m = t f``
+        of each class against the others, t = 1 or -1: ``max(0, 1 - m)^2``, ``log(1 + e^-m)``, and
+        ``max(0, 1 - m)``, which is smoothed within 0.1 of its bend. They take up to 10 more passes
+        over the rows, in a tuning up to 20.
     prune : int or None
-        Basis rows that the network keeps of all: those that explain most of the targets, by
-        regularized orthogonal least squares on the sums. Plain features. None: all.
+        Number of basis rows that are kept: those that explain most of the targets, by regularized
+        orthogonal least squares on the sums. For plain features. None: all.
     components : int or None
-        The weights of each target are in the span of so many eigenfunctions of the basis, those
-        that vary least where its rows are dense: a spectral series (Lee & Izbicki). Normalized
-        features. None: anywhere.
+        Number of eigenfunctions of the basis that the weights of each target combine: those that
+        vary least where its rows are dense, a spectral series (Lee & Izbicki). For normalized
+        features. None: any weights.
     n_neighbors : int or None
-        k of the soft-kNN confidence, and the most neighbours of a row that `locality` looks at; the
-        row itself is not counted. None: 20, or all other rows where there are fewer.
+        k of the soft-kNN confidence, and the maximum number of neighbours of a row for `locality`.
+        The row itself is not counted. None: 20, or all other rows if there are fewer.
     neighbors : {"auto", "exact", "approximate"}
-        How neighbours are found; "auto" takes the one that is estimated to be faster.
+        Search method; "auto" uses the one with the shorter estimated time.
     n_partitions : int or None
         Number of partitions in which neighbours are searched; 1 searches all rows at once. None:
-        1 if that fits, else as many as make each of them small; of candidates, twice the root of
-        their number if that is estimated to be faster than 1.
+        1 if that fits into memory, else as many as make each partition small. For candidates, twice
+        the root of their number if the estimated time is shorter than with 1.
     overlap : int
-        Number of partitions that a row belongs to on average: one more near their borders, fewer
-        inside. More: better recall, more work. Candidates look into as many as a sample tells.
+        Average number of partitions that a row belongs to: one more near their borders, fewer
+        inside. A higher number improves recall and takes more work. For candidates, the number of
+        searched partitions is measured on a sample.
     n_parts : int or None
-        Number of parts that each pass over the rows is cut into. None: from the number of rows,
-        and from that of workers beyond 64.
+        Number of parts of each pass over the rows. None: from the number of rows, and beyond 64
+        from the number of workers.
     random_state : int
-        Seeds the approximate neighbours and the choice among equally confident rows.
+        Seed of the approximate search and of the choice among equally confident rows.
 
     Raises
     ------
@@ -380,7 +380,7 @@ class FitParams(Params):
         least=1,
         none="any weights",
     )
-    # An int wherever it is used: of resolved parameters.
+    # Always an int after `resolve_auto`.
     n_neighbors: int = option(
         None,
         int,
@@ -416,21 +416,20 @@ class FitParams(Params):
     def resolve_auto(
         self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None
     ) -> Self:
-        """Return the parameters with what "auto" stands for, and a number of neighbours.
+        """Return the parameters without "auto", and with a number of neighbours.
 
         Parameters
         ----------
         numbers : bool
-            Whether the targets are numbers, which have no borders between classes, and no scores
-            that sum to 1.
+            Whether the targets are numeric.
         mixed : bool
-            Whether the features are of several kinds, and so of several units.
+            Whether the features have several kinds, and so several units.
         n_rows : int, optional
-            Rows that may be neighbours; None: enough.
+            Rows that may be neighbours; None: more than enough.
 
-        Notes
-        -----
-        Eigenfunctions are of normalized features.
+        Returns
+        -------
+        FitParams
         """
         meant = dict(_AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES)
         meant["scale"] = "standard" if mixed else "none"
@@ -445,25 +444,25 @@ class FitParams(Params):
 
     @property
     def predicting(self) -> tuple[Any, ...]:
-        """Values of the parameters that decide what a model predicts from its arrays."""
+        """Values of the parameters on which predictions from the arrays of a model depend."""
         options = self.options().items()
         return tuple(getattr(self, name) for name, definition in options if definition.predicts)
 
     @property
     def normalized(self) -> bool:
-        """Whether the activations of a row are divided by their sum, of resolved parameters."""
+        """Whether the activations of a row are divided by their sum; needs resolved parameters."""
         assert self.features != "auto"
         return self.features == "normalized"
 
     @property
     def basis_is_given(self) -> bool:
-        """Whether the basis rows are handed to the fit."""
+        """Whether the basis rows are passed to the fit."""
         return self.basis.startswith(GIVEN_PREFIX)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitLimits(Params):
-    """What stops a fit; a run that was stopped may go on with others.
+    """Limits that stop a fit; a stopped run can continue with other limits.
 
     Parameters
     ----------
@@ -487,7 +486,7 @@ class FitLimits(Params):
 
 
 def _tried(name: str, default: Sequence[Any] | None, help: str, *, none: str | None = None) -> Any:
-    """Return the field of values of a fit's parameter; None stands for its default alone."""
+    """Return the field for the tried values of a parameter of a fit."""
     of_fit = FitParams.options()[name]
     none = (none or of_fit.default_text) if default is None else None
     choices = tuple(each for each in of_fit.choices if each != "auto")
@@ -501,49 +500,50 @@ _BY_EFFORT = "by effort"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneParams(Params):
-    """What is tried, and how it is judged.
+    """Values that a tuning tries, and how it compares them.
 
     Parameters
     ----------
     effort : {"quick", "normal", "thorough"}
-        How much is tried of what is left out below. "quick": the Gaussian kernel, and what the fit
-        has of all else. "normal": Laplacian kernels too; learned weights of the columns and, where
-        the fit scales nothing, standardized ones; the kernel's own norm as a penalty; and instead
-        of the least confident rows of a given number a draw below the threshold, or of all rows.
-        "thorough": all kernels, losses and penalties, and centres of clusters. What the fit has
-        otherwise than by default stays; "standard" may become "learned".
+        How much is tried for the parameters below that are not given. "quick": the Gaussian kernel,
+        and the values of the fit for all else. "normal": also Laplacian kernels, learned weights of
+        the columns, standardized columns if the fit does not scale, the "kernel" penalty, and for a
+        basis of a given size a draw below the threshold or among all rows. "thorough": all kernels,
+        losses and penalties, and centres of clusters. Parameters of the fit that differ from their
+        defaults stay, except that "standard" may become "learned".
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int
-        Number of folds of the rows, of which each is held out once. Not used with a validation
-        dataset.
+        Number of cross-validation folds. Ignored with a validation dataset.
     alphas : sequence of float
-        Values of alpha to try; each costs a factorization per fold and penalty, no pass over the
-        rows.
+        Values of alpha to try. Each takes a factorization per fold, and no pass over the rows. If
+        several combinations are tried on a sample, the fit tries only the three alphas on either
+        side of the best one.
     penalties : sequence of str or None
-        Penalties to try, with every alpha and all features that they are for. None: by `effort`.
+        Penalties to try, with all features that they apply to. If several combinations are tried
+        on a sample, the fit has the penalty of the best. None: by `effort`.
     localities : sequence of float or None
-        Values of locality to try, with every alpha and penalty; each costs as many factorizations
-        as these, and any above 0 one pass over the rows. None: that of the fit.
+        Values of locality to try, with every alpha and penalty. Each takes as many factorizations
+        as these; values above 0 take one pass over the rows. None: the value of the fit.
     components : sequence of int or None
-        Numbers of eigenfunctions to try, with every alpha and normalized features. None: that of
-        the fit.
+        Numbers of eigenfunctions to try, with every alpha and normalized features. None: the value
+        of the fit.
     losses : sequence of str or None
-        Losses to try, last, with what was chosen of all else; each costs passes over the rows,
-        until rows that are held out are labelled no better. None: by `effort`.
+        Losses to try after all else is chosen. Each takes passes over the rows, until the labels of
+        held-out rows do not improve. None: by `effort`.
     width_factors : sequence of float or None
-        Width factors to try. None: those of each kernel, and then some between and beyond them.
+        Width factors to try. None: those of each kernel, then some between and beyond them.
     features : sequence of str
         Kinds of features to try.
     kernels, scales, bases, basis_rules : sequences of str or None
         Values of these parameters to try. None: by `effort`. Bases and their rules are compared at
-        a given `basis_size`. Scale, basis, rule, features, kernel and width are tried in all
-        combinations on a sample of the rows, first on few rows and with a small basis; those that
-        do best go on to more.
+        a given `basis_size`. All combinations of scale, basis, rule, features, kernel and width are
+        tried on a sample of the rows, first with few rows and a small basis. The best ones continue
+        with more.
     search_basis : int
-        Basis rows of the search, at most.
+        Maximum number of basis rows of the search.
     search_rows : int or None
-        Rows of the search. None: as many as make 256 MiB, from 20,000 to 100,000.
+        Rows of the search. None: as many as take 256 MiB, from 20,000 to 100,000.
 
     Raises
     ------
@@ -603,12 +603,12 @@ class TuneParams(Params):
 
     @property
     def n_folds(self) -> int:
-        """Number of folds whose moments are summed apart; 1 with a validation dataset."""
+        """Number of folds whose moments are summed separately; 1 with a validation dataset."""
         return 1 if self.validation is not None else self.folds
 
 
-# What a tuning chooses is no parameter of it, but for those that decide what else it tries; nor is
-# what would change the network that it has judged.
+# Parameters of a fit that a tuning does not take: it chooses them itself, or they would change the
+# network after it was judged. Scale and basis also decide what else is tried, so they are taken.
 TUNED = frozenset(
     definition.tunes for definition in TuneParams.options().values() if definition.tunes
 ) - {"scale", "basis"} | {"prune"}

@@ -1,7 +1,7 @@
-"""What other packages do not document, all of it here: `tests/test_private.py` checks every name.
+"""All uses of undocumented parts of other packages; `tests/test_private.py` checks every name.
 
-Imports stand in the functions: storage works without dask, and the command line starts without
-either.
+The imports are in the functions, because storage works without dask, and the command line starts
+without zarr and dask.
 """
 
 from collections.abc import Coroutine
@@ -27,8 +27,8 @@ def memory_limit() -> int:
 async def reach_scheduler(address: str) -> None:
     """Open a connection to a scheduler and close it, with dask's time limit and TLS settings.
 
-    A Client that cannot connect is half open when it is collected. If another Client starts then,
-    both wait for the same lock for ever. So no Client is made before this.
+    A Client that cannot connect is half open when it is garbage-collected. If another Client starts
+    at that time, both wait for the same lock forever. So call this before making a Client.
     """
     import dask
     from dask.utils import parse_timedelta

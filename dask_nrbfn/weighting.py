@@ -1,4 +1,4 @@
-"""Blocks of rows with their weights and folds, as passes over rows read them."""
+"""Blocks of rows with their weights and folds, for passes over the rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,29 +14,37 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
 
-# Multiplied by a distance whose square fits float64 and by a million basis rows it is below 1e308.
+# Times a distance whose square fits float64 and times a million basis rows, it is below 1e308.
 _MOST_WEIGHT = 1e148
 
 # Products of activations with a smaller total weight lose their last bits.
 _LEAST_WEIGHT = 1e-290
 
 
-def check_total_weight(total: float) -> None:
-    """Raise DataError if sums over rows of this total weight can overflow."""
+def check_total_weight(total: float, *, whole: bool = False) -> None:
+    """Check that sums over rows of a total weight can be computed in float64.
+
+    Parameters
+    ----------
+    total : float
+    whole : bool
+        Whether it is the weight of all rows, which also has a lower limit.
+
+    Raises
+    ------
+    DataError
+        If the weight is too large or too small.
+    """
     if not total <= _MOST_WEIGHT:
-        raise DataError(
-            f"the weights of the rows sum to {total:.3g}, which overflows float64 in other sums.",
-            f"Divide all weights by the largest; their sum must be at most {_MOST_WEIGHT:g}.",
-        )
-
-
-def check_least_weight(total: float) -> None:
-    """Raise DataError if the weights of all rows, of this sum, are too small to compute with."""
-    if total < _LEAST_WEIGHT:
-        raise DataError(
-            f"the weights of the rows sum to {total:.3g}, which underflows float64 in other sums.",
-            f"Divide all weights by the largest; their sum must be at least {_LEAST_WEIGHT:g}.",
-        )
+        fault, allowed = "overflows", f"at most {_MOST_WEIGHT:g}"
+    elif whole and total < _LEAST_WEIGHT:
+        fault, allowed = "underflows", f"at least {_LEAST_WEIGHT:g}"
+    else:
+        return
+    raise DataError(
+        f"the weights of the rows sum to {total:.3g}, which {fault} float64 in other sums.",
+        f"Divide all weights by the largest; their sum must be {allowed}.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +65,15 @@ class RowWeights:
 
         "balanced" are ``n / (K n_c)`` for a class of n_c of n rows with labels, as in scikit-learn;
         K are the classes that have rows.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        params : FitParams
+
+        Returns
+        -------
+        RowWeights
         """
         if params.class_weight is None:
             return cls(None)
@@ -66,7 +83,19 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return weights whose `to_list` is `of_classes`, for a dataset's classes by their code."""
+        """Return the weights for the classes of a dataset from those of a model.
+
+        Parameters
+        ----------
+        of_classes : sequence of float or None
+            Weights as `to_list` returns them; None: all are 1.
+        codes : sequence of int or None
+            Place of each class of the dataset among them.
+
+        Returns
+        -------
+        RowWeights
+        """
         if of_classes is None or codes is None:
             return cls(None)
         return cls(np.asarray(of_classes)[list(codes)])
@@ -81,9 +110,13 @@ class RowWeights:
         Parameters
         ----------
         codes : integer (b,)
-            -1 for rows without a label, of which each weighs as much as one of a class on average.
+            -1 for rows without a label, whose weight is the average of all classes.
         weights : float64 (b,) or None
             The rows' own.
+
+        Returns
+        -------
+        float64 (b,) or None
         """
         if self.of_classes is None:
             return weights
@@ -103,7 +136,7 @@ class Reading:
     n_folds, seed : int
         As for `folds_of_rows`.
     codes_in_model : sequence of int or None
-        Code that the rows of each class of the dataset get; None: its own.
+        New code of each class of the dataset; None: its own code.
     """
 
     block_rows: int
@@ -119,6 +152,17 @@ def folded_blocks(
     """Yield the rows `start` to `stop` of a dataset in blocks, each sorted by fold.
 
     Reading begins at once.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    start, stop : int
+        First row, and the one after the last.
+    reading : Reading
+
+    Yields
+    ------
+    FoldedBlock
     """
     size, n_folds = reading.block_rows, reading.n_folds
     blocks = dataset.blocks(start, stop, size)
@@ -127,7 +171,7 @@ def folded_blocks(
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
         X, targets, own = block
         if targets is None:
-            # Rows without any are all alike.
+            # All rows are in one group.
             targets = np.zeros(X.shape[0], dtype=np.int64)
         weights = reading.weighting.of_rows(targets, own)
         if weights is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # The start of a local cluster takes some five seconds.
-SMALL_WORK_S = 10.0
+SMALL_WORK_S = 20.0
 
 
 @dataclass

@@ -15,7 +15,7 @@ from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.formats import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
-from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom, normalize
+from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import latest_place
@@ -121,7 +121,7 @@ def opened_rows(
     scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
-        dataset = Dataset.open(WrittenFrom(scratch, str(normalize(place))))
+        dataset = Dataset.open(scratch).named(str(normalize(place)))
         unused = tuple(name for name in ignored if name not in keep)
         unseen = {name: each.n_values for name, each in getattr(source, "unseen", {}).items()}
         yield Rows(dataset, kept, unused, getattr(source, "bad_rows", ()), unseen)

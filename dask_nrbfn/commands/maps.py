@@ -4,7 +4,6 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -20,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
@@ -30,7 +29,7 @@ from dask_nrbfn.sources.cubes import Box, Cube, Grid, matching
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
-from dask_nrbfn.storage.blocks import one_ahead
+from dask_nrbfn.storage.blocks import read_ahead
 from dask_nrbfn.storage.dense import read_finished
 from dask_nrbfn.storage.group import (
     RECORDED,
@@ -492,7 +491,7 @@ def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
         held += project_bytes(rows, p, n_scaled)
     engine.expected_bytes = PROCESS_BYTES + held
     remedy = "Write the scene in smaller chunks"
-    check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
 
 def _task_spans(n_boxes: int, n_pixels: int, engine: Engine) -> list[tuple[int, int]]:
@@ -524,9 +523,7 @@ def _map_opened(
         rows = cube.rows(box)
         return rows[:, work.order] if work.order else rows
 
-    pool = ThreadPoolExecutor(1, thread_name_prefix="read-boxes")
-    reads = (pool.submit(read, box) for box in boxes)
-    for box, rows in zip(boxes, one_ahead(pool, reads, next(reads, None)), strict=True):
+    for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
         scores = scorer.pixels(rows)
         missing = np.isnan(scores[:, 0])
         for name in reversed(work.names):

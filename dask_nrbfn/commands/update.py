@@ -27,7 +27,7 @@ from dask_nrbfn.commands.version import (
     solve_version,
 )
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
@@ -67,7 +67,7 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.location import SideBySide, join
+from dask_nrbfn.storage.location import join, viewed
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -181,9 +181,9 @@ def update_run(
     of clusters that the penalty asks for and the neighbours of locality stay those of the fit.
     """
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
-    while isinstance(dataset.location, SideBySide):
+    while places := viewed(dataset.location, "with_unlabelled"):
         # Rows beside others have no labels.
-        dataset = Dataset.open(dataset.location.labelled)
+        dataset = Dataset.open(places[0])
     with _locked_version(location, action, judge) as draft:
         model = read_full_model(draft.run, draft.base)
         run, params = draft.run, model.params
@@ -496,7 +496,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
         )
         held = max(held, passing + 8 * block_rows(r) * (r + 2 * width))
     held += PROCESS_BYTES
-    check_budget(draft.action, held, engine, remedy="Refresh with fewer basis rows")
+    engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
 
 

@@ -1,4 +1,4 @@
-"""From options, or any Client, to an engine."""
+"""Make an engine from options or from any dask Client."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from dask_nrbfn.engine.threads import (
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.outputs import check_output_file, new_file
+from dask_nrbfn.params import Option
 from dask_nrbfn.private import memory_limit, reach_scheduler
 
 logger = logging.getLogger(__name__)
@@ -89,11 +90,8 @@ class EngineOptions:
                 "They shape the local cluster; a running scheduler has its workers already.",
             )
         for name, least in (("workers", 0), ("threads", 1)):
-            value = local[name]
-            if value is not None and not (isinstance(value, int) and value >= least):
-                raise ParameterError(
-                    f"`{name}` is {value!r}.", f"Give an integer of at least {least}."
-                )
+            if (value := local[name]) is not None:
+                Option(None, int, "", least=least).check(name, value)
         if self.memory is not None:
             _parse_memory(self.memory)
         if self.performance_report is not None and self.workers == 0:
@@ -109,7 +107,7 @@ class EngineOptions:
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option only makes sense with a cluster, or says how to run."""
+        """Whether an option chooses where tasks run, or needs a cluster."""
         shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
         return self.performance_report is not None or any(each is not None for each in shaping)
 
@@ -130,6 +128,10 @@ def connect(
         Used as it is and left open.
     watch : Watch, optional
         Where the engine counts what it does; default: one of its own.
+
+    Yields
+    ------
+    Engine
 
     Raises
     ------
@@ -180,9 +182,9 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
 
 
 def _load_thread_pools() -> None:
-    """Load the libraries that have threads: none that is loaded later is limited, or counted.
+    """Load the libraries with thread pools; pools that load later are neither limited nor counted.
 
-    What is slow to load is also best loaded before the seconds of a stage count.
+    Loading them first also keeps their load time out of the seconds of a stage.
     """
     import scipy.linalg  # noqa: F401  BLAS and LAPACK
     import sklearn.neighbors  # noqa: F401  OpenMP
@@ -194,9 +196,9 @@ def _blas_threads_once_loaded() -> int:
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
-    """Return an engine with the numbers of the local one that `options` ask for, without workers.
+    """Return an engine with the numbers of a local cluster, without starting workers.
 
-    Nothing can be learnt of a running scheduler in this way.
+    The options of a running scheduler are ignored.
     """
     n_workers = max(1, 1 if options.workers is None else options.workers)
     limit = _memory_bytes(options)
@@ -211,7 +213,7 @@ def describe_engine(options: EngineOptions) -> InlineEngine:
 def local_cluster(
     options: EngineOptions, *, host: str | None = None, port: int = 0
 ) -> Iterator[LocalCluster]:
-    """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS.
+    """Give a cluster on this machine; each worker has one dask thread and several BLAS threads.
 
     Parameters
     ----------
@@ -220,6 +222,10 @@ def local_cluster(
         Address at which the scheduler listens; default: this machine alone.
     port : int
         Port of the scheduler. 0: any that is free.
+
+    Yields
+    ------
+    distributed.LocalCluster
     """
     workers = options.workers or 1
     threads = options.threads or threads_of_workers(workers)
@@ -241,10 +247,10 @@ def local_cluster(
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables of this process, and put back what was there.
+    """Set environment variables of this process, and restore the old ones at the end.
 
-    Workers inherit them. A nanny would rather keep what it finds, such as the OMP_NUM_THREADS=1 of
-    a batch system, and leaves what it sets behind.
+    Workers inherit them. A nanny would keep existing variables, such as the OMP_NUM_THREADS=1 of a
+    batch system, and would not remove its own.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -274,9 +280,9 @@ def _open_client(options: EngineOptions) -> Client:
 
 @contextmanager
 def _closed_at_the_end(client: Client) -> Iterator[Client]:
-    """Close a client, also one that has lost its scheduler.
+    """Close a client, even if it has lost its scheduler.
 
-    Such a client is just trying to connect again, and would log the traceback of being stopped.
+    Such a client tries to connect again, and would log a traceback when it is stopped.
     """
     try:
         yield client
@@ -293,11 +299,13 @@ def _closed_at_the_end(client: Client) -> Iterator[Client]:
 def _read_scheduler_file(path: str) -> str:
     """Return the address in a scheduler file.
 
-    A Client that is given a file waits for it for ever, and hangs on one that it cannot read.
+    A Client that gets the file itself waits forever if it is missing or unreadable.
     """
     try:
         with open(path) as file:
             address = json.load(file)["address"]
+        if not isinstance(address, str):
+            raise TypeError(f"the address is {address!r}")
     except FileNotFoundError as error:
         raise ClusterError(
             f"there is no scheduler file {path}.",
@@ -308,20 +316,18 @@ def _read_scheduler_file(path: str) -> str:
             f"{path} is no scheduler file ({type(error).__name__}: {error}).",
             "Give the file that the scheduler wrote.",
         ) from error
-    if not isinstance(address, str):
-        raise ClusterError(
-            f"the address in {path} is {address!r}.", "Give the file that the scheduler wrote."
-        )
     return address
 
 
 def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
-    address = scheduler_address(client)
+    address, dashboard = scheduler_address(client), None
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
         threads = _threads_of_workers(client)
-        dashboard = _dashboard_link(client)
+        # A scheduler that was started without a dashboard has no link to one.
+        with suppress(KeyError):
+            dashboard = client.dashboard_link
     except TimeoutError as error:
         raise _no_workers(address) from error
     except (CancelledError, OSError) as error:
@@ -364,14 +370,6 @@ def _threads_of_workers(client: Client) -> int | None:
     return min((answer for answer in answers if isinstance(answer, int)), default=None)
 
 
-def _dashboard_link(client: Client) -> str | None:
-    try:
-        return client.dashboard_link
-    except KeyError:
-        # The scheduler was started without a dashboard.
-        return None
-
-
 def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
     """Return the bytes that a task of a worker may use, and the worker's limit."""
     n_threads, limit = worker["nthreads"], worker["memory_limit"]
@@ -411,7 +409,7 @@ def _parse_memory(text: str) -> int:
 def _reported_performance(
     client: Client, path: str | os.PathLike[str] | None, *, overwrite: bool
 ) -> Iterator[None]:
-    """Write what the cluster does in the block to `path`, also if the block fails."""
+    """Write dask's report of the block to `path`, even if the block fails."""
     if path is None:
         yield
         return
@@ -421,24 +419,14 @@ def _reported_performance(
     try:
         yield
     finally:
-        _write(client, report, path, overwrite=overwrite)
-
-
-def _write(
-    client: Client, report: performance_report, path: str | os.PathLike[str], *, overwrite: bool
-) -> None:
-    """Write a report that was begun, or log why there is none.
-
-    Neither the results of the work nor an error that it raised are given up for it.
-    """
-    try:
-        if client.status != "running":
-            # dask would wait half a minute for the scheduler to come back.
-            raise ConnectionError("the scheduler is lost")
-        with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
-            report.filename = os.fspath(unfinished)
-            report.__exit__(None, None, None)
-    except Exception as error:
-        logger.warning("no performance report: %s", error)
-    else:
-        logger.info("performance report: %s", path)
+        try:
+            if client.status != "running":
+                # dask would wait half a minute for the scheduler.
+                raise ConnectionError("the scheduler is lost")
+            with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
+                report.filename = os.fspath(unfinished)
+                report.__exit__(None, None, None)
+            logger.info("performance report: %s", path)
+        except Exception as error:
+            # This must not hide the results of the block or its error.
+            logger.warning("no performance report: %s", error)

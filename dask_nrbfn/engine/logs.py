@@ -9,12 +9,12 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-# What every record has; whatever else is in one came as `extra`.
+# Attributes of every record; all others come from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Makes one JSON object of a record, with whatever its `extra` says.
+    """Formats a record as one JSON object, with the fields of its `extra`.
 
     Examples
     --------
@@ -44,8 +44,7 @@ class JsonFormatter(logging.Formatter):
 def log_json() -> None:
     """Make every line of this process's log a JSON object on standard error.
 
-    Lines of other libraries and warnings as well, and those of the local workers that are started
-    from here.
+    This includes the lines of other libraries, warnings, and the local workers of this process.
     """
     logging.basicConfig()
     logging.captureWarnings(True)
@@ -57,7 +56,7 @@ def log_json() -> None:
     # Every command sets the log up, and most load no dask.
     import dask
 
-    # Unknown until distributed is loaded, unless somebody has set it; ours comes last all the same.
+    # The setting is empty until distributed is loaded, unless the user has set it.
     preloads = dask.config.get("distributed.worker.preload", [])
     if __name__ not in preloads:
         dask.config.set({"distributed.worker.preload": [*preloads, __name__]})
@@ -69,10 +68,10 @@ def dask_setup(worker: object) -> None:
 
 
 def leave_out_echoes() -> None:
-    """Keep out of the log what zarr's other requests of the same moment failed of.
+    """Keep errors of further zarr requests out of the log.
 
-    Zarr makes several at once and raises the error of the first; asyncio then tells of each of the
-    others, with a traceback, that nobody has asked for its error.
+    Zarr sends several requests at once and raises the error of the first one. asyncio then logs a
+    traceback for each of the others, because nobody has retrieved their errors.
     """
     logging.getLogger("asyncio").addFilter(_is_no_echo)
 

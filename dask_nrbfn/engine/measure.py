@@ -1,4 +1,4 @@
-"""What a task takes: seconds, and the memory of its process."""
+"""Measure a task: its seconds and the memory of its process."""
 
 import contextlib
 import sys
@@ -14,7 +14,7 @@ _n_running = 0
 
 
 class Measured(NamedTuple):
-    """Result of a task and what it took."""
+    """Result of a task, its seconds, and the peak memory of its process."""
 
     value: Any
     seconds: float
@@ -22,21 +22,21 @@ class Measured(NamedTuple):
 
 
 def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
-    """Run a task and say how long it took and how large its process was meanwhile.
+    """Run a task and measure its seconds and the peak memory of its process.
 
     Notes
     -----
-    The peak belongs to the process. Tasks that run at the same time in several threads of one
-    process all report the same memory, counted from when the process last ran none; so it may be
-    that of a task before them, and is never too small. Where the kernel cannot forget a peak (not
-    Linux, or not permitted) it is counted from the start of the process.
+    The peak belongs to the process. Tasks that run at the same time in threads of one process all
+    report the same memory, counted from when the process was last idle. It can be the peak of an
+    earlier task, and is never too small. If the kernel cannot reset the peak (not Linux, or not
+    permitted), it is counted from the start of the process.
     """
     start = time.perf_counter()
     with _peak_from_here():
         try:
             value = task(*arguments)
         except NRBFNError as error:
-            # What lies behind it need not survive the way from a worker.
+            # Its causes may not survive pickling on the way from a worker.
             error.__cause__ = error.__context__ = None
             raise
         return Measured(value, time.perf_counter() - start, peak_resident_bytes())
@@ -44,7 +44,7 @@ def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
 
 @contextlib.contextmanager
 def _peak_from_here() -> Iterator[None]:
-    """Forget the peak before a task, unless another one of this process is at work."""
+    """Reset the peak before a task, unless another task of this process is running."""
     global _n_running
     with _lock:
         if _n_running == 0:
@@ -58,7 +58,7 @@ def _peak_from_here() -> Iterator[None]:
 
 
 def reset_peak() -> None:
-    """Make the present resident size of this process its peak, if the kernel lets us."""
+    """Reset the peak of this process to its present resident size, if the kernel permits it."""
     # 5 is documented in proc(5): VmHWM becomes VmRSS. Other systems have no such file.
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
@@ -67,7 +67,7 @@ def reset_peak() -> None:
 def peak_resident_bytes() -> int:
     """Return the largest resident size of this process since its start or `reset_peak`."""
     if sys.platform == "linux":
-        # getrusage would also count the process that started this one.
+        # getrusage also counts the parent process.
         with open("/proc/self/status") as status:
             for line in status:
                 if line.startswith("VmHWM:"):

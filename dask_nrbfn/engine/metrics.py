@@ -1,10 +1,10 @@
-"""What a job is doing, as Prometheus reads it."""
+"""Metrics of a job for Prometheus."""
 
 import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 
@@ -21,26 +21,18 @@ logger = logging.getLogger(__name__)
 
 _JOB_LABELS = ("command", "run")
 
-# Of the name of every metric.
+# Prefix of the name of every metric.
 _PREFIX = "nrbfn_"
 
 _LAST_SUCCESS = "nrbfn_last_success_timestamp_seconds"
 
-# Name, what it is an attribute of `StageFigures` by, and help. What ends in _total is a counter.
+# Name, attribute of `StageFigures`, and help. Names that end in _total are counters.
 _OF_STAGE = (
     ("nrbfn_stage_in_progress", "in_progress", "1 while the stage is computed."),
-    (
-        "nrbfn_stage_tasks",
-        "n_tasks",
-        "Tasks of the stage so far; each of its passes adds its own.",
-    ),
+    ("nrbfn_stage_tasks", "n_tasks", "Tasks of the stage so far; each of its passes adds its own."),
     ("nrbfn_stage_tasks_done", "n_done", "Tasks of the stage that are done."),
     ("nrbfn_stage_rows", "n_rows", "Rows that the stage goes over."),
-    (
-        "nrbfn_stage_duration_seconds",
-        "seconds_so_far",
-        "What the stage took, or has taken so far.",
-    ),
+    ("nrbfn_stage_duration_seconds", "seconds_so_far", "What the stage took, or has taken so far."),
     (
         "nrbfn_stage_peak_memory_bytes",
         "peak_bytes",
@@ -59,7 +51,7 @@ _OF_STAGE = (
     ("nrbfn_stage_errors_total", "n_errors", "How often the stage failed."),
 )
 
-# The same of the collector of the job.
+# Name, attribute of the collector of the job, and help.
 _OF_JOB = (
     (
         "nrbfn_task_retries_total",
@@ -88,19 +80,19 @@ def exported_metrics(
     watch : Watch
         The figures.
     command, run : str
-        Labels of every metric: what the job does, and to what.
+        Labels of every metric: the command, and its run or output.
     metrics : tuple of str and int, optional
         Host and port to serve the metrics at while the block runs. Port 0: any that is free.
     metrics_file : path, optional
-        File for the textfile collector of Prometheus's node exporter. It is written when the block
-        begins and when it ends, each time as a whole, and takes the place of one that an earlier
-        job left. The time of the last success in it is kept until there is another one.
+        File for the textfile collector of Prometheus's node exporter. It is written as a whole when
+        the block begins and when it ends, and replaces the file of an earlier job. It keeps the
+        time of the last success until the next one.
 
     Raises
     ------
     ParameterError
-        If nothing can be served at the address, or the file cannot be written, is inside a Zarr
-        group or holds something else than these metrics.
+        If the address cannot be served, or the file cannot be written, is inside a Zarr group, or
+        has other content than these metrics.
     """
     job = _JobCollector(watch, (command, run))
     registry = CollectorRegistry()
@@ -118,11 +110,16 @@ def exported_metrics(
         raise
     finally:
         if metrics_file is not None:
-            _try_write(registry, metrics_file)
+            try:
+                write_to_textfile(str(metrics_file), registry)
+            except OSError as error:
+                # The job itself may have succeeded.
+                text = "metrics could not be written to %s (%s)"
+                logger.warning(text, metrics_file, error.strerror)
 
 
 class _JobCollector(Collector):
-    """Reads the figures of a job whenever it is asked."""
+    """Reads the figures of a job on every request."""
 
     def __init__(self, watch: Watch, labels: tuple[str, ...]) -> None:
         self.watch, self.labels = watch, labels
@@ -130,7 +127,8 @@ class _JobCollector(Collector):
         self.last_success: tuple[tuple[str, ...], float] | None = None
 
     def collect(self) -> Iterator[Metric]:
-        # A copy, because the job goes on meanwhile.
+        """Yield every metric with its present values."""
+        # A copy, because the job continues meanwhile.
         stages = [((*self.labels, name), stage) for name, stage in list(self.watch.stages.items())]
         for name, attribute, about in _OF_STAGE:
             value = attrgetter(attribute)
@@ -146,7 +144,7 @@ class _JobCollector(Collector):
 def _metric(
     name: str, about: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
-    """Return a metric with values by those of its labels."""
+    """Return a metric with its samples, pairs of label values and value."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     metric = kind(name, about, labels=labels)
     for label_values, value in samples:
@@ -188,19 +186,15 @@ def _check_write(registry: CollectorRegistry, textfile: Path) -> None:
         ) from error
 
 
-def _try_write(registry: CollectorRegistry, textfile: Path) -> None:
-    """Write the file, or log that it cannot be: what the job did counts for more."""
-    try:
-        write_to_textfile(str(textfile), registry)
-    except OSError as error:
-        logger.warning("metrics could not be written to %s (%s)", textfile, error.strerror)
-
-
 def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
-    """Return labels and time of the last success that a file of metrics tells of."""
+    """Return labels and time of the last success in a file of metrics."""
     if not os.path.lexists(textfile):
         return None
-    families = _families(textfile)
+    families: list[Metric] = []
+    if textfile.is_file():
+        # Other files have no families.
+        with suppress(ValueError):
+            families = list(text_string_to_metric_families(textfile.read_text()))
     if not families or not all(
         family.name.startswith(_PREFIX) and {*_JOB_LABELS} <= sample.labels.keys()
         for family in families
@@ -215,13 +209,3 @@ def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
             (sample,) = family.samples
             return tuple(sample.labels[name] for name in _JOB_LABELS), sample.value
     return None
-
-
-def _families(textfile: Path) -> list[Metric]:
-    """Return the metrics in a file, none if it is no file of them."""
-    if not textfile.is_file():
-        return []
-    try:
-        return list(text_string_to_metric_families(textfile.read_text()))
-    except ValueError:
-        return []

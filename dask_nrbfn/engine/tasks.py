@@ -1,6 +1,7 @@
 """Engines run a list of tasks and return their results in order."""
 
 import logging
+import math
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -15,7 +16,6 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.memory import describe_memory
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import StageFigures, Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -23,7 +23,11 @@ from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
 
-# Tasks given to dask for every one that can run: a worker always finds the next, and a thousand
+Task = Callable[..., Any]
+Arguments = Sequence[tuple[Any, ...]]
+Finished = Generator[tuple[int, Measured]]
+
+# Tasks given to dask for every one that can run. A worker always finds the next one, and a thousand
 # tasks do not burden the scheduler.
 _TASKS_PER_SLOT = 4
 
@@ -75,9 +79,40 @@ class Engine(ABC):
         limit = self.worker_limit_bytes
         return self.memory_bytes if limit is None else limit
 
+    @property
+    def memory_text(self) -> str:
+        """A clause that says what a task may use, and of which limit."""
+        usable, limit = format_bytes(self.memory_bytes), format_bytes(self.limit_bytes)
+        if self.memory_bytes == self.limit_bytes:
+            return f"workers have {usable} for a task"
+        return f"workers are limited to {limit}, of which {usable} can be used by a task"
+
+    def check_budget(self, stage: str, held_bytes: int, *, remedy: str) -> None:
+        """Check that a task fits into the memory of a worker.
+
+        Parameters
+        ----------
+        stage : str
+        held_bytes : int
+            Memory that a task of the stage holds, with its process.
+        remedy : str
+            A clause that tells what else to change, without a full stop.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the task holds more than it may.
+        """
+        if held_bytes > self.memory_bytes:
+            limit = math.ceil(held_bytes * self.limit_bytes / self.memory_bytes)
+            raise MemoryBudgetError(
+                f"a {stage} task needs {format_bytes(held_bytes)}, {self.memory_text}.",
+                f"{remedy}, or raise the workers' memory to {_rounded_up(limit)}.",
+            )
+
     @contextmanager
     def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage; give the figures of the stage.
+        """Count the tasks of the block as those of a stage, and give its figures.
 
         Parameters
         ----------
@@ -86,6 +121,10 @@ class Engine(ABC):
             Rows that the stage goes over.
         expected_bytes : int
             Expected memory of a task with its process. 0: unknown.
+
+        Yields
+        ------
+        StageFigures
 
         Examples
         --------
@@ -100,9 +139,7 @@ class Engine(ABC):
         with self.watch.stage(name, n_rows=n_rows, predicted_bytes=expected_bytes) as figures:
             yield figures
 
-    def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str
-    ) -> list[Any]:
+    def run(self, task: Task, arguments: Arguments, *, label: str) -> list[Any]:
         """Return ``[task(*a) for a in arguments]``; tasks start in this order.
 
         Parameters
@@ -111,6 +148,10 @@ class Engine(ABC):
         arguments : sequence of tuple
         label : str
             Names the tasks in the log, in errors and on dask's dashboard.
+
+        Returns
+        -------
+        list
 
         Raises
         ------
@@ -136,9 +177,7 @@ class Engine(ABC):
         return results
 
     @abstractmethod
-    def _finished(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
-    ) -> Generator[tuple[int, Measured]]:
+    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         """Run the tasks; yield the number and result of each as it finishes."""
 
 
@@ -148,9 +187,7 @@ class InlineEngine(Engine):
 
     in_memory = True
 
-    def _finished(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
-    ) -> Generator[tuple[int, Measured]]:
+    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         for number, values in enumerate(arguments):
             yield number, measure(task, *values)
 
@@ -169,9 +206,7 @@ class DaskEngine(Engine):
     client: Client
     no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
 
-    def _finished(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
-    ) -> Generator[tuple[int, Measured]]:
+    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         patience_s = self.no_workers_timeout_s
         workers = _Workers(self.client, label, self.n_workers, patience_s, self.watch)
         batch = _Batch(self.client, workers, task, arguments, label)
@@ -183,18 +218,18 @@ class DaskEngine(Engine):
 
 
 class _Batch:
-    """Tasks on their way through dask, a few for each that can run."""
+    """Tasks that are submitted to dask, a few for each that can run."""
 
     def __init__(
         self,
         client: Client,
         workers: "_Workers",
-        task: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
+        task: Task,
+        arguments: Arguments,
         label: str,
     ) -> None:
         self._client, self._workers, self._task = client, workers, task
-        # dask takes the letters before the first dash for the kind of task, and expects tasks of a
+        # dask takes the letters before the first dash as the kind of task, and expects tasks of one
         # kind to last equally long.
         self._name = f"{label}-{uuid.uuid4().hex}"
         self._waiting = iter(enumerate(arguments))
@@ -215,13 +250,13 @@ class _Batch:
             if measured is None:
                 self._expect_again(future)
                 continue
-            # Or dask computes it again if the worker that holds it dies.
+            # Otherwise dask computes it again if its worker dies.
             future.release()
             return self._running.pop(future), measured
         return None
 
     def cancel(self) -> None:
-        """Forget what has not finished; what runs already runs to its end."""
+        """Cancel the unfinished tasks; tasks that already run are not stopped."""
         if self._running and self._client.status == "running":
             self._client.cancel(list(self._running))
         self._running.clear()
@@ -236,21 +271,21 @@ class _Batch:
             future.add_done_callback(self._done.put)
 
     def _expect_again(self, future: "Future[Any]") -> None:
-        """Look at a lost result later, and count its loss once however often that is."""
+        """Check a lost result again later, and count its loss once."""
         if future not in self._lost:
             self._lost.add(future)
             self._workers.watch.n_retries += 1
         self._done.put(future)
 
     def _result(self, future: "Future[Any]") -> Measured | None:
-        """Return the result; None if it was lost on its way here, and is computed again."""
+        """Return the result, None if it was lost in transfer and is computed again."""
         try:
             measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
         except (CancelledError, OSError) as error:
             if future.status == "error":
                 raise
             if isinstance(error, CancelledError):
-                raise self._workers.scheduler_lost() from error
+                raise scheduler_lost(self._workers.address) from error
             time.sleep(0.1)
             return None
         return measured
@@ -265,14 +300,14 @@ class _Workers:
         self.n_slots, self.watch = n_slots, watch
         self._addresses: set[str] = set()
         self._client, self._label, self._patience_s = client, label, patience_s
-        self._address = scheduler_address(client)
+        self.address = scheduler_address(client)
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
 
     def look(self) -> None:
-        """Count the tasks that can run, now and then; raise ClusterError if that stays 0."""
+        """Count the tasks that can run every few seconds; raise ClusterError if that stays 0."""
         if self._client.status != "running":
-            raise self.scheduler_lost()
+            raise scheduler_lost(self.address)
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -280,7 +315,7 @@ class _Workers:
         try:
             threads = self._client.nthreads()
         except OSError as error:
-            raise self.scheduler_lost() from error
+            raise scheduler_lost(self.address) from error
         self.watch.n_workers_lost += len(self._addresses - threads.keys())
         self._addresses, n_slots = set(threads), sum(threads.values())
         if n_slots:
@@ -292,12 +327,9 @@ class _Workers:
             )
         elif now - self._none_since > self._patience_s:
             raise ClusterError(
-                f"the scheduler {self._address} has had no workers for {self._patience_s:g} s.",
+                f"the scheduler {self.address} has had no workers for {self._patience_s:g} s.",
                 "Start workers and the job again: finished parts are kept.",
             )
-
-    def scheduler_lost(self) -> ClusterError:
-        return scheduler_lost(self._address)
 
 
 def scheduler_address(client: Client) -> str:
@@ -316,12 +348,12 @@ def scheduler_lost(address: str) -> ClusterError:
 
 @contextmanager
 def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
-    """Say of workers and allocations that were lost what the task needed and what there was."""
+    """Add the needed and the available memory to errors of lost workers and allocations."""
     needed = ""
     if engine.expected_bytes:
         expected = format_bytes(engine.expected_bytes)
         needed = f"; a {label} task is expected to need {expected}"
-    known = f"{needed}; {describe_memory(engine)}."
+    known = f"{needed}; {engine.memory_text}."
     remedy = (
         "raise the workers' memory, run one task at a time on each, lower `basis_size`, or raise "
         "`n_partitions` for the neighbour search. Started again, the run goes on where it stopped."
@@ -340,3 +372,9 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
             f"a {label} task could not allocate memory ({error}){known}",
             remedy[0].upper() + remedy[1:],
         ) from error
+
+
+def _rounded_up(n_bytes: int) -> str:
+    """Return at least so many bytes as a value for `--memory`."""
+    hundredths = math.ceil(n_bytes / 2**30 * 100)
+    return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"

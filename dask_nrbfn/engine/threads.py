@@ -12,28 +12,28 @@ from threadpoolctl import ThreadpoolController, threadpool_info
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-# Threads of BLAS are the process's: of two tasks that limit them the first to end would give them
-# back to both. All cores are at work for one task.
+# BLAS threads belong to the process. If two tasks limited them, the first to end would lift the
+# limit for both. One task already uses all cores.
 _ONE_TASK = Lock()
 
 
 def available_threads() -> int:
     """Return the threads that a task in this process may use.
 
-    No more than the cores that it may run on, by its affinity and its cgroup, and no more than BLAS
-    and OpenMP were told to use: joblib tells its workers to share the cores.
+    That is at most the cores of its affinity and cgroup, and at most the threads that BLAS and
+    OpenMP are limited to: joblib limits its workers in this way.
     """
     cores = cpu_count()
     return min(cores, blas_threads(default=cores))
 
 
 def threads_of_workers(n_workers: int) -> int:
-    """Return the threads of each of so many worker processes that share this one's cores."""
+    """Return the threads of each worker process if `n_workers` share the cores of this one."""
     return max(1, cpu_count() // n_workers)
 
 
 def blas_threads(*, default: int = 1) -> int:
-    """Return the threads that BLAS uses in this process, `default` where it does not tell."""
+    """Return the BLAS threads of this process, `default` if they are unknown."""
     import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
 
     return max((pool["num_threads"] for pool in threadpool_info()), default=default)
@@ -52,12 +52,15 @@ def side_by_side(
     at_once : int
         Steps at the same time at most; no more than the threads that BLAS had.
 
+    Returns
+    -------
+    list
+
     Notes
     -----
-    The results have the same bits however many run at the same time. Threads that share a small
-    product wait for each other by spinning: beside other busy processes that takes many times as
-    long as the product. Where BLAS has one thread anyway, other tasks of the process go on beside
-    this one.
+    The results have the same bits for any `at_once`. Threads that share a small product wait for
+    each other by spinning, which takes many times as long as the product if other processes are
+    busy. If BLAS has one thread anyway, other tasks of the process run at the same time.
     """
     with _ONE_TASK:
         own = max((pool["num_threads"] for pool in _blas().info()), default=1)
@@ -75,7 +78,7 @@ def side_by_side(
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Return what sets the threads of BLAS: looking for it takes as long as a small system."""
+    """Return the controller of the BLAS threads; finding it takes as long as a small system."""
     import scipy.linalg  # noqa: F401  numpy's and scipy's are listed once they are loaded
 
     return ThreadpoolController().select(user_api="blas")

@@ -1,4 +1,4 @@
-"""The progress of a job and of its stages: figures, a bar on a terminal, lines in a log."""
+"""The progress of a job and of its stages: figures, a bar on a terminal, lines in the log."""
 
 import logging
 import sys
@@ -12,28 +12,28 @@ import click
 
 logger = logging.getLogger(__name__)
 
-# One line in this many seconds keeps the log of a night's job readable.
+# One line every 10 s keeps the log of a long job readable.
 _LINE_INTERVAL_S = 10.0
 
 
 @dataclass
 class StageFigures:
-    """How far a stage is and what it takes.
+    """Progress, seconds and memory of a stage.
 
     Attributes
     ----------
     n_rows : int
-        Rows that it goes over.
+        Rows that it reads.
     n_tasks, n_done : int
-        Tasks that its passes have so far, and those that are done.
+        Tasks of its passes so far, and those that are done.
     peak_bytes : int
         Largest resident size of a process while it ran a task.
     predicted_bytes : int
-        What that was expected to be. 0: unknown.
+        Predicted peak. 0: unknown.
     n_starts, n_errors : int
-        How often it was begun in this job, and how often it failed.
+        How often it began in this job, and how often it failed.
     seconds : float or None
-        What it took; None while it is in progress.
+        Duration; None while it is in progress.
     """
 
     n_rows: int = 0
@@ -53,15 +53,8 @@ class StageFigures:
 
     @property
     def seconds_so_far(self) -> float:
-        """What it took, or has taken."""
-        return self._elapsed() if self.seconds is None else self.seconds
-
-    def end(self) -> None:
-        """Stop its clock."""
-        self.seconds = self._elapsed()
-
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self._start
+        """Duration so far, or of the whole stage."""
+        return time.perf_counter() - self._start if self.seconds is None else self.seconds
 
 
 @dataclass
@@ -73,7 +66,7 @@ class Watch:
     stages : dict of str to StageFigures
         In the order in which they were begun.
     n_retries : int
-        Results that were lost on their way from a worker and computed again.
+        Results that were lost in transfer and computed again.
     n_workers_lost : int
         Workers that were there and are gone.
     """
@@ -96,7 +89,11 @@ class Watch:
         ----------
         name : str
         n_rows, predicted_bytes : int
-            As of `StageFigures`.
+            As in `StageFigures`.
+
+        Yields
+        ------
+        StageFigures
         """
         before = self.stages.get(name, StageFigures())
         figures = StageFigures(
@@ -112,11 +109,18 @@ class Watch:
             figures.n_errors += 1
             raise
         finally:
-            figures.end()
+            figures.seconds = figures.seconds_so_far
             self._current = None
 
     def tasks_begin(self, n_tasks: int, *, expected_bytes: int) -> None:
-        """Count tasks that are to be done."""
+        """Count new tasks.
+
+        Parameters
+        ----------
+        n_tasks : int
+        expected_bytes : int
+            Expected memory of a task with its process. 0: unknown.
+        """
         if self._current is not None:
             self._current.n_tasks += n_tasks
             self._current.predicted_bytes = expected_bytes
@@ -137,50 +141,45 @@ def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None
     label : str
     total : int
     bar : bool
-        Draw a bar if standard error is a terminal; otherwise lines are logged, also while no task
-        is done, so that one sees that the work goes on.
+        Draw a bar if standard error is a terminal. Otherwise lines are logged at intervals, even if
+        no further task is done.
+
+    Yields
+    ------
+    callable
     """
     if bar and sys.stderr.isatty():
         with click.progressbar(length=total, label=f"{label:<11}", file=sys.stderr) as drawn:
             yield lambda: drawn.update(1)
         return
-    with _Lines(label, total) as lines:
-        yield lines.advance
+    # Tasks may run in the calling thread.
+    done, start, ended = 0, time.monotonic(), threading.Event()
 
+    def advance() -> None:
+        nonlocal done
+        done += 1
 
-class _Lines:
-    """Logs from a thread of its own, because tasks may run in the calling one."""
-
-    def __init__(self, label: str, total: int) -> None:
-        self._label, self._total, self._done = label, total, 0
-        self._start = time.monotonic()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._log, name="progress", daemon=True)
-
-    def __enter__(self) -> "_Lines":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def advance(self) -> None:
-        self._done += 1
-
-    def _log(self) -> None:
-        while not self._ended.wait(_LINE_INTERVAL_S):
-            seconds = time.monotonic() - self._start
+    def log() -> None:
+        while not ended.wait(_LINE_INTERVAL_S):
+            seconds = time.monotonic() - start
             logger.info(
                 "%s: %d of %d parts done, %.0f s so far",
-                self._label,
-                self._done,
-                self._total,
+                label,
+                done,
+                total,
                 seconds,
                 extra={
-                    "task": self._label,
-                    "tasks_done": self._done,
-                    "tasks": self._total,
+                    "task": label,
+                    "tasks_done": done,
+                    "tasks": total,
                     "seconds": round(seconds, 3),
                 },
             )
+
+    thread = threading.Thread(target=log, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        thread.join()

@@ -24,7 +24,6 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import (
     Reading,
     RowWeights,
-    check_least_weight,
     check_total_weight,
 )
 
@@ -62,8 +61,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
     run, dataset = job.run, job.dataset
     reduction = Reduction("columns", _ColumnsPass, {"": ColumnStatistics}, run.layout)
     record = reduce_parts(run, dataset, job.engine, reduction)
-    check_total_weight(record.weight)
-    check_least_weight(record.weight)
+    check_total_weight(record.weight, whole=True)
     total: ColumnStatistics = read_total(run, reduction)
     extreme = np.flatnonzero(~np.isfinite(total.squared_deviation))
     if len(extreme):

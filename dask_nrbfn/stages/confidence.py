@@ -25,7 +25,7 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
-from dask_nrbfn.storage.location import LabelledRows
+from dask_nrbfn.storage.location import viewed
 from dask_nrbfn.storage.run import Run
 
 
@@ -53,8 +53,8 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
     If only some rows have a confidence, store their row numbers too.
     """
     group, rows = run.group("confidence"), searched_rows(run)
-    if isinstance(dataset.location, LabelledRows):
-        labelled = Dataset.open(dataset.location.place).labelled_rows()
+    if places := viewed(dataset.location, "of_labelled"):
+        labelled = Dataset.open(places[0]).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:
         write_array(group, "rows", rows, "row")

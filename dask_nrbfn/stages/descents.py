@@ -41,7 +41,7 @@ from dask_nrbfn.stages.path import (
 )
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.trials import ridges_of
 from dask_nrbfn.stages.validation import HeldOutPass, codes_in_training
 from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features, read_targets
@@ -368,10 +368,9 @@ def _squared(run: Run, fold: int | None) -> tuple[RidgeSystem, Floats]:
     """Return the ridge system of the rows outside a fold, and its weights (K, r')."""
     if fold is None:
         return read_kept_system(run), run.read("weights/values")
-    assert run.tuning is not None
     kept, chosen = kept_basis(run, fold), Ridge.in_params(run.chosen_params)
     system = read_system(run, read_moments(run, without=fold))
-    place = ridges(run.chosen_params, run.tuning).index(chosen)
+    place = ridges_of(run).index(chosen)
     weights = read_path_weights(run, fold).weights[place][:, kept]
     return penalized_system(run, system, chosen).keep(kept), weights
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.neighbors import (
@@ -250,7 +249,7 @@ def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> 
         return 1
     if rows < smallest:
         needed = searching_bytes(dataset, params, method, smallest)
-        check_budget("neighbors", needed, engine, remedy="Lower `n_neighbors`")
+        engine.check_budget("neighbors", needed, remedy="Lower `n_neighbors`")
     wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / max(rows, smallest))
     most = most_partitions(dataset, params)
     return max(params.overlap + 1, min(wanted, most))

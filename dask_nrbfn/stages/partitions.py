@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors import (
@@ -108,7 +107,7 @@ def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> N
     """Raise MemoryBudgetError if the largest partition does not fit a worker."""
     method = run.decisions["neighbors"]["method"]
     held = searching_bytes(dataset, run.chosen_params, method, n_rows)
-    check_budget("neighbors", held, engine, remedy="Give more `n_partitions`, in a new run")
+    engine.check_budget("neighbors", held, remedy="Give more `n_partitions`, in a new run")
 
 
 def _blocks(run: Run, dataset: Dataset) -> list[_Block]:

@@ -34,7 +34,7 @@ from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import check_penalties, ridges
+from dask_nrbfn.stages.trials import check_penalties, ridges_of
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -149,8 +149,7 @@ def _directions_of(run: Run, kept: NDArray[np.bool_]) -> Floats:
 
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
-    assert run.tuning is not None
-    tried, penalize = ridges(run.chosen_params, run.tuning), partial(penalized_system, run)
+    tried, penalize = ridges_of(run), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
     solved, conditions = solve_all(
@@ -164,7 +163,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     path = []
     if fold is None:
         if not any(conditions):
-            alphas = run.tuning.alphas
+            alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
             own = penalize(system, tried[0])
             raise singular_system(
                 own.gram,

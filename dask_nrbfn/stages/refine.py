@@ -24,7 +24,7 @@ from dask_nrbfn.stages.descents import (
 )
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges
+from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges_of
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import block_rows
@@ -161,7 +161,7 @@ def read_held_out_confusion(run: Run) -> Floats | None:
         return None
     if is_refined(run.chosen_params):
         return run.read("refine/confusion")
-    place = ridges(run.chosen_params, run.tuning).index(Ridge.in_params(run.chosen_params))
+    place = ridges_of(run).index(Ridge.in_params(run.chosen_params))
     confusion: Floats = run.read("validation/confusion", place, place + 1)[0]
     return confusion
 

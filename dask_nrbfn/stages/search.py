@@ -2,7 +2,7 @@
 
 import logging
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,8 +34,11 @@ from dask_nrbfn.stages.sample import (
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
+    ALPHAS_BESIDE,
     Combination,
     combinations,
+    components_of,
+    is_searched,
     n_refinements,
     ridges,
     scales_of,
@@ -60,8 +63,9 @@ _FINALISTS, _KEPT_OF = 12, 4
 _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
 _FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
 
-# Later rounds try the alphas beside the best of the round before, so many on either side.
-_ALPHAS_BESIDE = 2
+# Later rounds try the best penalty of the round before, and so many alphas on either side of its
+# best.
+_ALPHAS_BESIDE = 1
 
 
 class Round(NamedTuple):
@@ -114,6 +118,8 @@ class SearchRecord:
         before has tried all on all rows.
     stopped : str or None
         Why no other widths were tried.
+    narrowed : dict
+        The penalty and the alphas that are left to try, by their names in `TuneParams`.
     """
 
     tried: list[dict[str, Any]]
@@ -122,6 +128,7 @@ class SearchRecord:
     n_basis: int
     rounds: list[dict[str, Any]] | None = None
     stopped: str | None = None
+    narrowed: dict[str, Any] = field(default_factory=dict)
 
 
 class _Search:
@@ -139,6 +146,9 @@ class _Search:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
         judged = judged_sums(job.dataset)
         self._compared, self._figures = judged.compared, (judged.compared[0], judged.smooth)
+        assert job.run.tuning is not None
+        self._given_alphas = job.run.tuning.alphas
+        self._alphas = sorted(set(self._given_alphas), reverse=True)
         self.judged: dict[Combination, dict[str, Any]] = {}
         self.rounds: list[dict[str, Any]] = []
 
@@ -153,7 +163,7 @@ class _Search:
         units = [
             (
                 self._bases.index(names[:2]),
-                [(asdict(each), self._alphas(each)) for each in group],
+                [(asdict(each), self._narrowed(each)) for each in group],
                 *size[1:],
             )
             for names, group in together.items()
@@ -171,22 +181,42 @@ class _Search:
         self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
         return ordered
 
-    def _alphas(self, combination: Combination) -> list[float]:
-        """Return the alphas that are tried of a combination: in a first round every second one.
+    def _narrowed(self, combination: Combination) -> dict[str, Any]:
+        """Return the alphas and penalties to try of a combination, if not those of the tuning.
 
-        Later those beside the best of the round before, or of the combination that it refines.
+        A first round of several tries every second alpha. Later rounds try those beside the best of
+        the round before, or of the combination that is refined.
         """
-        assert self._job.run.tuning is not None
-        alphas = sorted(set(self._job.run.tuning.alphas), reverse=True)
         like = [combination]
         if combination not in self.judged:
             factors = self._factors_like(combination)
             like = [replace(combination, width_factor=factor) for factor in factors]
         solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
-        if not solved:
-            return alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]
-        best = alphas.index(self.judged[solved[0]]["alpha"])
-        return alphas[max(best - _ALPHAS_BESIDE, 0) : best + _ALPHAS_BESIDE + 1]
+        if solved:
+            return self.beside(solved[0], _ALPHAS_BESIDE)
+        return {"alphas": self._alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
+
+    def beside(self, combination: Combination, n_beside: int) -> dict[str, Any]:
+        """Return the best penalty of a combination and the alphas beside its best one.
+
+        Parameters
+        ----------
+        combination : Combination
+        n_beside : int
+            Alphas on either side.
+
+        Returns
+        -------
+        dict
+            "penalties" and "alphas"; empty if all systems of the combination were singular.
+        """
+        best = self.judged[combination]
+        if best["alpha"] is None:
+            return {}
+        place = self._alphas.index(best["alpha"])
+        beside = self._alphas[max(place - n_beside, 0) : place + n_beside + 1]
+        alphas = [alpha for alpha in self._given_alphas if alpha in beside]
+        return {"penalties": [best["penalty"]], "alphas": alphas}
 
     def _in_order(self, tried: list[Combination]) -> list[Combination]:
         records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
@@ -256,7 +286,15 @@ def _compute(job: StageJob) -> SearchRecord:
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     if stopped:
         logger.info("search: ended by %s", stopped)
-    return SearchRecord([*search.judged.values()], chosen, n_rows, n_basis, search.rounds, stopped)
+    return SearchRecord(
+        tried=[*search.judged.values()],
+        chosen=chosen,
+        n_rows=n_rows,
+        n_basis=n_basis,
+        rounds=search.rounds,
+        stopped=stopped,
+        narrowed=search.beside(best, ALPHAS_BESIDE),
+    )
 
 
 def _different(run: Run) -> list[Combination]:
@@ -343,7 +381,7 @@ def _try(
     run: Run,
     dataset: Dataset,
     place: int,
-    combinations: list[tuple[dict[str, Any], list[float]]],
+    combinations: list[tuple[dict[str, Any], dict[str, Any]]],
     n_rows: int,
     n_basis: int,
     n_folds: int,
@@ -351,9 +389,9 @@ def _try(
     """Judge combinations of one basis, without locality: that is summed for the whole basis."""
     assert run.tuning is not None
     networks = []
-    for combination, alphas in combinations:
+    for combination, narrowed in combinations:
         params = replace(run.chosen_params, **combination)
-        tried = ridges(params, replace(run.tuning, localities=(0.0,), alphas=alphas))
+        tried = ridges(params, replace(run.tuning, localities=(0.0,), **narrowed))
         networks.append(
             SmallNetwork(params.kernel, params.width_factor, params.normalized, tuple(tried))
         )
@@ -383,7 +421,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_rows = search_rows(s.n, s.row_values, tuning)
     r, n_scales = search_basis_size(dataset, params, tuning), len(scales_of(params, tuning))
     # Nothing is summed for a locality.
-    n_ridges = s.n_ridges // s.n_localities
+    n_ridges = s.n_penalties * len(tuning.alphas) * len(components_of(params, tuning))
     # One of the rows with labels, and where others have none one of all rows.
     n_samples = 2 if s.n_labelled else 1
     sample_bytes = round(n_samples * n_rows * (s.block_row_bytes + 3 * 8))
@@ -395,9 +433,12 @@ def _cost(s: FitSizes) -> StageCost:
         each.n_tried * each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
         for each in rounds
     )
-    solves = sum(each.n_tried * each.n_folds * n_ridges * each.n_basis**3 / 3 for each in rounds)
-    if len(rounds) > 1:
-        solves /= _ALPHA_STEP
+    n_first = n_ridges / (_ALPHA_STEP if len(rounds) > 1 else 1)
+    n_later = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(components_of(params, tuning)))
+    solves = sum(
+        each.n_tried * each.n_folds * (n_later if number else n_first) * each.n_basis**3 / 3
+        for number, each in enumerate(rounds)
+    )
     spans = 0
     if s.n_components:
         solves += n_tried * tuning.folds * eigenfunctions_flops(r)
@@ -430,7 +471,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return tuning is not None and len(combinations(params, tuning)) > 1
+    return is_searched(params, tuning)
 
 
 SEARCH = Stage(

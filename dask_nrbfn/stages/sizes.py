@@ -18,7 +18,7 @@ from dask_nrbfn.stages.neighbor_search import (
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import bases_of, components_of, localities_of
+from dask_nrbfn.stages.trials import bases_of, components_of, localities_of, most_ridges
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
@@ -54,9 +54,9 @@ class FitSizes:
         Rows of a block that is cut into partitions at once.
     by_confidence : bool
         Whether the neighbours of all rows are searched.
-    n_folds, n_ridges, n_localities : int
-        Folds with moments of their own, the most ridges of a tuning, and the localities among them;
-        1, 0 and 1 without tuning.
+    n_folds, n_penalties, n_ridges : int
+        Folds with moments of their own, penalties, and the most ridges that are tried with the
+        whole basis; 1, 1 and 0 without tuning.
     penalty_axes : int
         See `Penalty`; the most among the penalties.
     asked_components : int
@@ -89,8 +89,8 @@ class FitSizes:
     block_rows: int
     by_confidence: bool
     n_folds: int
+    n_penalties: int
     n_ridges: int
-    n_localities: int
     penalty_axes: int
     asked_components: int
     has_locality: bool
@@ -122,7 +122,6 @@ class FitSizes:
         penalties = (tuning and tuning.penalties) or (params.penalty,)
         components = components_of(params, tuning)
         sources = [source_of(replace(params, basis=name)) for name in bases_of(params, tuning)]
-        localities = localities_of(params, tuning)
         layout = context.labelled_layout if labelled_only else context.layout
         block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
         asked = asked_size(params, dataset) or 0
@@ -150,13 +149,11 @@ class FitSizes:
             and search.n_candidates is None
             and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
-            n_ridges=0
-            if tuning is None
-            else len(penalties) * len(localities) * len(tuning.alphas) * len(components),
-            n_localities=len(localities),
+            n_penalties=len(penalties),
+            n_ridges=0 if tuning is None else most_ridges(params, tuning),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             asked_components=max(size or 0 for size in components),
-            has_locality=any(localities),
+            has_locality=any(localities_of(params, tuning)),
             n_basis_sample=max(
                 source.n_sampled(dataset.n_rows, dataset.row_values, asked) for source in sources
             ),

@@ -15,12 +15,17 @@ from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
 
 # Elements of the sample without a number of rows, and the bounds of that: the error of a percent is
 # known to a twentieth of it on 40,000 rows.
 _SAMPLE_ELEMENTS = 2**25
 _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
 
+
+# Alphas on either side of the best of a search that are tried with the whole basis of the fit. The
+# best alpha falls as a basis grows.
+ALPHAS_BESIDE = 3
 
 # What is tried of a parameter that the fit leaves at its default.
 _NORMAL: dict[str, tuple[str, ...]] = {
@@ -146,6 +151,11 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
     return [each for each in chosen if fit_some[each.basis, each.features]]
 
 
+def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a tuning tries several combinations."""
+    return tuning is not None and len(combinations(params, tuning)) > 1
+
+
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
     """Return the width factors that are tried of a kernel, the widest first."""
     factors = tuning.width_factors or kernel_named(kernel).width_factors
@@ -182,6 +192,21 @@ def _rules_of(params: FitParams, tuning: TuneParams) -> Sequence[str]:
     if params.basis_size is None or not source_of(params).by_confidence:
         return (params.basis_rule,)
     return tuning.basis_rules or (params.basis_rule,)
+
+
+def ridges_of(run: Run) -> list[Ridge]:
+    """Return the ridges that a run tries with its whole basis."""
+    assert run.remaining_tuning is not None
+    return ridges(run.chosen_params, run.remaining_tuning)
+
+
+def most_ridges(params: FitParams, tuning: TuneParams) -> int:
+    """Return how many ridges are tried with the whole basis at most."""
+    n_penalties, n_alphas = len(tuning.penalties or (params.penalty,)), len(tuning.alphas)
+    if is_searched(params, tuning):
+        n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
+    n_others = len(localities_of(params, tuning)) * len(components_of(params, tuning))
+    return n_penalties * n_alphas * n_others
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:

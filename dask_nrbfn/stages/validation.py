@@ -31,7 +31,7 @@ from dask_nrbfn.stages.path import (
 )
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.trials import ridges_of
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
@@ -85,7 +85,6 @@ def _compute(job: StageJob) -> ValidationRecord:
         If every penalty left the system singular.
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
-    assert run.tuning is not None
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     context = (codes_in_training(job.dataset, judged), job.dataset.n_targets)
     kind = sums_of(read_targets(run, job.dataset.n_targets))
@@ -94,7 +93,7 @@ def _compute(job: StageJob) -> ValidationRecord:
     sums: JudgedSums = read_total(run, reduction)
     if isinstance(sums, HeldOutSums):
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
-    tried, criterion = ridges(run.chosen_params, run.tuning), sums.compared[0]
+    tried, criterion = ridges_of(run), sums.compared[0]
     path = [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
     place = best_place(path, criterion)
     if place is None:

@@ -20,7 +20,7 @@ from dask_nrbfn.stages.path import PATH, read_path_weights
 from dask_nrbfn.stages.prune import full_system, read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.trials import ridges_of
 from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
@@ -75,7 +75,7 @@ def _solve(run: Run) -> WeightsRecord:
     if run.tuning is None:
         network = solve_network(run, system, alpha=chosen.alpha)
     else:
-        place = ridges(run.chosen_params, run.tuning).index(chosen)
+        place = ridges_of(run).index(chosen)
         network = describe_network(
             run,
             system,

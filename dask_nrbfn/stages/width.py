@@ -126,7 +126,8 @@ def read_features(run: Run) -> RadialFeatures:
 def has_shares(run: Run) -> bool:
     """Return whether a penalty of the run, or one that it tries, needs the shares of clusters."""
     return any(
-        penalty_named(name).needs_shares for name in penalties_of(run.chosen_params, run.tuning)
+        penalty_named(name).needs_shares
+        for name in penalties_of(run.chosen_params, run.remaining_tuning)
     )
 
 

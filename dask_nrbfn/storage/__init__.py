@@ -1,1 +1,1 @@
-"""What lies on disk: datasets, runs and models, each one Zarr group."""
+"""Datasets, runs and models on disk; each is one Zarr group."""

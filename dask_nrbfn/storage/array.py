@@ -1,9 +1,9 @@
 """Members of a group: an array, rows in CSR, or a reference to rows in another store.
 
-Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools open.
+Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools can open.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,62 +13,54 @@ from numpy.typing import DTypeLike
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.storage.dense import (
-    INDEX_BYTES,
-    ROW_BYTES,
     Array,
+    ChunkedRows,
     chunk_checksums,
     chunk_rows_stored,
     get_member,
     read_dense,
-    sealed,
+    seal_layout,
     sound_array,
     write_dense,
 )
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
 from dask_nrbfn.storage.referenced import ReferencedRows, refers
-from dask_nrbfn.storage.strict import checksum
+from dask_nrbfn.storage.strict import RESTORE, is_sealed, sealed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 
-# 8 MiB of float64, 4 MiB of the numbers of columns.
+_PARTS = ("data", "indices", "indptr")
+
+# 8 MiB of float64 values, 4 MiB of column indices.
 _CHUNK_VALUES = 2**20
 # Ends of rows: 1 MiB.
 _CHUNK_ROWS = 2**17
 
 
-@dataclass(frozen=True, eq=False)
-class SparseArray:
-    """Rows in CSR as they are stored, opened for reading.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SparseArray(ChunkedRows):
+    """Stored rows in CSR, opened for reading.
 
     Attributes
     ----------
     data : zarr.Array (m,)
         The values, float32 or float64.
     indices : zarr.Array int32 (m,)
-        Their columns, ascending in a row.
+        Column of each value, ascending within a row.
     indptr : zarr.Array int64 (n + 1,)
-        Where the values of each row begin, and those of the last one end.
-    shape : tuple of int
-        n and p.
-    chunk_rows : int
-        Rows that are read together.
+        First value of each row, and the number of all values.
     n_values : int
-        All values m that are stored.
-    most_values : int
-        Those of the chunk of rows that has the most.
+        All values m.
     """
 
     data: Array
     indices: Array
     indptr: Array
-    shape: tuple[int, int]
-    chunk_rows: int
     n_values: int
-    most_values: int
 
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
@@ -81,51 +73,37 @@ class SparseArray:
         """
         place = group.store_path
         recorded: dict[str, Any] = group.attrs.asdict()
-        if recorded.pop("checksum", None) != checksum(recorded):
+        if not is_sealed(recorded):
             raise _changed(place)
         n_rows, n_features = recorded["shape"]
+        arrays: dict[str, Any] = {name: get_array(group, name) for name in _PARTS}
         rows = cls(
-            get_array(group, "data"),
-            get_array(group, "indices"),
-            get_array(group, "indptr"),
-            (n_rows, n_features),
-            recorded["chunk_rows"],
-            recorded["n_values"],
-            recorded["most_values"],
+            **arrays,
+            shape=(n_rows, n_features),
+            dtype=np.dtype(arrays["data"].dtype),
+            **{name: recorded[name] for name in ("chunk_rows", "n_values", "most_values")},
         )
-        lengths = [array.shape for array in rows.arrays.values()]
+        lengths = [array.shape for array in arrays.values()]
         if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
             raise _changed(place)
         return rows
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return np.dtype(self.data.dtype)
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """Rows that are read together, and the columns p."""
-        return self.chunk_rows, self.shape[1]
-
-    @property
-    def row_values(self) -> float:
-        """Values of a row on average."""
-        return self.n_values / self.shape[0]
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of the largest chunk of rows."""
-        value_bytes = self.dtype.itemsize + INDEX_BYTES
-        return self.most_values * value_bytes + self.chunk_rows * ROW_BYTES
-
-    @property
     def arrays(self) -> dict[str, Array]:
         """What is stored, by name."""
-        return {"data": self.data, "indices": self.indices, "indptr": self.indptr}
+        return {name: getattr(self, name) for name in _PARTS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
         """Return rows in CSR.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row, and the one after the last; None: to the end.
+
+        Returns
+        -------
+        csr_array (stop - start, p)
 
         Raises
         ------
@@ -143,12 +121,12 @@ class SparseArray:
         values, columns = read_dense(self.data, first, last), read_dense(self.indices, first, last)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
             raise _changed(self.indices.store_path)
-        # scipy compares the types of both, and copies the larger one.
+        # scipy copies the larger of both if their types differ.
         ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
 
     def chunks_stored(self) -> set[int]:
-        """Return the numbers of the chunks of rows of which anything is stored."""
+        """Return the numbers of the chunks of rows that are stored, whole or in part."""
         size, most = self.indptr.chunks[0], self.shape[0]
         found: set[int] = set()
         for index in chunk_rows_stored(self.indptr):
@@ -156,21 +134,9 @@ class SparseArray:
             found.update(range(first // self.chunk_rows, -(-stop // self.chunk_rows)))
         return found
 
-    def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return rows like these, but as many as are given, which are not there."""
-        return replace(
-            self,
-            shape=(n_rows, self.shape[1]),
-            chunk_rows=chunk_rows,
-            n_values=round(n_rows * self.row_values),
-            most_values=round(self.most_values * chunk_rows / self.chunk_rows),
-        )
-
 
 def _changed(place: object) -> DamagedDataError:
-    return DamagedDataError(
-        f"{place} is not what was written.", "Restore it from a copy, or write the data again."
-    )
+    return DamagedDataError(f"{place} is not what was written.", RESTORE)
 
 
 def create_sparse(
@@ -182,7 +148,21 @@ def create_sparse(
     chunk_rows: int,
     n_values: int,
 ) -> None:
-    """Lay out rows in CSR of about `n_values` values, for `append_rows`."""
+    """Lay out rows in CSR of about `n_values` values, for `append_rows`.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    shape : tuple of int
+        Rows n and columns p.
+    dtype : dtype
+        Of the values.
+    chunk_rows : int
+        Rows that are read together.
+    n_values : int
+        Expected number of values; more can be written.
+    """
     member = group.create_group(name, overwrite=True)
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
     member.update_attributes({**ENCODING, **written})
@@ -202,20 +182,23 @@ def create_sparse(
         )
 
 
-def written_in(member: zarr.Group) -> int:
-    """Return the rows of a chunk of rows in CSR that are being written."""
-    attributes: dict[str, Any] = member.attrs.asdict()
-    return int(attributes["chunk_rows"])
-
-
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Write the rows from `start` on, which come after all that are written."""
+    """Append rows to rows in CSR.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    start : int
+        Number of rows before them.
+    X : csr_array (b, p)
+    """
     member, arrays = _being_written(group, name)
     data, indices, indptr = arrays.values()
     first = _end(indptr, start) if start else 0
     last = first + X.nnz
     if last > data.shape[0]:
-        # More than was said: half as many more, so that not every chunk makes it longer.
+        # More than expected: grow by half, so that few chunks need a resize.
         for array in (data, indices):
             array.resize((max(last, first * 3 // 2),))
     indptr[start : start + X.shape[0] + 1] = X.indptr.astype(np.int64) + first
@@ -226,14 +209,24 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
 
 
 def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
-    """Record rows in CSR as they are, and return the `chunk_checksums` of their arrays by name."""
+    """Finish rows in CSR, and return the `chunk_checksums` of their arrays by name.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    dict of str to str
+    """
     member, arrays = _being_written(group, name)
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
         if arrays[part].shape != (n_values,):
             arrays[part].resize((n_values,))
-            sealed(arrays[part])
-    _record(member, n_values=n_values)
+            seal_layout(arrays[part])
+    member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
     return {
         f"{name}/{part}": chunk_checksums(array, range(array.nchunks))
         for part, array in arrays.items()
@@ -244,7 +237,7 @@ def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, 
     member = group[name]
     assert isinstance(member, zarr.Group)
     arrays = {}
-    for part in ("data", "indices", "indptr"):
+    for part in _PARTS:
         array = member[part]
         assert isinstance(array, zarr.Array)
         # The setting belongs to the open array, not to what is stored.
@@ -256,12 +249,7 @@ def _end(indptr: Array, row: int) -> int:
     return int(np.asarray(indptr[row]))
 
 
-def _record(member: zarr.Group, **further: Any) -> None:
-    recorded = {**member.attrs.asdict(), **further}
-    member.update_attributes({**recorded, "checksum": checksum(recorded)})
-
-
-def write_sparse(
+def _write_sparse(
     group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
 ) -> None:
     """Store rows in CSR as a whole, for slices of `slice_rows` in one file for each array."""
@@ -275,12 +263,12 @@ def write_sparse(
     chunk_rows = slice_rows or n_rows
     firsts = ends[:-1:chunk_rows]
     most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
-    shape = {"shape": X.shape, "chunk_rows": chunk_rows}
-    _record(member, **ENCODING, **shape, most_values=most, n_values=n_values)
+    recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
+    member.update_attributes(sealed({**ENCODING, **recorded, "n_values": n_values}))
 
 
-def is_csr(group: zarr.Group) -> bool:
-    """Return whether a group says that it is rows in CSR."""
+def _is_csr(group: zarr.Group) -> bool:
+    """Return whether the attributes of a group mark it as rows in CSR."""
     return ENCODING.items() <= group.attrs.asdict().items()
 
 
@@ -294,12 +282,20 @@ def write_array(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array, in chunks of about 16 MiB along its first axis, or rows in CSR.
+    """Store a whole array or rows in CSR.
 
-    With `slice_rows` in chunks of as many rows, all in one file.
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    values : array, or rows in CSR
+    *dimensions : str
+        Names of the axes of an array.
+    slice_rows : int, optional
+        Rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     if is_sparse(values):
-        write_sparse(group, name, values, slice_rows=slice_rows)
+        _write_sparse(group, name, values, slice_rows=slice_rows)
     else:
         write_dense(group, name, values, *dimensions, slice_rows=slice_rows)
 
@@ -307,13 +303,22 @@ def write_array(
 def get_stored(group: zarr.Group, name: str) -> Stored:
     """Return an array of the group, rows in CSR, or rows elsewhere.
 
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    zarr.Array, SparseArray or ReferencedRows
+
     Raises
     ------
     DamagedDataError
         If it is not there, or not what was written.
     """
     member = get_member(group, name)
-    if isinstance(member, zarr.Group) and is_csr(member):
+    if isinstance(member, zarr.Group) and _is_csr(member):
         return SparseArray.open(member)
     if isinstance(member, zarr.Group) and refers(member):
         return ReferencedRows.open(member)
@@ -322,6 +327,16 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
 
 def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``.
+
+    Parameters
+    ----------
+    array : zarr.Array, SparseArray or ReferencedRows
+    start, stop : int
+        First row, and the one after the last; None: to the end.
+
+    Returns
+    -------
+    array, or rows in CSR
 
     Raises
     ------

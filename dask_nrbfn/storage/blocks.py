@@ -1,7 +1,7 @@
 """Blocks of consecutive rows, cut out of chunks as they are read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 
 Block = TypeVar("Block")
+Item = TypeVar("Item")
 
 
 class LabelledBlock(NamedTuple):
@@ -39,7 +40,7 @@ class StoredChunk(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The rows `start` to `stop` that are read at once; `block` has what was asked for of them."""
+    """Rows `start` to `stop` that are read together; `block` has the requested columns."""
 
     start: int
     stop: int
@@ -47,33 +48,43 @@ class Chunk(NamedTuple):
 
 
 class SequentialReader:
-    """Reads ascending spans of rows and keeps the chunk it decoded last.
+    """Reads ascending spans of rows and keeps the last decoded chunk.
 
-    `chunk_at` returns the chunk that has a row.
+    Parameters
+    ----------
+    chunk_at : callable
+        Returns the chunk that contains a row.
     """
 
     def __init__(self, chunk_at: Callable[[int], Chunk]) -> None:
         self._chunk_at = chunk_at
         self._chunk: Chunk | None = None
 
-    def __call__(self, start: int, stop: int) -> LabelledBlock:
-        """Return the rows from `start` to `stop`."""
-        pieces = []
+    def __call__(self, rows: range) -> LabelledBlock:
+        """Return consecutive rows."""
+        pieces, start, stop = [], rows.start, rows.stop
         while start < stop:
-            chunk = self._load(start)
+            chunk = self._chunk
+            if chunk is None or not chunk.start <= start < chunk.stop:
+                self._chunk = chunk = None
+                self._chunk = chunk = self._chunk_at(start)
             pieces.append(window(chunk.block, slice(start - chunk.start, stop - chunk.start)))
             start = chunk.stop
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
-    def _load(self, row: int) -> Chunk:
-        if self._chunk is None or not self._chunk.start <= row < self._chunk.stop:
-            self._chunk = None
-            self._chunk = self._chunk_at(row)
-        return self._chunk
-
 
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
-    """Return some rows of a block, a slice of it or those that are marked."""
+    """Return some rows of a block.
+
+    Parameters
+    ----------
+    block : LabelledBlock
+    rows : slice or bool (b,)
+
+    Returns
+    -------
+    LabelledBlock
+    """
     columns: Any = (None if column is None else column[rows] for column in block)
     return LabelledBlock(*columns)
 
@@ -87,17 +98,35 @@ def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
     )
 
 
-def one_ahead(
-    pool: Executor,
-    reads: Iterator[Future[Block]],
-    current: Future[Block] | None,
+def read_ahead(
+    read: Callable[[Item], Block], items: Iterable[Item], *, thread_name: str
 ) -> Iterator[Block]:
-    """Yield the blocks of `current` and of `reads`, each of which starts when it is taken."""
-    with pool:
-        while current is not None:
-            block = current.result()
-            current = next(reads, None)
-            yield block
+    """Yield the block of every item; a thread starts at once and reads one block ahead.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the block of an item.
+    items : iterable
+    thread_name : str
+
+    Yields
+    ------
+    Block
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
+    reads = (pool.submit(read, item) for item in items)
+    current = next(reads, None)
+
+    def blocks() -> Iterator[Block]:
+        nonlocal current
+        with pool:
+            while current is not None:
+                block = current.result()
+                current = next(reads, None)
+                yield block
+
+    return blocks()
 
 
 def codes_of(
@@ -105,38 +134,57 @@ def codes_of(
 ) -> NDArray[np.int64]:
     """Return the class code of each label of a dataset at `place`, -1 for none, int64 (b,).
 
+    Parameters
+    ----------
+    labels : integer or str (b,)
+    classes : integer, bool or str (K,)
+        Sorted.
+    unlabelled : int or str, optional
+        The label that means none.
+    place : object
+        For the error.
+
+    Returns
+    -------
+    int64 (b,)
+
     Raises
     ------
     DamagedDataError
         If a label is none of the classes.
     """
-    if unlabelled is None:
-        return _all_codes(labels, classes, place)
-    labelled = are_labelled(labels, unlabelled)
     codes = np.full(len(labels), -1, dtype=np.int64)
-    codes[labelled] = _all_codes(labels[labelled], classes, place)
-    return codes
-
-
-def _all_codes(labels: NDArray[Any], classes: NDArray[Any], place: object) -> NDArray[np.int64]:
-    classes = classes.astype(labels.dtype)
+    labelled = are_labelled(labels, unlabelled)
+    labels, classes = labels[labelled], classes.astype(labels.dtype)
     if labels.dtype.kind == "T":
-        # Searching such texts reads beyond them from 16 bytes on (numpy/numpy#31533).
+        # searchsorted reads beyond the end of such texts of 16 bytes or more (numpy/numpy#31533).
         own = {label: code for code, label in enumerate(classes.tolist())}
-        codes = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+        found = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
     else:
-        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    unknown = np.flatnonzero(classes[codes] != labels)
+        found = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = np.flatnonzero(classes[found] != labels)
     if len(unknown):
         raise DamagedDataError(
             f"label {labels[unknown].tolist()[0]!r} of {place} is none of its classes.",
             "The labels were changed after the dataset was written; ingest it again.",
         )
-    return codes.astype(np.int64, copy=False)
+    codes[labelled] = found
+    return codes
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError naming the first gap of stored values (b, c) of a dataset at `place`."""
+    """Raise DataError if stored values have a gap; name the first one.
+
+    Parameters
+    ----------
+    stored : float (b, c)
+    schema : Schema
+        Of the columns.
+    first_row : int
+        Number of the first of the rows.
+    place : object
+        For the error.
+    """
     gaps = np.isnan(stored)
     if gaps.any():
         row, column = np.argwhere(gaps)[0]
@@ -149,7 +197,17 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
 
 
 def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
-    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer."""
+    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer.
+
+    Parameters
+    ----------
+    blocks : iterable of array
+    n_rows : int
+
+    Yields
+    ------
+    array
+    """
     waiting: list[NDArray[Any]] = []
     for block in blocks:
         waiting.append(block)

@@ -1,4 +1,4 @@
-"""The chunks of a dataset as they are written: laid out, checked, summed up and recorded."""
+"""Write the chunks of a dataset: lay them out, check, summarize and record them."""
 
 import hashlib
 import json
@@ -24,12 +24,11 @@ from dask_nrbfn.storage.array import (
     finish_sparse,
     get_array,
     get_stored,
-    written_in,
 )
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
-from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, schema_attributes
+from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, feature_attributes
 from dask_nrbfn.storage.group import mark_complete
-from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers
+from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
@@ -40,15 +39,27 @@ _MAX_CHUNK_ROWS = 65_536
 _LARGEST_TARGET = 1e120
 
 Mark = int | str | float
-"""The label that means none; of numbers NaN."""
+"""The label that marks a row without a label; NaN for numeric targets."""
 
 
 class ChunkSummary(NamedTuple):
-    """What is known of one written chunk.
+    """Summary of one written chunk.
 
-    Its digest, `content_of_rows`, rows of each label and rows that have one, or numbers; of one
-    that was written just now also the `chunk_checksums` of each array, but of rows in CSR, whose
-    values are counted, and of rows elsewhere the digest.
+    Attributes
+    ----------
+    digest : bytes
+        Of the bytes of X, y and weights.
+    content : int
+        The `content_of_rows`.
+    label_counts : dict
+        Rows of each label.
+    n_labelled : int
+        Rows that have a label, or numbers.
+    checksums : dict of str to str, optional
+        Of a chunk that was just written: the `chunk_checksums` of each array, and the digest of
+        rows that are referred to. Rows in CSR have none.
+    n_values : int, optional
+        Values in CSR.
     """
 
     digest: bytes
@@ -64,7 +75,19 @@ def default_chunk_rows(
 ) -> int:
     """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
-    Rows are `n_features` of `dtype`, in CSR `row_values`, and `n_numbers` numbers as targets.
+    Parameters
+    ----------
+    n_features : int
+    dtype : dtype
+        Of the features.
+    row_values : float, optional
+        Average values of a row in CSR; None: an array.
+    n_numbers : int
+        Numeric targets of a row.
+
+    Returns
+    -------
+    int
     """
     rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
@@ -73,7 +96,22 @@ def default_chunk_rows(
 def row_bytes(
     n_features: int, dtype: DTypeLike, n_numbers: int, *, row_values: float | None = None
 ) -> int:
-    """Return the bytes of a row of X, in CSR of its values, and of its numbers as targets."""
+    """Return the bytes of a row of X and of its numeric targets.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : dtype
+        Of the features.
+    n_numbers : int
+        Numeric targets of a row.
+    row_values : float, optional
+        Average values of a row in CSR; None: an array.
+
+    Returns
+    -------
+    int
+    """
     item_bytes = np.dtype(dtype).itemsize
     own = n_features * item_bytes
     if row_values is not None:
@@ -94,38 +132,49 @@ def create_dataset_arrays(
     id_dtype: DTypeLike | None = None,
     stored_at: StoredAt | None = None,
 ) -> None:
-    """Lay out X, y and ids unless their type is None, weights if `weighted`, in an empty group.
+    """Lay out the arrays of a dataset in an empty group.
 
-    X stays where it is `stored_at` already, and is in CSR where its `n_values` are said. A row of y
-    is a label, or where there are any, `n_numbers` numbers.
+    Parameters
+    ----------
+    group : zarr.Group
+    shape : tuple of int
+        Rows n and columns of X.
+    x_dtype : dtype
+    y_dtype, id_dtype : dtype or None
+        None: there are no targets, or no ids.
+    chunk_rows : int
+    n_values : int, optional
+        Expected values of X in CSR; None: an array.
+    n_numbers : int
+        Numeric targets of a row; 0: y has labels.
+    weighted : bool
+        Whether rows have weights.
+    stored_at : StoredAt, optional
+        Place of rows that are referred to; None: X is stored.
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
+    columns: dict[str, tuple[DTypeLike | None, tuple[int, ...]]] = {
+        "X": (x_dtype, (n_features,)),
+        "y": (y_dtype, (n_numbers,) if n_numbers else ()),
+        "weights": (np.float64 if weighted else None, ()),
+        "ids": (id_dtype, ()),
+    }
     if stored_at is not None:
         refer(group, "X", stored_at, shape, x_dtype, chunk_rows=chunk_rows)
+        del columns["X"]
     elif n_values is not None:
         create_sparse(group, "X", shape, x_dtype, chunk_rows=chunk_rows, n_values=n_values)
-    else:
-        create_array(
-            group,
-            "X",
-            shape=shape,
-            dtype=x_dtype,
-            chunks=(chunk_rows, n_features),
-            dimensions=("row", "feature"),
-            compress=True,
-        )
-    columns = {"y": y_dtype, "weights": np.float64 if weighted else None, "ids": id_dtype}
-    for name, dtype in columns.items():
+        del columns["X"]
+    for name, (dtype, inner) in columns.items():
         if dtype is not None:
-            inner = (n_numbers,) if name == "y" and n_numbers else ()
             create_array(
                 group,
                 name,
                 shape=(n_rows, *inner),
                 dtype=dtype,
                 chunks=(chunk_rows, *inner),
-                dimensions=("row", "target")[: 1 + len(inner)],
+                dimensions=("row", "feature" if name == "X" else "target")[: 1 + len(inner)],
                 compress=True,
             )
 
@@ -141,22 +190,42 @@ def write_chunk(
     unlabelled: Mark | None = None,
     gaps: bool = False,
 ) -> ChunkSummary:
-    """Write one whole chunk of rows with what they have; may run on any worker, for any chunk.
+    """Write one whole chunk of rows, their targets, weights and ids; may run on any worker.
 
-    Rows in CSR go after those before them, so only one chunk is written at a time. Numbers of rows
-    that have none are stored as NaN.
+    Chunks of rows in CSR are written one after the other. Missing numeric targets are stored as
+    NaN.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    index : int
+        Number of the chunk.
+    X : (b, c), or in CSR
+    y : (b,) or (b, q) or None
+    weights : float64 (b,), optional
+    ids : (b,), optional
+    unlabelled : int, str or float, optional
+        The label that means none.
+    gaps : bool
+        Whether X may have NaN.
+
+    Returns
+    -------
+    ChunkSummary
 
     Raises
     ------
     DataError
-        If a value is infinite, or NaN unless there may be `gaps`, a weight is not above 0, or a row
-        has only some of its numbers; names its row and column.
+        If a value is infinite, or NaN without `gaps`, a weight is not above 0, or a row has only
+        some of its targets. The error names the row and column.
     """
-    start = index * _chunk_rows(group)
+    rows = group["X"]
+    chunk_rows: Any = rows.chunks[0] if isinstance(rows, zarr.Array) else rows.attrs["chunk_rows"]
+    start = index * chunk_rows
     stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
     if gaps and not is_sparse(X):
-        # There are many NaN; digests are to be those of one.
+        # NaN has many bit patterns; the digests need a single one.
         X = np.where(np.isnan(X), np.nan, X)
     if y is not None and y.ndim == 2:
         y = _checked_numbers(y, unlabelled, first_row=start)
@@ -178,17 +247,22 @@ def write_chunk(
     )
 
 
-def _chunk_rows(group: zarr.Group) -> int:
-    member = group["X"]
-    return member.chunks[0] if isinstance(member, zarr.Array) else written_in(member)
-
-
 def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
-    """Raise DataError naming the first value of a block that is infinite, or NaN but for `gaps`.
+    """Raise DataError if a value is infinite, or NaN without `gaps`; name the first one.
 
-    Its row is counted from `first_row` on, in the table or in what `within` says.
+    Parameters
+    ----------
+    values : (b, c), or in CSR
+    first_row : int
+        Number of the first of the rows.
+    within : str
+        Place that the error names after the row.
+    name : str
+        Of the values, for the error.
+    gaps : bool
+        Whether NaN is allowed.
     """
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
@@ -230,24 +304,26 @@ def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int
         )
     given = np.where(none, 0.0, numbers)
     check_finite(given, first_row=first_row, name="target")
-    _check_squares(given, first_row=first_row)
-    return np.where(none, np.nan, numbers)
-
-
-def _check_squares(numbers: Floats, *, first_row: int) -> None:
-    """Raise DataError naming the first of some targets that is too large to be squared."""
-    wrong = np.abs(numbers) > _LARGEST_TARGET
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
+    large = np.argwhere(np.abs(given) > _LARGEST_TARGET)
+    if len(large):
+        row, column = large[0]
         raise DataError(
-            f"target has {numbers[row, column]} in row {first_row + row}, column {column}, too "
+            f"target has {given[row, column]} in row {first_row + row}, column {column}, too "
             "large to be squared in float64.",
             "Divide the target by its largest value.",
         )
+    return np.where(none, np.nan, numbers)
 
 
 def check_weights(weights: Floats, *, first_row: int) -> None:
-    """Raise DataError naming the first weight of a block that is not finite and above 0."""
+    """Raise DataError naming the first weight of a block that is not finite and above 0.
+
+    Parameters
+    ----------
+    weights : float64 (b,)
+    first_row : int
+        Number of the first of the rows.
+    """
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
         row = int(wrong.argmax())
@@ -258,7 +334,18 @@ def check_weights(weights: Floats, *, first_row: int) -> None:
 
 
 def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
-    """Return which rows have a label or numbers, bool (b,); y is as it is stored."""
+    """Return which rows have a label or numbers, bool (b,); y is as it is stored.
+
+    Parameters
+    ----------
+    y : (b,) or float64 (b, q)
+    unlabelled : int, str or float, optional
+        The label that means none.
+
+    Returns
+    -------
+    bool (b,)
+    """
     if unlabelled is None:
         return np.ones(len(y), dtype=np.bool_)
     return has_target(y) if y.ndim == 2 else np.asarray(y != unlabelled, dtype=np.bool_)
@@ -271,13 +358,25 @@ def summarize_chunk(
     *,
     unlabelled: Mark | None = None,
 ) -> ChunkSummary:
-    """Return the digests and label counts of one chunk."""
-    # Labels, numbers and weights of a chunk may be the same bytes.
+    """Return the digests and label counts of one chunk.
+
+    Parameters
+    ----------
+    X : (b, c), or in CSR
+    y : (b,) or float64 (b, q) or None
+    weights : float64 (b,), optional
+    unlabelled : int, str or float, optional
+        The label that means none.
+
+    Returns
+    -------
+    ChunkSummary
+    """
+    # Labels, numbers and weights of a chunk can have the same bytes.
     numbers = y is not None and y.ndim == 2
     person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
     digest = hashlib.blake2b(digest_size=16, person=person)
-    for stored in (X.data, X.indices, X.indptr) if is_sparse(X) else (X,):
-        digest.update(np.ascontiguousarray(stored).data)
+    update_digest(digest, X)
     label_counts: dict[int | str, int] = {}
     labelled = np.zeros(X.shape[0], dtype=np.bool_)
     if y is not None:
@@ -299,8 +398,22 @@ def fingerprint(
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
 ) -> str:
-    """Return the digest of a dataset from its chunks' digests in order."""
-    # The same bytes with a class more are another dataset, and so are those of other features.
+    """Return the digest of a dataset from its chunks' digests in order.
+
+    Parameters
+    ----------
+    X : zarr.Array, SparseArray or ReferencedRows
+    summaries : sequence of ChunkSummary
+    unlabelled : int, str or float, optional
+        The label that means none.
+    schema : Schema, optional
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+    """
+    # With another unlabelled mark or other features, the same bytes are another dataset.
     mark = "" if unlabelled is None else f" without {unlabelled!r}"
     if schema is not None and not schema.is_plain:
         mark += f" as {schema.digest}"
@@ -323,11 +436,26 @@ def finish_dataset(
     boolean_labels: bool = False,
     classes: Sequence[int | str] = (),
 ) -> None:
-    """Record classes or names of the numbers, and fingerprint, once all chunks are written.
+    """Record what a dataset is, once all its chunks are written.
 
-    With a `schema` X has the values of its columns, and features are made of them in CSR if
-    `sparse`; `read_as` says where the rows come from, and `boolean_labels` that the classes 0 and 1
-    are false and true. Some `classes` there are even if no row has them.
+    Parameters
+    ----------
+    group : zarr.Group
+    summaries : sequence of ChunkSummary
+        Of all chunks in order.
+    feature_names, target_names : tuple of str, optional
+    unlabelled : int, str or float, optional
+        The label that means none.
+    schema : Schema, optional
+        Of the columns of X.
+    sparse : bool
+        Whether features are made in CSR.
+    read_as : mapping of str, optional
+        Options by which the rows were found.
+    boolean_labels : bool
+        Whether the classes 0 and 1 are false and true.
+    classes : sequence of int or str
+        Classes that exist even if no row has them.
     """
     counts: dict[Any, int] = dict.fromkeys(classes, 0)
     for summary in summaries:
@@ -335,7 +463,7 @@ def finish_dataset(
             counts[label] = counts.get(label, 0) + count
     written = [summary.checksums or {} for summary in summaries]
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
-    content, marks = sum(summary.content for summary in summaries), schema_attributes(schema)
+    content, marks = sum(summary.content for summary in summaries), feature_attributes(schema)
     if refers(group["X"]):
         n_values = [summary.n_values for summary in summaries if summary.n_values is not None]
         finish_reference(group, "X", checksums.pop("X"), n_values or None)
@@ -352,7 +480,7 @@ def finish_dataset(
     if read_as is not None:
         marks["read_as"] = dict(read_as)
     if unlabelled is not None:
-        # All numbers of such rows are NaN, which JSON has not.
+        # All numbers of such rows are NaN, which JSON cannot express.
         unlabelled = unlabelled if target_names is None else np.nan
         marks |= {
             "unlabelled": unlabelled if target_names is None else "nan",

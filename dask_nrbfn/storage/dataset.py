@@ -1,9 +1,8 @@
-"""The dataset: rows, targets and weights as aligned, chunked, checksummed Zarr arrays."""
+"""The dataset: rows, targets and weights as aligned Zarr arrays with chunks and checksums."""
 
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -26,7 +25,7 @@ from dask_nrbfn.storage.blocks import (
     StoredChunk,
     check_gaps,
     codes_of,
-    one_ahead,
+    read_ahead,
     window,
 )
 from dask_nrbfn.storage.chunks import (
@@ -44,7 +43,7 @@ from dask_nrbfn.storage.dense import (
 )
 from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
+from dask_nrbfn.storage.location import View, viewed
 from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
@@ -58,43 +57,43 @@ class Dataset:
     ----------
     location : Location
     X : zarr.Array, SparseArray or ReferencedRows (n, c)
-        The features, or with a schema the stored values that they are made of as rows are read.
+        The features, or with a schema the stored values from which features are made.
     y : zarr.Array (n,) or float64 (n, q) or None
-        Labels, which are integers or strings, or numbers.
+        Integer or string labels, or numeric targets.
     sample_weights : zarr.Array float64 (n,) or None
         Finite and above 0.
     classes : int64, bool or str (K,)
-        The distinct labels, sorted, bool where 0 and 1 in y are false and true; empty where y are
-        no labels.
+        The distinct labels, sorted; bool where 0 and 1 in y mean false and true; empty without
+        labels.
     class_counts : int64 (K,)
         Rows of each class.
     fingerprint : str
-        Digest of shape, type, chunks, rows, targets, weights and what features are made of them.
+        Digest of shape, type, chunks, rows, targets, weights and schema.
     content : str
-        Digest of the rows with targets and weights, whatever their order, type and chunks.
+        Digest of the rows with targets and weights; independent of order, type and chunks.
     feature_names : tuple of str (p,) or None
     target_names : tuple of str (q,) or None
-        None where y are no numbers.
+        None without numeric targets.
     unlabelled : int, str or float, optional
-        What stands in y for no label, NaN for no numbers. None: every row has a label.
+        The value in y that means no label; NaN for numeric targets. None: every row has a label.
     labelled_rows_of_chunks : int64 (m,), optional
-        How many rows of each chunk have one. None: all.
+        Number of rows with a label in each chunk. None: all.
     ids : zarr.Array (n,), optional
-        What the rows of X are called: integers or text. No part of the digests.
+        Integer or text ids of the rows. Not part of the digests.
     schema : Schema, optional
-        What the columns of X are. None: features.
+        Schema of the columns of X. None: they are features.
     read_as : mapping of str, optional
-        By which options the rows were found, such as x and y of AnnData.
+        Options by which the rows were found, such as x and y of AnnData.
     further : Dataset, optional
-        Rows without labels that come after those of X; see `with_unlabelled`.
+        Rows without labels that follow those of X; see `with_unlabelled`.
     labelled_only : bool
-        Whether rows without a label are passed over; see `of_labelled`.
+        Whether rows without a label are skipped; see `of_labelled`.
     refuses_gaps : bool
-        Whether X may have gaps, as another schema fills them, that are errors now.
+        Whether gaps in X are errors because the schema does not fill them.
     expands_sparse : bool
-        Whether features that are made of stored values are in CSR.
+        Whether features that are made from stored values are in CSR.
     projection : Projection, optional
-        What makes coordinates of the features as rows are read; see `projected_by`.
+        Projects the features to coordinates as rows are read; see `projected_by`.
     """
 
     location: Location
@@ -122,23 +121,25 @@ class Dataset:
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
         """Open the dataset at `location`.
 
-        With `as_it_is` chunks are also read that were written, or put there, after it was finished.
+        Parameters
+        ----------
+        location : Location
+        as_it_is : bool
+            Also read chunks that were changed after the dataset was finished.
+
+        Returns
+        -------
+        Dataset
 
         Raises
         ------
         MissingDataError, DamagedDataError
-            If there is none, or it was not finished.
+            If there is no dataset, or it is not finished.
         """
-        if isinstance(location, LabelledRows):
-            return cls.open(location.place).of_labelled()
-        if isinstance(location, SideBySide):
-            return cls.open(location.labelled).with_unlabelled(cls.open(location.unlabelled))
-        if isinstance(location, Encoded):
-            return cls.open(location.place).encoded_by(location.schema)
-        if isinstance(location, Projected):
-            return cls.open(location.place).projected_by(location.run, location.n_coordinates)
-        if isinstance(location, WrittenFrom):
-            return replace(cls.open(location.place), location=location)
+        if isinstance(location, View):
+            first, *others = (cls.open(place, as_it_is=as_it_is) for place in location.places)
+            made: Self = getattr(first, location.form)(*others, *location.arguments)
+            return made
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
@@ -172,19 +173,16 @@ class Dataset:
         )
         dataset._check_lengths()
         if not as_it_is:
-            dataset._expect_chunks(attributes.get("chunk_checksums", {}))
+            checksums = attributes.get("chunk_checksums", {})
+            for name in dataset._arrays.keys() & checksums.keys():
+                expect_chunks(dataset._arrays[name], checksums[name])
         elif isinstance(dataset.X, ReferencedRows):
-            dataset = replace(dataset, X=dataset.X.as_it_is())
+            dataset = replace(dataset, X=replace(dataset.X, digests=""))
         return dataset
-
-    def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
-        for name, array in self._arrays.items():
-            if name in checksums:
-                expect_chunks(array, checksums[name])
 
     @property
     def _arrays(self) -> dict[str, Array]:
-        """What is stored, by name."""
+        """The stored arrays by name."""
         X = self.X
         of_X = {"": X} if isinstance(X, zarr.Array) else X.arrays
         arrays = {f"X/{name}".rstrip("/"): array for name, array in of_X.items()}
@@ -192,12 +190,12 @@ class Dataset:
 
     @property
     def _columns(self) -> dict[str, Array]:
-        """What is stored of every row beside X, by name."""
+        """The stored arrays other than X, by name."""
         columns = {"y": self.y, "weights": self.sample_weights, "ids": self.ids}
         return {name: array for name, array in columns.items() if array is not None}
 
     def _check_lengths(self) -> None:
-        """Raise DamagedDataError unless everything has as many rows, columns and classes."""
+        """Raise DamagedDataError unless the numbers of rows, columns and classes agree."""
         n_rows, n_columns = self.X.shape
         labelled = self.labelled_rows_of_chunks
         fitting = {
@@ -223,7 +221,7 @@ class Dataset:
                 )
 
     def check_stored(self) -> None:
-        """Raise unless the last rows are there: metadata may say that there are more.
+        """Raise an error if the last rows are missing although metadata lists them.
 
         Raises
         ------
@@ -235,7 +233,7 @@ class Dataset:
             self.further.check_stored()
 
     def chunks_stored(self) -> set[int]:
-        """Return the numbers of the chunks that are there, whole or in part."""
+        """Return the numbers of the chunks that are stored, whole or in part."""
         X = self.X
         own = chunk_rows_stored(X) if isinstance(X, zarr.Array) else X.chunks_stored()
         return own.union(*map(chunk_rows_stored, self._columns.values()))
@@ -258,33 +256,33 @@ class Dataset:
 
     @property
     def n_unlabelled(self) -> int:
-        """Number of rows that have no label, or numbers, where the others have."""
+        """Number of rows without a label, or without numeric targets."""
         return self.n_rows - self._n_labelled
 
     @property
     def n_features(self) -> int:
-        """Number of features p, or of the coordinates that are read in their place."""
+        """Number of features p, or of coordinates if rows are projected."""
         return self.n_stored if self.projection is None else self.projection.n_coordinates
 
     @property
     def n_stored(self) -> int:
-        """Number of features p, also of rows that are read as coordinates."""
+        """Number of features p before rows are projected."""
         n_columns: int = self.X.shape[1]
         return self._expanding.n_features if self._expanding is not None else n_columns
 
     @property
     def column_names(self) -> tuple[str, ...] | None:
-        """What the columns of rows are called as they are read."""
+        """Names of the columns of the rows that are read."""
         return self.feature_names if self.projection is None else self.projection.names
 
     @property
     def _expanding(self) -> Schema | None:
-        """The schema where the stored values are not the features."""
+        """The schema, None if the stored values are the features."""
         return None if self.schema is None or self.schema.is_plain else self.schema
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the features are of several kinds, and not the stored values."""
+        """Whether features of several kinds are made from the stored values."""
         return self._expanding is not None
 
     @property
@@ -301,7 +299,7 @@ class Dataset:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of the features of a row as they are stored, which coordinates are made of."""
+        """Bytes of the features of a row, before it is projected."""
         stored = replace(self, projection=None)
         column_bytes = INDEX_BYTES if stored.is_sparse else 0
         return stored.row_values * (stored.dtype.itemsize + column_bytes)
@@ -315,7 +313,7 @@ class Dataset:
 
     @property
     def row_values(self) -> float:
-        """Values that are stored of a row on average, of one that is not in CSR all p."""
+        """Average number of values of a row in CSR, else p."""
         if self.projection is not None:
             return float(self.n_features)
         own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
@@ -328,12 +326,12 @@ class Dataset:
 
     @property
     def has_targets(self) -> bool:
-        """Whether there are labels or numbers."""
+        """Whether there are labels or numeric targets."""
         return self.y is not None
 
     @property
     def has_weights(self) -> bool:
-        """Whether rows have weights of their own."""
+        """Whether rows have sample weights."""
         further = self.further is not None and self.further.has_weights
         return self.sample_weights is not None or further
 
@@ -344,12 +342,12 @@ class Dataset:
 
     @property
     def of_numbers(self) -> bool:
-        """Whether the targets are numbers, not classes."""
+        """Whether the targets are numeric, not classes."""
         return self.target_names is not None
 
     @property
     def n_targets(self) -> int:
-        """Columns of what is learned: q numbers, or one for each of K classes; 0 without either."""
+        """Number of targets: q numeric ones, or one for each of K classes; 0 without targets."""
         return self.n_classes if self.target_names is None else self._n_numbers
 
     @property
@@ -363,11 +361,11 @@ class Dataset:
 
     @property
     def reading_bytes(self) -> int:
-        """Bytes of the chunks that are held while blocks are read.
+        """Bytes that are held while blocks are read.
 
-        One in use, the next one, and that as stored and while it is decoded; where rows are passed
-        over the others of one are copied. Features that are made of stored values come to that: of
-        two chunks, and of a block that is of both; and so do coordinates of them.
+        These are the chunk in use, the next one, and its stored and partly decoded forms. If rows
+        without a label are skipped, the others of one chunk are copied. Features that are made from
+        stored values add two chunks and a block of both; so do coordinates.
         """
         held = 4 + self.labelled_only
         if not isinstance(self.X, zarr.Array):
@@ -386,7 +384,7 @@ class Dataset:
         return own
 
     def with_n_rows(self, n_rows: int) -> Self:
-        """Return a dataset like this one, but of `n_rows` rows that are not there, to plan for."""
+        """Return a dataset like this one with `n_rows` rows that do not exist, to plan with."""
         chunk_rows = self.chunk_rows
         if self.n_rows <= chunk_rows:
             chunk_rows = default_chunk_rows(
@@ -419,21 +417,21 @@ class Dataset:
         return get_array(group, "X")
 
     def of_labelled(self) -> Self:
-        """Return the rows that have a label, or numbers, as a dataset of their own."""
+        """Return a dataset of the rows that have a label, or numeric targets."""
         if not self.n_unlabelled:
             return self
-        location = LabelledRows(self.location)
+        location = View((self.location,), "of_labelled")
         return replace(self, location=location, further=None, labelled_only=True)
 
     def with_unlabelled(self, further: "Dataset") -> Self:
-        """Return a dataset that goes on with the rows of another, as if they had no labels.
+        """Return a dataset that continues with the rows of another, whose labels are ignored.
 
         Nothing is copied.
 
         Raises
         ------
         DataError
-            If the other has other columns.
+            If the columns differ.
         """
         further = of_same_table(self, further)
         all_further = self.further.with_unlabelled(further) if self.further else further
@@ -441,23 +439,23 @@ class Dataset:
         content = (int(self.content, 16) + int(further.content, 16)) % 2**64
         return replace(
             self,
-            location=SideBySide(self.location, further.location),
+            location=View((self.location, further.location), "with_unlabelled"),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             content=f"{content:016x}",
             further=all_further,
         )
 
     def encoded_by(self, schema: Schema | None) -> Self:
-        """Return the same rows with the features that another schema makes of what is stored.
+        """Return the same rows with the features that another schema makes from the stored values.
 
-        Nothing is copied. Where one of both has no schema, or neither makes other features than the
-        stored values, it is this dataset.
+        Nothing is copied. The result is this dataset if one of both has no schema, or if the stored
+        values are the features of both.
 
         Raises
         ------
         DataError
-            If the other schema is of other columns, categories or units, or fills no gaps and this
-            does.
+            If the other schema has other columns, categories or units, or fills no gaps although
+            this one does.
         """
         own = self.schema
         if own is None or schema is None:
@@ -466,8 +464,8 @@ class Dataset:
         same = own.digest == schema.digest or (own.is_plain and schema.is_plain)
         if difference is None and same:
             return self
-        if isinstance(self.location, SideBySide):
-            first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
+        if places := viewed(self.location, "with_unlabelled"):
+            first, second = map(self.open, places)
             return first.encoded_by(schema).with_unlabelled(second)
         difference = difference or own.difference(schema)
         if not isinstance(self.X, zarr.Array):
@@ -480,7 +478,7 @@ class Dataset:
         both = f"{self.fingerprint} as {schema.digest}".encode()
         return replace(
             self,
-            location=Encoded(self.location, schema),
+            location=View((self.location,), "encoded_by", (schema,)),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
@@ -491,36 +489,56 @@ class Dataset:
     def projected_by(self, run: Location | None, n_coordinates: int | None) -> Self:
         """Return the same rows as coordinates: products with the singular vectors of a run.
 
-        Nothing is copied. Without a number of coordinates it is this dataset; without a run, of
-        which there may be none yet, the rows serve to plan with.
+        Nothing is copied. Without a number of coordinates the result is this dataset. Without a run
+        the result serves for plans.
+
+        Parameters
+        ----------
+        run : Location or None
+            The run that has, or will have, the singular vectors.
+        n_coordinates : int or None
+
+        Returns
+        -------
+        Dataset
         """
         if n_coordinates is None:
             return self
         return replace(
             self,
-            location=Projected(self.location, run, n_coordinates),
+            location=View((self.location,), "projected_by", (run, n_coordinates)),
             projection=Projection(run, self.n_stored, n_coordinates),
         )
+
+    def named(self, name: str) -> Self:
+        """Return the same rows under a name for errors and records, such as that of a file."""
+        return replace(self, location=View((self.location,), "named", (name,)))
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
 
-        The blocks do not depend on the chunks. Each chunk is decoded once, in a thread that works
-        one block ahead and begins at once.
+        The blocks do not depend on the chunks. A thread decodes each chunk once. It starts at once
+        and is one block ahead.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row, and the one after the last.
+        block_rows : int
+
+        Yields
+        ------
+        LabelledBlock
         """
-        read = SequentialReader(self._chunk_at)
-        pool = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
-        reads = (
-            pool.submit(read, first, min(first + block_rows, stop))
-            for first in range(start, stop, block_rows)
-        )
-        return one_ahead(pool, reads, next(reads, None))
+        firsts = range(start, stop, block_rows)
+        spans = (range(first, min(first + block_rows, stop)) for first in firsts)
+        return read_ahead(SequentialReader(self._chunk_at), spans, thread_name="read-rows")
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
 
-        That is an unsigned one, but where rows have no label, whose code is -1. For 100 million
-        rows of up to 256 classes that is 100 MB.
+        The type is unsigned unless rows have no label, whose code is -1. The codes of 100 million
+        rows of up to 256 classes take 100 MB.
         """
         self._check_labels()
         least = -max(1, self.n_classes) if self.n_unlabelled else self.n_classes - 1
@@ -530,7 +548,7 @@ class Dataset:
         return codes
 
     def labelled_rows(self) -> NDArray[np.int64]:
-        """Return the numbers that the rows of `of_labelled` have in this dataset, ascending."""
+        """Return the row numbers of the rows of `of_labelled`, ascending."""
         rows = [
             chunk.start + np.flatnonzero(has_target(chunk.block.targets))
             for chunk in self._chunks({"targets"})
@@ -551,7 +569,7 @@ class Dataset:
         Raises
         ------
         DataError
-            If they are no numbers.
+            If there are no numeric targets.
         """
         if self.y is None or self.target_names is None:
             raise DataError(
@@ -581,7 +599,7 @@ class Dataset:
         return taken
 
     def _pieces(self, column: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Any]]:
-        """Yield what a column has of ascending rows, and their places, chunk after chunk."""
+        """Yield the values of a column for ascending rows, with their places, by chunk."""
         done = 0
         while done < len(rows):
             chunk = self._chunk_at(int(rows[done]), {column})
@@ -591,7 +609,7 @@ class Dataset:
             done = last
 
     def read_chunk(self, index: int) -> StoredChunk:
-        """Return what is stored of the rows of one chunk."""
+        """Return the stored values of one chunk."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
         arrays = (self.X, self.y, self.sample_weights, self.ids)
         columns: Any = (
@@ -600,7 +618,7 @@ class Dataset:
         return StoredChunk(*columns)
 
     def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
-        """Yield all rows, what is read at once together."""
+        """Yield all rows in the chunks in which they are read."""
         start = 0
         while start < self.n_rows:
             chunk = self._chunk_at(start, wanted)
@@ -608,11 +626,11 @@ class Dataset:
             start = chunk.stop
 
     def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> Chunk:
-        """Return the rows that are read together with one, and the wanted columns of them."""
+        """Return the wanted columns of the chunk that contains a row."""
         if row >= self._n_own:
             assert self.further is not None
             shift = self._n_own
-            # Labels that it may have are not looked at.
+            # Its labels are ignored.
             chunk = self.further._chunk_at(row - shift, {*wanted} - {"targets"})
             start, stop, block = chunk.start + shift, chunk.stop + shift, chunk.block
         else:
@@ -623,13 +641,13 @@ class Dataset:
 
     @cached_property
     def _edges(self) -> Sequence[int]:
-        """First row of every chunk of X, and the one after the last, of those that are read."""
+        """First row of every chunk of X among the rows that are read, and the number of all."""
         if self.labelled_only and self.labelled_rows_of_chunks is not None:
             return [0, *np.cumsum(self.labelled_rows_of_chunks).tolist()]
         return range(0, self.X.shape[0] + self.chunk_rows, self.chunk_rows)
 
     def _read_columns(self, index: int, wanted: Collection[str]) -> LabelledBlock:
-        """Return some columns of one chunk of X, None for the others."""
+        """Return the wanted columns of one chunk of X, None for the others."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
         arrays = {"X": self.X, "targets": self.y, "weights": self.sample_weights}
         passing = self.labelled_only and self.unlabelled is not None
@@ -655,7 +673,7 @@ class Dataset:
         return block
 
     def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
-        """Return which rows of a chunk have a label; raise if they are not as many as were."""
+        """Return which rows of a chunk have a label; raise an error if their number changed."""
         assert self.labelled_rows_of_chunks is not None
         if np.count_nonzero(labelled) != self.labelled_rows_of_chunks[index]:
             raise DamagedDataError(
@@ -668,7 +686,7 @@ class Dataset:
     def _completed(
         self, block: LabelledBlock, n_rows: int, wanted: Collection[str]
     ) -> LabelledBlock:
-        """Return a block in the type of all rows, with what its rows lack and others have."""
+        """Return a block with the type, targets and weights that the whole dataset has."""
         X, targets, weights = block
         if X is not None:
             X = X.astype(self._stored_dtype, copy=False)
@@ -691,6 +709,15 @@ class Dataset:
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     """Return a dataset with the features of the first one.
+
+    Parameters
+    ----------
+    first, other : Dataset
+
+    Returns
+    -------
+    Dataset
+        The rows of `other`.
 
     Raises
     ------

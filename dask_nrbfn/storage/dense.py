@@ -5,7 +5,8 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -17,6 +18,7 @@ from dask_nrbfn.errors import DamagedDataError, NRBFNError
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.strict import (
     CHECKSUM_BYTES,
+    RESTORE,
     StrictStore,
     checksum,
     is_our_mistake,
@@ -31,11 +33,82 @@ INDEX_BYTES, ROW_BYTES = 4, 8
 # Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
 _MOST_EXPANSION = 2**15
 
-# Endings of chunks that are asked for at once.
+# Number of chunk checksums that are requested at the same time.
 _REQUESTS = 16
 
-# Rows that claim to be more bytes, or chunks, are not read before it is known that they can be.
+# Larger requests, by the metadata, are read only after a check that the array is really that large.
 _READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkedRows:
+    """Rows that are not a Zarr array of this package, opened for reading.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows n and columns p.
+    dtype : dtype
+        Type in which the rows are read.
+    chunk_rows : int
+        Rows that are read together.
+    n_values, most_values : int or None
+        Values that are stored in CSR, of all rows and of the chunk that has the most. None: all p
+        of every row.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    n_values: int | None
+    most_values: int | None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of this package that have the rows, by name."""
+        return {}
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Rows that are read together, and the columns p."""
+        return self.chunk_rows, self.shape[1]
+
+    @property
+    def row_values(self) -> float:
+        """Values of a row on average, all p where they are not in CSR."""
+        return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the largest chunk of rows."""
+        if self.most_values is None:
+            return self.chunk_rows * self.shape[1] * self.dtype.itemsize
+        return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
+
+    def chunks_stored(self) -> set[int]:
+        """Return the numbers of the chunks of which anything is stored, all if that is unknown."""
+        return set(range(-(-self.shape[0] // self.chunk_rows)))
+
+    def planned(self, n_rows: int, chunk_rows: int) -> Self:
+        """Return rows like these that are not there, to plan with.
+
+        Parameters
+        ----------
+        n_rows, chunk_rows : int
+            Numbers of rows, of all and of a chunk.
+
+        Returns
+        -------
+        ChunkedRows
+        """
+        most = self.most_values
+        return replace(
+            self,
+            shape=(n_rows, self.shape[1]),
+            chunk_rows=chunk_rows,
+            n_values=None if self.n_values is None else round(n_rows * self.row_values),
+            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
+        )
 
 
 def create_array(
@@ -52,9 +125,26 @@ def create_array(
 ) -> Array:
     """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
 
-    An existing array of the name is replaced. Floating-point results hardly compress, so only
-    `compress` runs them through Zstandard. With `shards`, many chunks share one file. `content` is
-    the digest of what will be written.
+    An existing array of that name is replaced. Floating-point results hardly compress, so
+    Zstandard is used only with `compress`.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    shape, chunks : tuple of int
+    dtype : dtype
+    dimensions : tuple of str
+        Names of the axes.
+    shards : tuple of int, optional
+        Shape of a file; None: that of a chunk.
+    compress : bool
+    content : str, optional
+        Digest of the values that will be written.
+
+    Returns
+    -------
+    zarr.Array
     """
     text = np.dtype(dtype).kind in "TU"
     array = group.create_array(
@@ -69,11 +159,11 @@ def create_array(
         config={"write_empty_chunks": True},
     )
     recorded = {} if content is None else {"content": content}
-    return sealed(array, **recorded)
+    return seal_layout(array, **recorded)
 
 
-def sealed(array: Array, **recorded: str) -> Array:
-    """Return an array with the checksum of its layout, and what else is recorded of it."""
+def seal_layout(array: Array, **recorded: str) -> Array:
+    """Return an array that records the checksum of its layout, and further attributes."""
     return array.update_attributes({"checksum": checksum(_layout(array)), **recorded})
 
 
@@ -84,9 +174,17 @@ def write_dense(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array, in chunks of about 16 MiB along its first axis.
+    """Store a whole array in chunks along its first axis.
 
-    With `slice_rows` in chunks of as many rows, all in one file.
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    values : array
+    *dimensions : str
+        Names of the axes.
+    slice_rows : int, optional
+        Rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
@@ -105,7 +203,7 @@ def write_dense(
 
 
 def _content(name: str, values: NDArray[Any]) -> str:
-    """Return a digest of a whole array, which chunks that changed places do not pass."""
+    """Return a digest of a whole array, which detects chunks that were exchanged."""
     digest = hashlib.blake2b(name.encode(), digest_size=16)
     if values.dtype.kind in "TU":
         digest.update(json.dumps(values.tolist()).encode())
@@ -117,6 +215,16 @@ def _content(name: str, values: NDArray[Any]) -> str:
 
 def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
     """Return ``array[start:stop]``.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    start, stop : int
+        First row, and the one after the last; None: to the end.
+
+    Returns
+    -------
+    array
 
     Raises
     ------
@@ -136,15 +244,23 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
         ) from error
     recorded = array.attrs.get("content") if values.shape == array.shape else None
     if recorded is not None and recorded != _content(array.basename, values):
-        raise DamagedDataError(
-            f"{array.store_path} has other values than were written.",
-            "Restore it from a copy, or write the data again.",
-        )
+        raise DamagedDataError(f"{array.store_path} has other values than were written.", RESTORE)
     return values
 
 
 def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return one chunk of an array that is being written, None if it is not there or damaged."""
+    """Return one chunk of an array that is being written, None if it is not there or damaged.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    index : tuple of int
+        Place of the chunk in the grid of chunks.
+
+    Returns
+    -------
+    array or None
+    """
     place = array.store_path / array.metadata.encode_chunk_key(index)
     if not run_in_zarr(place.exists()):
         return None
@@ -161,7 +277,7 @@ def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
 
 
 def _check_claim(array: Array, start: int, stop: int | None) -> None:
-    """Let what is stored bound the memory and the time of a reading, whatever metadata says."""
+    """Check large requests against the stored bytes, so that false metadata costs no memory."""
     n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
     shape, chunks = (n_rows, *array.shape[1:]), array.chunks
     n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
@@ -171,7 +287,19 @@ def _check_claim(array: Array, start: int, stop: int | None) -> None:
 
 
 def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
-    """Return what stored chunks along the first axis end in, as `expect_chunks` takes it."""
+    """Return the checksums that stored chunks end in, for `expect_chunks`.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    chunks : iterable of int
+        Their numbers along the first axis.
+
+    Returns
+    -------
+    str
+        8 hexadecimal digits for each chunk.
+    """
     limit = asyncio.Semaphore(_REQUESTS)
 
     async def ending(index: int) -> str:
@@ -188,7 +316,7 @@ def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
 
 
 def expect_chunks(array: Array, checksums: str) -> None:
-    """Let the chunks of an array opened for reading be only those that were written.
+    """Make an array opened for reading refuse chunks other than those that were written.
 
     Parameters
     ----------
@@ -210,7 +338,7 @@ def _chunk_key(array: Array, index: int) -> str:
 
 
 def check_stored(array: Array) -> None:
-    """Raise unless the last chunk of an array is there, and can hold what its shape says.
+    """Raise an error if the last chunk is missing, or too small for the shape of the array.
 
     Raises
     ------
@@ -218,23 +346,23 @@ def check_stored(array: Array) -> None:
     """
     if 0 in array.shape:
         return
-    # Of an array with shards a chunk of the grid is a shard.
+    # With shards, the grid is one of shards.
     chunks = array.shards or array.chunks
     last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
     place = array.store_path / array.metadata.encode_chunk_key(last)
     stored_bytes = run_in_zarr(place.store.getsize(place.path))
     claimed_bytes = math.prod(chunks) * array.dtype.itemsize
-    # The length of text is not in the shape.
+    # The shape does not tell the length of texts.
     if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
         raise DamagedDataError(
-            f"{array.store_path} is said to have the shape {array.shape}, but its last chunk has "
+            f"{array.store_path} should have the shape {array.shape}, but its last chunk has "
             f"only {stored_bytes} bytes.",
             "Restore its zarr.json from a copy, or write the data again.",
         )
 
 
 def chunk_rows_stored(array: Array) -> set[int]:
-    """Return the numbers, along the first axis, of the chunks of which anything is stored."""
+    """Return the numbers along the first axis of the chunks that are stored, whole or in part."""
     first = _chunk_key(array, 0).partition("/")[0]
 
     async def listed() -> list[str]:
@@ -246,6 +374,15 @@ def chunk_rows_stored(array: Array) -> set[int]:
 def get_array(group: zarr.Group, name: str) -> Array:
     """Return an array of the group.
 
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    zarr.Array
+
     Raises
     ------
     DamagedDataError
@@ -256,6 +393,15 @@ def get_array(group: zarr.Group, name: str) -> Array:
 
 def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
     """Return an array or group inside a group, None if it is not there.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    zarr.Array, zarr.Group or None
 
     Raises
     ------
@@ -275,6 +421,10 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
     place : str
         For errors.
 
+    Returns
+    -------
+    zarr.Array
+
     Raises
     ------
     DamagedDataError
@@ -287,14 +437,14 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
     if not isinstance(member, zarr.Array) or not sound:
         raise DamagedDataError(
             f"{place} is {'not there' if member is None else 'not the array that was written'}.",
-            "Restore it from a copy, or write the data again.",
+            RESTORE,
         )
     # The setting belongs to the open array, not to what is stored.
     return member.with_config({"write_empty_chunks": True})
 
 
 def _layout(array: Array) -> dict[str, Any]:
-    """Return the metadata of an array, without the attributes that name their checksum."""
+    """Return the metadata of an array without its attributes, which have the checksum."""
     layout = array.metadata.to_dict()
     del layout["attributes"]
     return layout

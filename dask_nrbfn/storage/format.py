@@ -1,8 +1,8 @@
-"""The on-disk formats: their numbers, and how attributes of earlier ones read today.
+"""Versions of the on-disk format, and how to read the attributes of earlier ones.
 
-Format 3 to 4: penalties, losses and numbers as targets. 5: a schema that makes features from stored
-values. 6: rows in CSR, and runs and models whose rows become coordinates. 7: datasets whose rows
-stay in another store. A group records the lowest number whose readers understand it.
+Format 4 added penalties, losses and numeric targets; 5 a schema that makes features from stored
+values; 6 rows in CSR, and runs and models that project rows to coordinates; 7 datasets whose rows
+stay in another store. A group records the lowest version whose readers understand it.
 """
 
 from collections.abc import Mapping
@@ -32,6 +32,16 @@ _RENAMED = {"seed": "random_state"}
 def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
     """Return the parameters of a fit that `place` has stored, by the names they have today.
 
+    Parameters
+    ----------
+    stored : mapping of str
+    place : object
+        For the error.
+
+    Returns
+    -------
+    FitParams
+
     Raises
     ------
     NewerVersionError
@@ -48,7 +58,17 @@ def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
 def stored_tuning(stored: Mapping[str, Any], place: object) -> TuneParams:
     """Return the stored parameters of a tuning, with the errors of `stored_params`.
 
-    Before there were efforts a tuning listed all that it tried but what the fit had.
+    Tunings that were stored before `effort` existed tried only the values that they list.
+
+    Parameters
+    ----------
+    stored : mapping of str
+    place : object
+        For the error.
+
+    Returns
+    -------
+    TuneParams
 
     >>> stored_tuning({"folds": 3}, "run.zarr").effort
     'quick'
@@ -68,16 +88,21 @@ def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> 
     raise NewerVersionError(problem, UPGRADE)
 
 
-def projection_attributes(n_coordinates: int | None) -> dict[str, Any]:
-    """Return what a run or model records, beside its parameters, if rows become coordinates."""
-    # An older reader would take the basis for rows.
-    return {} if n_coordinates is None else {"format_version": SPARSE_VERSION}
-
-
 def todays_moments(
     packed_gram: Floats, cross: Floats, class_weights: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return the arrays of `Moments` from those of format 3: ``F' Phi`` and the diagonal of F'F.
+
+    Parameters
+    ----------
+    packed_gram : float64 (r (r + 1) / 2,)
+    cross : float64 (K, r)
+    class_weights : float64 (K,)
+
+    Returns
+    -------
+    tuple of three float64 arrays
+        (r (r + 1) / 2,), (K + 1, r) and (K + 1, K + 1).
 
     >>> _, products, target_products = todays_moments(
     ...     np.array([2.0]), np.array([[0.5], [1.5]]), np.array([1.0, 3.0])
@@ -90,17 +115,45 @@ def todays_moments(
     return packed_gram, np.vstack([cross.sum(axis=0), cross]), target_products
 
 
-def schema_attributes(schema: Schema | None) -> dict[str, Any]:
-    """Return what a group records of a schema, which those that have none may lack."""
-    if schema is None:
-        return {}
-    # Who does not know schemas would take stored values for features.
-    version = {} if schema.is_plain else {"format_version": EXPANDED_VERSION}
-    return {"schema": schema.to_dict(), **version}
+def feature_attributes(
+    schema: Schema | None, *, n_coordinates: int | None = None, sparse: bool = False
+) -> dict[str, Any]:
+    """Return the attributes that say how features are made, with the format that this needs.
+
+    Parameters
+    ----------
+    schema : Schema or None
+    n_coordinates : int or None
+        Coordinates to which rows are projected; None: they are not projected.
+    sparse : bool
+        Whether rows are in CSR.
+
+    Returns
+    -------
+    dict
+        Empty if the features are the stored values of an array.
+    """
+    recorded: dict[str, Any] = {} if schema is None else {"schema": schema.to_dict()}
+    # An older reader would take stored values for features, or would not project the rows.
+    if sparse or n_coordinates is not None:
+        recorded["format_version"] = SPARSE_VERSION
+    elif schema is not None and not schema.is_plain:
+        recorded["format_version"] = EXPANDED_VERSION
+    return recorded
 
 
 def read_schema(attributes: Mapping[str, Any], place: object) -> Schema | None:
     """Return the schema that the group at `place` records, None if it has none.
+
+    Parameters
+    ----------
+    attributes : mapping of str
+    place : object
+        For the error.
+
+    Returns
+    -------
+    Schema or None
 
     Raises
     ------

@@ -54,17 +54,29 @@ from dask_nrbfn.storage.remote import (
     open_store,
     remove_tree,
 )
-from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
+from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, sealed
 
-# The kind of what takes its place when it is finished.
+# The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
 
 RECORDED = ("kind", "format_version", "checksum")
-"""Attributes that every group of this package has, and that say what it is."""
+"""Attributes that identify a group of this package."""
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Make a group that is complete from its first byte on, where nothing is stored yet.
+    """Make a group that counts as complete at once, where nothing is stored yet.
+
+    Parameters
+    ----------
+    location : Location
+    kind : str
+        As for `open_group`.
+    attributes : mapping of str
+        Plain JSON values.
+
+    Returns
+    -------
+    zarr.Group
 
     Raises
     ------
@@ -73,7 +85,7 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
     """
     check_outside_groups(location)
     return zarr.create_group(
-        _store(location), attributes=_identity(kind, attributes), overwrite=False
+        store_at(location), attributes=_identity(kind, attributes), overwrite=False
     )
 
 
@@ -84,16 +96,20 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     ----------
     location : Location
     kind : str
-        "dataset", "run", "model" or "predictions"; must be what `mark_complete` recorded.
+        "dataset", "run", "model", "predictions" or "map", as `mark_complete` recorded it.
     writable : bool
         A writable group reads missing chunks as fill values; a read-only one raises.
+
+    Returns
+    -------
+    zarr.Group
 
     Raises
     ------
     MissingDataError
         If nothing is there.
     DamagedDataError
-        If it is no such group, or was not finished.
+        If it is another kind of group, or is not finished.
     NewerVersionError
         If it has a newer format.
     """
@@ -104,6 +120,17 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
     """Return a group of this package inside another, None if it is not there or not finished.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    kind : str
+        As for `open_group`.
+
+    Returns
+    -------
+    zarr.Group or None
 
     Raises
     ------
@@ -132,13 +159,12 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
         )
     version = attributes.get("format_version")
     if version not in READ_VERSIONS:
-        if isinstance(version, int) and version > READ_VERSIONS[-1]:
-            raise _newer_format(place, version)
+        _check_not_newer(place, version)
         raise DamagedDataError(
             _format_problem(place, version),
             "Use the version of dask_nrbfn that wrote it, or write it again.",
         )
-    if attributes.pop("checksum", None) != checksum(attributes):
+    if not is_sealed(attributes):
         raise DamagedDataError(
             f"the attributes of {place} fail their checksum.",
             f"Restore its zarr.json from a copy, or write the {kind} again.",
@@ -147,6 +173,15 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
     """Return which of `kinds` is stored at `location`.
+
+    Parameters
+    ----------
+    location : Location
+    kinds : tuple of str
+
+    Returns
+    -------
+    str
 
     Raises
     ------
@@ -165,16 +200,20 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
     path = local_path(location)
     try:
         if path is not None and not os.path.isdir(path):
-            # zarr would make the directory of a store that is to be written.
+            # zarr would make the directory of a writable store.
             raise FileNotFoundError(path)
         with metadata_named(location):
-            # Without the format zarr asks for five names at once, and when one request fails the
-            # others are left to complain.
-            store = _store(location)
+            # Without the format zarr requests five names at once. If one request fails, the
+            # others log their errors.
+            store = store_at(location)
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
     except DamagedDataError:
-        _check_not_newer(location)
+        # Metadata of a newer format may be unreadable for zarr, and readable as JSON.
+        version = None
+        with suppress(ValueError, TypeError, KeyError):
+            version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
+        _check_not_newer(location, version)
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
@@ -186,18 +225,10 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         ) from error
 
 
-def _check_not_newer(location: Location) -> None:
-    """Raise NewerVersionError if metadata that zarr cannot read names a newer format."""
-    try:
-        version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
-    except (ValueError, TypeError, KeyError):
-        return
+def _check_not_newer(place: object, version: object) -> None:
+    """Raise NewerVersionError if a recorded format is newer than this package reads."""
     if isinstance(version, int) and version > READ_VERSIONS[-1]:
-        raise _newer_format(location, version)
-
-
-def _newer_format(place: object, version: object) -> NewerVersionError:
-    return NewerVersionError(_format_problem(place, version), UPGRADE)
+        raise NewerVersionError(_format_problem(place, version), UPGRADE)
 
 
 def _format_problem(place: object, version: object) -> str:
@@ -211,52 +242,82 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
-    """Record what a group is; written last, because a group without it is not opened."""
+    """Record the kind of a group and further attributes.
+
+    Call this last: a group without them cannot be opened.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    kind : str
+        As for `open_group`.
+    attributes : mapping of str
+        Plain JSON values.
+    """
     group.update_attributes(_identity(kind, attributes))
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
-    """Change attributes of a group that is marked complete."""
+    """Change attributes of a group that is marked complete.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    attributes : mapping of str
+        Plain JSON values; others stay.
+    """
     changed = {**attributes_of(group), **attributes}
-    changed.pop("checksum")
-    attributes = {**attributes, "format_version": max(FORMAT_VERSION, changed["format_version"])}
-    group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
+    changed["format_version"] = max(FORMAT_VERSION, changed["format_version"])
+    group.update_attributes(sealed(changed))
 
 
 @contextmanager
 def replacing_group(
     location: Location, *, kind: str, overwrite: bool, flush: bool = True
 ) -> Iterator[zarr.Group]:
-    """Give an empty group that takes its place at `location` when the block ends well.
+    """Give an empty group that is moved to `location` when the block succeeds.
 
-    It is built beside `location`, under a hidden name, and renamed or, in an object store, copied
-    there by the server; an error leaves what was there before. A store object is written in place.
-    On a local disk it is flushed before, unless it is told not to: what can be computed again need
-    not be.
+    The group is built beside `location`, under a hidden name. On a disk it is then renamed; in an
+    object store the server copies it. After an error the old content is still there. A store object
+    is written in place.
 
-    Without `overwrite` nothing is ever replaced: of two jobs that write the same new place the
-    first to end has it. With it the last has, as a whole.
+    Without `overwrite` nothing is ever replaced: if two jobs write to the same new place, the first
+    one to end keeps it. With `overwrite` the last one does.
+
+    Parameters
+    ----------
+    location : Location
+    kind : str
+        As for `open_group`.
+    overwrite : bool
+        Whether a group of this kind may be there.
+    flush : bool
+        Whether to wait until the group is on the disk. Results that can be computed again do not
+        need this.
+
+    Yields
+    ------
+    zarr.Group
 
     Raises
     ------
     ExistsError
-        If something is there and `overwrite` is false, or something other than a `kind` is there;
-        when the block begins, or when it ends.
+        If something is there and `overwrite` is false, or something other than a `kind` is there.
+        This is checked when the block begins and when it ends.
     RunBusyError
-        If another job is just moving its own group there, inside an object store.
+        If another job is moving its group there, inside an object store.
     ParameterError
-        If it is inside another group.
+        If `location` is inside another group.
     StorageError
-        If it cannot be written there, or there is no room.
+        If nothing can be written there, or there is no room.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
     check()
+    build: AbstractContextManager[zarr.Group]
     if (path := local_path(location)) is not None:
-        place = partial(_replace, location, kind=kind) if overwrite else partial(_place, check)
-        build: AbstractContextManager[zarr.Group] = _built_beside(
-            Path(os.path.realpath(path)), place, flush=flush
-        )
+        publish = partial(_publish, location=location, kind=kind, overwrite=overwrite, flush=flush)
+        build = _built_beside(Path(os.path.realpath(path)), publish)
     elif (url := remote(location)) is not None:
         build = _built_remotely(url, check)
     else:
@@ -266,9 +327,7 @@ def replacing_group(
 
 
 @contextmanager
-def _built_beside(
-    target: Path, place: Callable[[Path, Path], None], *, flush: bool
-) -> Iterator[zarr.Group]:
+def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
         with disk_errors_named(target):
@@ -276,24 +335,12 @@ def _built_beside(
             group = zarr.create_group(DurableStore(unfinished))
         with full_disk_named(target):
             yield group
-            if flush:
-                flush_tree(unfinished)
-            place(unfinished, target)
+            publish(str(unfinished))
     except BaseException:
         finish_writes()
         raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _place(check: Callable[[], None], new: Path, target: Path) -> None:
-    check()
-    place_path(new, target)
-
-
-def _replace(location: Location, new: Path, target: Path, *, kind: str) -> None:
-    check_outside_groups(location)
-    replace_path(new, target, partial(_check_kind, location, kind))
 
 
 @contextmanager
@@ -307,7 +354,7 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
             check()
             check_still_locked()
         except BaseException:
-            # What went wrong first is what the user must know.
+            # The user needs the first error.
             with suppress(NRBFNError):
                 remove_tree(unfinished)
             raise
@@ -317,17 +364,17 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
 @contextmanager
 def _built_in_place(store: Location) -> Iterator[zarr.Group]:
     with locked_run(store):
-        yield zarr.create_group(_store(store), overwrite=True)
+        yield zarr.create_group(store_at(store), overwrite=True)
 
 
 @contextmanager
 def resumed_group(
     location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
 ) -> Iterator[zarr.Group]:
-    """Give a group that takes its place at `location` when the block ends well; if not, it stays.
+    """Give a group that is moved to `location` when the block succeeds.
 
-    It is built beside `location` under a hidden name, where whoever begins the same finds what was
-    finished of it.
+    The group is built beside `location`, under a hidden name. If the block fails, the group stays
+    there, and a later call with the same identity goes on with it.
 
     Parameters
     ----------
@@ -335,18 +382,22 @@ def resumed_group(
         A path or URL.
     kind : str
     identity : mapping of str to str
-        What decides what is written, such as ``of_model``. Recorded when it is begun.
+        Determines the content, such as ``of_model``. Recorded at the start.
     overwrite : bool
-        Replace what is at `location`, and something else that was begun there.
+        Replace a group at `location`, and unfinished work of another identity.
+
+    Yields
+    ------
+    zarr.Group
 
     Raises
     ------
     RunMismatchError
-        If something else was begun there, and `overwrite` is false.
+        If work of another identity was begun there, and `overwrite` is false.
     RunBusyError
         If another job is writing it.
     ExistsError, ParameterError, StorageError
-        As `replacing_group`.
+        As for `replacing_group`.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
@@ -368,7 +419,7 @@ def _kind_begun(
     kinds: tuple[str, ...],
     overwrite: bool,
 ) -> str | None:
-    """Return the kind of what was begun; None if that is nothing, damaged, or overwritten."""
+    """Return the kind of unfinished work; None if there is none, or it is damaged or replaced."""
     try:
         kind = kind_of(unfinished, kinds)
         begun = attributes_of(open_group(unfinished, kind=kind))
@@ -382,22 +433,26 @@ def _kind_begun(
     raise RunMismatchError(
         f"{unfinished}, where {location} was begun, is of another "
         f"{other.removeprefix('of_').replace('_', ' ')}.",
-        "Take up what was begun, or `overwrite` it, or remove it.",
+        "Continue what was begun, `overwrite` it, or remove it.",
     )
 
 
-def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
+def _publish(
+    new: Location, location: Location, *, kind: str, overwrite: bool, flush: bool = True
+) -> None:
     """Put a complete group, beside `location`, in its place."""
     path, url = local_path(location), remote(location)
     if path is not None:
-        target = Path(os.path.realpath(path))
-        flush_tree(Path(str(new)))
+        source, target = Path(str(new)), Path(os.path.realpath(path))
+        if flush:
+            flush_tree(source)
         if overwrite:
-            _replace(location, Path(str(new)), target, kind=kind)
+            check_outside_groups(location)
+            replace_path(source, target, partial(_check_kind, location, kind))
             return
     check_target(location, kind=kind, overwrite=overwrite)
     if path is not None:
-        place_path(Path(str(new)), target)
+        place_path(source, target)
     elif url is not None:
         move_group(cast(RemoteLocation, remote(new)), url)
 
@@ -405,10 +460,19 @@ def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -
 def hidden_sibling(location: Location, suffix: str) -> Location:
     """Return ``.NAME.suffix`` beside a path or URL that ends in NAME.
 
+    Parameters
+    ----------
+    location : Location
+    suffix : str
+
+    Returns
+    -------
+    Location
+
     Raises
     ------
     ParameterError
-        If `location` is a store object, which nothing is beside.
+        If `location` is a store object.
     """
     if (path := local_path(location)) is not None:
         real = Path(os.path.realpath(path))
@@ -419,7 +483,13 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
 
 
 def replace_group(new: Location, target: Location) -> None:
-    """Put a complete group in the place of the one at `target`, on the same disk or store."""
+    """Replace the group at `target` with a complete one on the same disk or object store.
+
+    Parameters
+    ----------
+    new, target : Location
+        Paths, or URLs in one object store.
+    """
     path, url = local_path(new), remote(new)
     if path is not None:
         flush_tree(Path(path))
@@ -431,16 +501,31 @@ def replace_group(new: Location, target: Location) -> None:
 
 
 def flush_member(location: Location, name: str) -> None:
-    """Wait until a group inside another is stored for good; an object store has done so."""
+    """Wait until a group inside another is on the disk; object stores need no wait.
+
+    Parameters
+    ----------
+    location : Location
+        Of the outer group.
+    name : str
+    """
     path = local_path(location)
     if path is not None:
         flush_tree(Path(path, name))
 
 
 def member_names(group: zarr.Group, inner: str = "") -> list[str]:
-    """Return the names of what is stored directly inside a group, readable or not.
+    """Return the names of the members of a group, readable or not.
 
-    Or of what is in one further inside, if there is that.
+    Parameters
+    ----------
+    group : zarr.Group
+    inner : str
+        Name of the group further inside; "": this one.
+
+    Returns
+    -------
+    list of str
     """
 
     async def listed() -> list[str]:
@@ -460,7 +545,21 @@ def remove_group(location: Location) -> None:
 
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if no group may be put at `location`, such as that another is there."""
+    """Raise an error if no group may be put at `location`.
+
+    Parameters
+    ----------
+    location : Location
+    kind : str
+        As for `open_group`.
+    overwrite : bool
+        Whether a group of this kind may be there.
+
+    Raises
+    ------
+    ExistsError, ParameterError
+        If something is there that may not be replaced, or `location` is inside another group.
+    """
     url = remote(location)
     something_is_there = exists(location) or (url is not None and occupied(url))
     check_outside_groups(location)
@@ -472,12 +571,12 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
 
 
 def _check_kind(location: Location, kind: str, place: Location) -> None:
-    """Raise ExistsError unless what is at `place`, and belongs at `location`, is a `kind`."""
+    """Raise ExistsError unless the group of `location`, now at `place`, is a `kind`."""
     found = _kind_stored(place, kind)
     if found == f"dask_nrbfn.{kind}":
         return
     if local_path(place) is not None and not exists(place):
-        # An empty directory, or another job has just moved away what was there.
+        # An empty directory, or another job has just moved the group away.
         return
     what = f"a {found}" if found is not None else f"no dask_nrbfn.{kind}"
     raise ExistsError(
@@ -486,10 +585,10 @@ def _check_kind(location: Location, kind: str, place: Location) -> None:
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if none of this package is there.
+    """Return the kind of the group at `location`, None if it is no group of this package.
 
-    Metadata that is damaged is that of a `kind` if it still says so; an empty group in a store
-    object is what is left of one that was begun there.
+    Damaged metadata counts as that of a `kind` if it still contains its name. So does an empty
+    group in a store object, which an unfinished job has left.
     """
     text = _stored_metadata(location)
     try:
@@ -508,8 +607,8 @@ def _kind_stored(location: Location, kind: str) -> object:
 def _stored_metadata(location: Location) -> bytes:
     """Return the bytes of a group's own metadata, empty if there is none."""
     path = local_path(location)
-    # Opened for writing, zarr would make a directory that does not exist any more.
-    store = _store(location) if path is None else DurableStore(path, read_only=True)
+    # zarr would make the directory of a writable store.
+    store = store_at(location) if path is None else DurableStore(path, read_only=True)
     stored = None
     with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
         stored = run_in_zarr(store.get("zarr.json", default_buffer_prototype()))
@@ -526,11 +625,11 @@ def check_outside_groups(location: Location) -> None:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at `location`, at a URL whether a group is."""
+    """Return whether anything is stored at a path, or a group at a URL or in a store object."""
     path = local_path(location)
     if path is not None:
         try:
-            # An empty directory is where something may be put.
+            # An empty directory counts as free.
             return bool(os.listdir(path))
         except OSError as error:
             if isinstance(error, PermissionError) and os.path.isdir(path):
@@ -546,11 +645,11 @@ def exists(location: Location) -> bool:
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes}
-    return {**identity, "checksum": checksum(identity)}
+    return sealed({"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes})
 
 
-def _store(location: Location) -> zarr.abc.store.Store:
+def store_at(location: Location) -> zarr.abc.store.Store:
+    """Return the zarr store of a location."""
     location = normalize(location)
     if type(location) is LocalStore:
         return DurableStore(location.root, read_only=location.read_only)
@@ -558,6 +657,4 @@ def _store(location: Location) -> zarr.abc.store.Store:
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
-    path = local_path(location)
-    assert path is not None
-    return DurableStore(path)
+    return DurableStore(str(local_path(location)))

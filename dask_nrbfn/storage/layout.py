@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Self
 
-# A part is the work that a crash can cost, and its r x r sums are written once: with 24,576 rows
-# that is a thirtieth of the time in which they are summed. From 16,384 rows on there are two, for
-# two workers. Beyond 64 parts, or one for every worker, they grow.
+# A crash can cost the work of one part. Each part writes its r x r sums once; with 24,576 rows that
+# takes a thirtieth of the time of summing. From 16,384 rows on there are two parts for two workers.
+# Beyond 64 parts, or one for every worker, the parts grow.
 _DEFAULT_PART_ROWS, _MIN_HALF_ROWS = 24_576, 8192
 _DEFAULT_MAX_PARTS = 64
 
-# Rows of a chunk of the arrays that have one row per row of X: at most so many, so that what a task
-# holds of them does not grow with the rows: 20 neighbours of 4,096 rows are 640 KiB. A part is a
-# whole number of chunks, and of enough that parts differ little from the same share of the rows.
+# Chunks of the arrays with one row per row of X. The upper limit keeps the memory of a task
+# independent of n: 20 neighbours of 4,096 rows are 640 KiB. A part is a whole number of chunks, and
+# has enough of them that all parts are about equally large.
 _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 
 # Elements of one block of activations: 128 MiB of float64. With 2,048 rows the products run at
@@ -19,7 +19,7 @@ _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 _BLOCK_ELEMENTS = 2**24
 _MAX_BLOCK_ROWS = 2048
 
-# The same for a block of rows as they are, 32 MiB: columns of fewer rows take as long as the calls.
+# Elements of a block of plain rows: 32 MiB. With fewer rows the calls take longer than the work.
 _NARROW_ELEMENTS = 2**22
 _MAX_NARROW_ROWS = 16384
 
@@ -28,7 +28,7 @@ _MAX_NARROW_ROWS = 16384
 class PartLayout:
     """How n rows are cut into parts.
 
-    A run records its own, so that it goes on with it whatever the defaults are by then.
+    A run records its layout, so that it can continue after the defaults have changed.
 
     Attributes
     ----------
@@ -45,7 +45,20 @@ class PartLayout:
 
     @classmethod
     def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
-        """Return the layout of so many parts, or of a default number of them."""
+        """Return the layout of a number of parts.
+
+        Parameters
+        ----------
+        n_rows : int
+        n_parts : int, optional
+            None: a default number.
+        n_workers : int
+            Tasks that run at the same time.
+
+        Returns
+        -------
+        PartLayout
+        """
         share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
         chunk_rows = share
         if share > _MAX_CHUNK_ROWS:
@@ -55,7 +68,7 @@ class PartLayout:
 
     @property
     def n_parts(self) -> int:
-        """Number of parts there are."""
+        """Number of parts."""
         return -(-self.n_rows // self.part_rows)
 
     @property
@@ -66,7 +79,15 @@ class PartLayout:
 
 
 def default_parts(n_rows: int, n_workers: int = 1) -> int:
-    """Return the number of parts that rows are cut into, the same for up to 64 workers.
+    """Return the default number of parts, the same for up to 64 workers.
+
+    Parameters
+    ----------
+    n_rows, n_workers : int
+
+    Returns
+    -------
+    int
 
     Examples
     --------
@@ -78,14 +99,14 @@ def default_parts(n_rows: int, n_workers: int = 1) -> int:
 
 
 def part_name(part: int | range) -> str:
-    """Return what a part is stored under, or the sum of consecutive parts."""
+    """Return the name under which a part, or the sum of consecutive parts, is stored."""
     if isinstance(part, int) or len(part) == 1:
         return f"{part if isinstance(part, int) else part[0]}"
     return f"{part[0]}-{part[-1]}"
 
 
 def parts_in(name: str) -> range:
-    """Return the numbers of the parts in what is stored under a `part_name`.
+    """Return the numbers of the parts that are stored under a `part_name`.
 
     Examples
     --------
@@ -97,13 +118,13 @@ def parts_in(name: str) -> range:
 
 
 def block_rows(n_basis: int) -> int:
-    """Return the rows of a block whose rows become `n_basis` activations each.
+    """Return the rows of a block of `n_basis` activations each.
 
-    It depends on nothing but the width, so that sums come out the same wherever they run.
+    The number depends on nothing else, so sums have the same bits on every machine.
     """
     return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // n_basis))
 
 
 def narrow_block_rows(row_values: float) -> int:
-    """Return the rows of a block that is looked at as it is, of so many stored values each."""
+    """Return the rows of a block of plain rows with `row_values` stored values each."""
     return max(1, min(_MAX_NARROW_ROWS, int(_NARROW_ELEMENTS / max(row_values, 1.0))))

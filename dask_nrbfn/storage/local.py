@@ -1,4 +1,4 @@
-"""Local file systems: what a crash or a power cut must not tear apart."""
+"""Writes to local file systems that survive a crash or a power cut."""
 
 import asyncio
 import logging
@@ -6,65 +6,56 @@ import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest
+from zarr.abc.buffer import Buffer
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.storage.strict import guarded
 
 logger = logging.getLogger(__name__)
 
-# Tasks that wait for all others do not wait for each other.
+# Name of the tasks that wait for all others; they do not wait for each other.
 _WAITING = "finish_writes"
 
 
 class DurableStore(LocalStore):
-    """A directory whose own record is on the disk, old or new as a whole, once it is written.
+    """A directory whose top-level metadata is replaced as a whole and flushed to the disk.
 
-    zarr writes a file beside and renames it, but leaves it to the system when either reaches the
-    disk. All below is left at that: most of it is computed again when it turns out to be damaged,
-    and what could not be is flushed as a whole, by `flush_tree`, before the record names it.
+    zarr writes a file beside the target and renames it, but does not flush either. That suffices
+    for everything below the top level: damaged results are computed again, and what cannot be
+    computed again is flushed by `flush_tree` before the metadata refers to it.
 
-    A link inside that leads out of the directory is followed neither for reading nor for writing:
-    whoever made the data would choose which of the reader's files are read or replaced.
+    Links that lead out of the directory are not followed. Otherwise the author of the data could
+    choose which files of the reader are read or replaced.
     """
 
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        """Return a value, None if it is not there."""
-        self._check_links(key)
-        return await super().get(key, prototype, byte_range)
+    get = guarded(LocalStore.get)
+    exists = guarded(LocalStore.exists)
+    set_if_not_exists = guarded(LocalStore.set_if_not_exists)
+    delete = guarded(LocalStore.delete)
 
-    async def delete(self, key: str) -> None:
-        """Remove a value."""
-        self._check_links(key)
-        await super().delete(key)
-
+    @guarded
     async def delete_dir(self, prefix: str) -> None:
-        """Remove a directory and what is in it, also if another task does so too."""
-        self._check_links(prefix)
+        """Remove a directory with its content, even while another task removes it too."""
         while True:
             with suppress(FileNotFoundError):
                 return await super().delete_dir(prefix)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Give the names in a directory."""
-        self._check_links(prefix)
-        async for name in super().list_dir(prefix):
+        async with self.guard(prefix):
+            names = super().list_dir(prefix)
+        async for name in names:
             yield name
 
+    @guarded
     async def set(self, key: str, value: Buffer) -> None:
-        """Store a value; the metadata at the top so that it is on the disk when this returns."""
-        self._check_links(key)
+        """Store a value; top-level metadata is on the disk when this returns."""
         if key != "zarr.json":
             await super().set(key, value)
             return
@@ -72,17 +63,8 @@ class DurableStore(LocalStore):
         await super().set(unfinished, value)
         await asyncio.to_thread(_publish, self.root / unfinished, self.root / key)
 
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store a value where none is."""
-        self._check_links(key)
-        await super().set_if_not_exists(key, value)
-
-    async def exists(self, key: str) -> bool:
-        """Return whether there is a value."""
-        self._check_links(key)
-        return await super().exists(key)
-
-    def _check_links(self, key: str) -> None:
+    @asynccontextmanager
+    async def guard(self, key: str) -> AsyncIterator[None]:
         """Raise DamagedDataError if a link leads out of the directory on the way to a key."""
         path = os.fspath(self.root)
         for name in key.split("/"):
@@ -92,6 +74,7 @@ class DurableStore(LocalStore):
                     f"{path} is a link that leads out of {self.root}, to {os.path.realpath(path)}.",
                     "Put what it leads to in its place if it belongs there, or remove it.",
                 )
+        yield
 
     def _holds(self, path: str) -> bool:
         root = os.path.realpath(self.root)
@@ -99,7 +82,7 @@ class DurableStore(LocalStore):
 
 
 def _publish(unfinished: Path, target: Path) -> None:
-    """Rename a file, flushed before and its directory after."""
+    """Flush a file, rename it, and flush its directory."""
     try:
         _flush(unfinished)
         os.replace(unfinished, target)
@@ -109,10 +92,10 @@ def _publish(unfinished: Path, target: Path) -> None:
 
 
 def finish_writes() -> None:
-    """Wait until zarr has written what it began to: it does so in a thread of its own.
+    """Wait until zarr has finished the writes in its own thread.
 
-    Whoever is interrupted while it waits for zarr, as by a signal, would else remove a directory
-    that zarr makes again.
+    After an interruption, such as a signal, zarr could otherwise make a directory again that was
+    just removed.
     """
     run_in_zarr(_wait_for_others())
 
@@ -130,7 +113,7 @@ def flush_tree(directory: Path) -> None:
     """Wait until a directory and everything below it is on the disk."""
     for inner, _, names in os.walk(directory):
         for name in names:
-            # A task that runs twice may be writing still, and renames what it writes.
+            # A task that runs twice may still write and rename files.
             with suppress(FileNotFoundError):
                 _flush(Path(inner, name))
         _flush_directory(Path(inner))
@@ -151,7 +134,11 @@ def _flush(path: Path) -> None:
 
 
 def place_path(new: Path, target: Path) -> None:
-    """Give the file or directory `new` the name `target`, where nothing is.
+    """Rename a file or directory to a name that is free.
+
+    Parameters
+    ----------
+    new, target : Path
 
     Raises
     ------
@@ -163,10 +150,15 @@ def place_path(new: Path, target: Path) -> None:
 
 
 def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None = None) -> None:
-    """Put the file or directory `new` in the place of `target`, which may exist.
+    """Replace `target`, which may exist, with the file or directory `new`.
 
-    An old directory is removed when the new one's name is on the disk; it is put back if anything
-    goes wrong before. `check` raises an error if what is at a path must not be replaced.
+    An old directory is removed after the new name is on the disk. After an error it is put back.
+
+    Parameters
+    ----------
+    new, target : Path
+    check : callable, optional
+        Called with the path of the old directory; raises an error if it must not be replaced.
     """
     if not new.is_dir():
         os.replace(new, target)
@@ -175,7 +167,7 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
     moved: list[Path] = []
     try:
         while not _exchanged(new, target, check, moved):
-            # Another job has put its own there meanwhile, which is replaced like the old one.
+            # Another job has put its group there meanwhile, which is replaced too.
             pass
     except BaseException:
         _put_back(moved, target)
@@ -188,14 +180,17 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
 def _exchanged(
     new: Path, target: Path, check: Callable[[Path], None] | None, moved: list[Path]
 ) -> bool:
-    """Move away what is at `target`, add it to `moved`, and put `new` there if nothing came."""
+    """Move `target` away, add its new path to `moved`, and put `new` there.
+
+    Return whether `new` is there; if not, another job was faster.
+    """
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
-    # Nothing may be there, or another job that replaces it has just moved it away.
+    # Nothing is there, or another job has just moved it away.
     with suppress(FileNotFoundError):
         os.rename(target, old)
         moved.append(old)
     if old in moved and check is not None:
-        # Here no other job can exchange it.
+        # No other job can exchange it under this name.
         check(old)
     try:
         place_new(new, target)
@@ -205,7 +200,7 @@ def _exchanged(
 
 
 def _put_back(moved: list[Path], target: Path) -> None:
-    """Give what was moved away last its name again, and remove what was there before it."""
+    """Give the path that was moved last its name again, and remove the earlier ones."""
     if not moved:
         return
     *earlier, last = moved

@@ -9,15 +9,14 @@ import zarr.abc.store
 from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.schema import Schema
 
 
 @dataclass(frozen=True)
 class RemoteLocation:
-    """An fsspec URL and what its file system must be told to open it.
+    """An fsspec URL and the storage options of its file system.
 
-    Options that the environment or fsspec's own configuration gives need not be here. They travel
-    to the workers with every task, but are no part of the text of the location, so that they
+    Options from the environment or from fsspec's configuration are not needed here. The options are
+    sent to the workers with every task. They are not part of the text of the location, so they
     appear in no log, error or record.
 
     Parameters
@@ -30,7 +29,7 @@ class RemoteLocation:
     Raises
     ------
     ParameterError
-        If `url` is none, or names nothing.
+        If `url` is no URL, or has no name after the protocol.
 
     Examples
     --------
@@ -57,76 +56,46 @@ class RemoteLocation:
 
 
 @dataclass(frozen=True)
-class LabelledRows:
-    """The rows with labels of what is at `place`, a dataset or a run: tasks open the same of it."""
+class View:
+    """A dataset or run in another form, which every task that opens the view makes again.
 
-    place: "Location"
+    Attributes
+    ----------
+    places : tuple of Location
+        The dataset or run, and further datasets that the method takes.
+    form : str
+        Method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
+        "encoded_by", "projected_by" or "named".
+    arguments : tuple
+        Further arguments of the method.
+    """
 
-    def __str__(self) -> str:
-        return str(self.place)
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """Two datasets whose rows follow one another; those of the second have no labels."""
-
-    labelled: "Location"
-    unlabelled: "Location"
-
-    def __str__(self) -> str:
-        return f"{self.labelled} with {self.unlabelled}"
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The dataset at `place` with the features that another schema makes of it."""
-
-    place: "Location"
-    schema: Schema = field(repr=False, hash=False)
+    places: "tuple[Location, ...]"
+    form: str
+    arguments: tuple[Any, ...] = field(default=(), repr=False, hash=False)
 
     def __str__(self) -> str:
-        return str(self.place)
+        if self.form == "named":
+            return str(self.arguments[0])
+        return " with ".join(map(str, self.places))
 
 
-@dataclass(frozen=True)
-class Projected:
-    """The dataset at `place` as `n_coordinates` products with the singular vectors of a run."""
-
-    place: "Location"
-    run: "Location | None"
-    n_coordinates: int
-
-    def __str__(self) -> str:
-        return str(self.place)
-
-
-@dataclass(frozen=True)
-class WrittenFrom:
-    """The dataset at `place`, which what is said and recorded calls by its `origin`, a file."""
-
-    place: "Location"
-    origin: str
-
-    def __str__(self) -> str:
-        return self.origin
-
-
-Location = (
-    str
-    | os.PathLike[str]
-    | RemoteLocation
-    | zarr.abc.store.Store
-    | LabelledRows
-    | SideBySide
-    | Encoded
-    | Projected
-    | WrittenFrom
-)
-"""A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
+Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
+"""A local path, an fsspec URL, a zarr store object of this process, or a view of one of these."""
 
 
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
-    """Return the location that a user names: storage options belong to URLs only.
+    """Return the location of a path or URL; storage options apply to URLs only.
+
+    Parameters
+    ----------
+    text : str
+        A path or URL.
+    storage_options : mapping of str
+
+    Returns
+    -------
+    str or RemoteLocation
 
     >>> locate("run.zarr", {"key": "abc"})
     'run.zarr'
@@ -134,11 +103,27 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
     return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
 
 
+def viewed(location: Location, form: str) -> "tuple[Location, ...]":
+    """Return the places of a view of one form; none for any other location.
+
+    Parameters
+    ----------
+    location : Location
+    form : str
+        As in `View`.
+
+    Returns
+    -------
+    tuple of Location
+    """
+    return location.places if isinstance(location, View) and location.form == form else ()
+
+
 def normalize(location: Location) -> Location:
-    """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, LabelledRows | Encoded | Projected | WrittenFrom):
-        return normalize(location.place)
-    if isinstance(location, zarr.abc.store.Store | SideBySide):
+    """Return a location with an absolute local path, which means the same in every process."""
+    if isinstance(location, View):
+        return normalize(location.places[0]) if len(location.places) == 1 else location
+    if isinstance(location, zarr.abc.store.Store):
         return location
     if isinstance(location, RemoteLocation):
         return normalize(location.url) if location.url.startswith("file://") else location
@@ -149,13 +134,22 @@ def normalize(location: Location) -> Location:
 def join(location: Location, name: str) -> str | RemoteLocation:
     """Return the location of `name` in the directory, or under the URL, `location`.
 
+    Parameters
+    ----------
+    location : Location
+    name : str
+
+    Returns
+    -------
+    str or RemoteLocation
+
     >>> join("s3://bucket/fits/", "run.zarr")
     's3://bucket/fits/run.zarr'
 
     Raises
     ------
     ParameterError
-        If `location` is a store object, which holds one group only.
+        If `location` is a store object, which has one group only.
     """
     located = normalize(location)
     if isinstance(located, RemoteLocation):
@@ -166,9 +160,9 @@ def join(location: Location, name: str) -> str | RemoteLocation:
 
 
 def in_memory(location: Location) -> bool:
-    """Return whether what is at a location is in this process's memory, some of it at least."""
-    if isinstance(location, SideBySide):
-        return in_memory(location.labelled) or in_memory(location.unlabelled)
+    """Return whether a location, or a part of it, is in the memory of this process."""
+    if isinstance(location, View):
+        return any(map(in_memory, location.places))
     return isinstance(normalize(location), MemoryStore)
 
 
@@ -189,15 +183,24 @@ def remote(location: Location) -> RemoteLocation | None:
 
 
 def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
-    """Return ``.NAME.suffix`` in the place where `location`, which ends in NAME, is.
+    """Return the location ``.NAME.suffix`` beside a location that ends in NAME.
+
+    Parameters
+    ----------
+    location : RemoteLocation
+    suffix : str
+
+    Returns
+    -------
+    RemoteLocation
 
     Raises
     ------
     ParameterError
-        If `location` is a whole bucket, which nothing can be beside.
+        If `location` is a whole bucket.
     """
     place, _, name = location.url.rstrip("/").rpartition("/")
-    # In memory:// URLs what stands for the bucket is a name like others.
+    # memory:// URLs have no bucket.
     if place.endswith(":/") and not place.startswith("memory:"):
         raise ParameterError(
             f"{location} is a whole bucket.", f"Give a name in it, such as {location}/name.zarr."

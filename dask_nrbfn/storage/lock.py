@@ -1,7 +1,7 @@
-"""One job at a time on a run, and none shut out by a job that is dead.
+"""Locks that let one job at a time work on a run, and that dead jobs do not keep.
 
-On a local file system the kernel holds the lock and lets go of it when the process ends, however
-that happens. In an object store each job keeps a lease: an object of its own that it renews.
+On a local file system the kernel holds the lock and releases it when the process ends for any
+reason. In an object store each job has a lease: an object that it renews.
 """
 
 import json
@@ -29,30 +29,29 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-# A lease is renewed so often that five renewals may fail, or one wait so long behind other work of
-# its process, before others take the job for dead. Clocks of machines that share a run may differ
-# by the difference of the two.
+# Five renewals may fail, or one may be late by as much, before other jobs take this one for dead.
+# The clocks of machines that share a run may differ by up to the difference of both numbers.
 _RENEWAL_S = 20
 _EXPIRY_S = 120
 
-# Jobs that start in the same moment see each other's lease, and all step back and try again.
+# Jobs that start at the same moment see each other's lease. All remove theirs and try again.
 _ATTEMPTS = 4
 _LONGEST_PAUSE_S = 2.0
 
-# Store objects that a fit of this process works on, by id.
+# Ids of the store objects that jobs of this process work on.
 _busy_stores: set[int] = set()
 _busy_stores_lock = threading.Lock()
 
 
 @contextmanager
 def locked_run(location: Location) -> Iterator[Callable[[], None]]:
-    """Keep other jobs from working on the run at `location`, which need not be there yet.
+    """Keep other jobs from working on the run at `location`, which need not exist yet.
 
     Yields
     ------
     callable
-        Raises RunBusyError if another job has taken this one for dead and gone on with the run, as
-        may happen to a lease while a machine sleeps.
+        Raises RunBusyError if another job has taken this one for dead and continued the run. That
+        can happen to a lease while a machine sleeps.
 
     Raises
     ------
@@ -61,19 +60,20 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
     ParameterError
         If the lock cannot be kept there.
     """
+    # Locks of the kernel and of this process cannot be lost.
     if (path := local_path(location)) is not None:
         with _locked_file(location, Path(os.path.realpath(path))):
-            yield _nothing_to_check
+            yield lambda: None
     elif (url := remote(location)) is not None:
-        with _lease(url) as lease:
+        lease = _Lease(url)
+        try:
+            lease.acquire()
             yield lease.check
+        finally:
+            lease.release()
     else:
         with _reserved_store(location):
-            yield _nothing_to_check
-
-
-def _nothing_to_check() -> None:
-    """Nobody can take what the kernel or this process holds."""
+            yield lambda: None
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def _reserved_store(store: object) -> Iterator[None]:
 
 @contextmanager
 def _locked_file(location: Location, run: Path) -> Iterator[None]:
-    # Not inside the run: a run begins in a directory that is empty or absent.
+    # Not inside the run, whose directory must be empty or absent at the start.
     path = run.with_name(f".{run.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,14 +104,14 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            # Somebody may have removed it, and another job have its own there.
+            # Somebody may have removed the file, and another job may have made a new one.
             if _is_still(path, descriptor):
                 path.unlink(missing_ok=True)
             os.close(descriptor)
 
 
 def _lock(path: Path, location: Location) -> int | None:
-    """Return the descriptor of a locked file, None where the file system knows no locks."""
+    """Return the descriptor of a locked file, None if the file system has no locks."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -131,7 +131,7 @@ def _lock(path: Path, location: Location) -> int | None:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, json.dumps(_holder()).encode())
             return descriptor
-        # Its holder removed it between the opening and the locking.
+        # Its holder removed the file before it was locked here.
         os.close(descriptor)
 
 
@@ -143,17 +143,17 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def _read_holder(path: Path) -> dict[str, Any]:
-    # Just locked, it may not be written yet.
+    # A file that was just locked may still be empty.
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads(path.read_text()))
     return {}
 
 
 class _Lease:
-    """An object of this job beside the run, renewed by a thread until it is given back.
+    """An object of this job beside the run, renewed by a thread until it is released.
 
-    Two jobs never go on together: each writes its lease first and looks for others then, and an
-    object store lists what was written. This needs no conditional writes, which not all have.
+    Two jobs never continue together: each writes its lease before it looks for others, and an
+    object store lists what was written. No conditional writes are needed, which some stores lack.
     """
 
     def __init__(self, run: RemoteLocation) -> None:
@@ -219,7 +219,7 @@ class _Lease:
                 if not self._lost:
                     self._write()
             except Exception as error:
-                # The next renewal may succeed; if none does, others go on after the expiry.
+                # The next renewal may succeed. If none does, other jobs continue after the expiry.
                 logger.warning("the lease on %s was not renewed: %s", self._run, error)
 
     def _write(self) -> None:
@@ -228,19 +228,9 @@ class _Lease:
             self._fs.pipe_file(self._path, content)
 
     def _remove(self, path: str) -> None:
-        # One that cannot be removed expires.
+        # A lease that cannot be removed expires.
         with suppress(NRBFNError), explained(str(self._run)):
             self._fs.rm_file(path)
-
-
-@contextmanager
-def _lease(run: RemoteLocation) -> Iterator[_Lease]:
-    lease = _Lease(run)
-    try:
-        lease.acquire()
-        yield lease
-    finally:
-        lease.release()
 
 
 def _holder() -> dict[str, Any]:
@@ -253,7 +243,7 @@ def _holder() -> dict[str, Any]:
 
 
 def _machine() -> str | None:
-    """Return what process numbers are unique in; names of hosts are not, among containers."""
+    """Return a name of the scope of process ids; containers can share a host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -268,10 +258,8 @@ def _is_dead(holder: dict[str, Any]) -> bool:
         return False
     try:
         os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except (ProcessLookupError, PermissionError) as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

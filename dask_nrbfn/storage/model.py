@@ -1,4 +1,4 @@
-"""The model: everything that prediction needs, as one Zarr group of plain numbers."""
+"""The model: all that prediction needs, as one Zarr group of plain numbers."""
 
 import hashlib
 import json
@@ -26,10 +26,8 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
-    SPARSE_VERSION,
-    projection_attributes,
+    feature_attributes,
     read_schema,
-    schema_attributes,
     stored_params,
 )
 from dask_nrbfn.storage.group import (
@@ -43,10 +41,11 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.referenced import update_digest
 from dask_nrbfn.storage.versions import latest_place, model_name
 
-# Fields that are computed from the sums over rows, or play no part in them. Of the parameters only
-# some decide the sums.
+# Fields that follow from the sums over rows, or do not affect them. Only some parameters affect the
+# sums; `differences_of_sums` compares those.
 _FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "temperature", "places"}
 _FROM_SUMS |= {"params", "read_as"}
 
@@ -58,32 +57,32 @@ class Model:
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
-        Basis rows, scaled; (r, D) of coordinates, of which with a projection all else is, too.
+        Scaled basis rows; with a projection (r, D), and all else is in coordinates too.
     width : float
         Sigma of the kernel.
     weights : float64 (q, r)
     classes : int64, bool, float64 or str (K,)
-        Labels, in the order of the scores; empty where the targets are numbers.
+        Labels, in the order of the scores; empty for numeric targets.
     scaling : Scaling
-        Applied to rows before distances are taken.
+        Applied to rows before distances are computed.
     params : FitParams
     fitting_error, spectral_risk : float or None
-        None of an embedding, which learns no targets.
+        None for an embedding, which learns no targets.
     temperature : float or None
-        Scores are divided by it before a softmax makes them probabilities. None: not calibrated.
+        Scores are divided by it before the softmax. None: not calibrated.
     feature_names : tuple of str or None
     target_names : tuple of str (q,) or None
-        Of numbers; None for classes.
+        Names of numeric targets; None for classes.
     intercept : float64 (q,) or None
-        Added to the products of activations and weights; None: nothing.
+        Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
-        Of its basis rows among those that its run has sums of, ascending; None: all of them.
+        Indices of its basis rows among those of the run, ascending; None: all of them.
     schema : Schema or None
-        What the columns of tables are whose features it takes; None: features.
+        Schema of the columns of a table; None: they are features.
     projection : float64 (p, D) or None
-        What makes coordinates of rows, before they are scaled; None: they stay as they are.
+        Singular vectors that project rows to coordinates before scaling; None: no projection.
     read_as : mapping of str or None
-        As in `Dataset`, of the rows that it learned from.
+        As in `Dataset`, of the training rows.
     """
 
     basis: Rows
@@ -115,12 +114,12 @@ class Model:
 
     @property
     def embeds(self) -> bool:
-        """Whether its scores are coordinates, which no targets were learned for."""
+        """Whether it is an embedding: its scores are coordinates, and no targets were learned."""
         return self.fitting_error is None
 
     @property
     def n_targets(self) -> int:
-        """Number of classes K, or of numbers q."""
+        """Number of classes K, or of numeric targets q."""
         return len(self.classes if self.target_names is None else self.target_names)
 
     def scores(
@@ -133,18 +132,22 @@ class Model:
     ) -> Floats:
         """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
 
-        With the squared loss those of normalized activations sum to about 1; with the others a
-        score is positive where the row looks like one of the class.
+        With the squared loss and normalized activations, the scores of a row sum to about 1. With
+        the other losses, a positive score speaks for the class.
 
         Parameters
         ----------
         X : (b, p)
         buffer : float64 (b, r), optional
-            Scratch space, overwritten; saves allocating it anew for every block.
+            Scratch space that is overwritten, which saves an allocation for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows of an array, likewise.
+            The same for the centred rows of an array.
         threads : int
-            Those of the elementwise steps.
+            Threads of the elementwise steps.
+
+        Returns
+        -------
+        float64 (b, K) or (b, q)
 
         Raises
         ------
@@ -153,7 +156,7 @@ class Model:
         """
         self.check_columns(X.shape[1])
         if self.projection is not None:
-            # Scratch space is of the width of the rows.
+            # The scratch space has the width of the rows.
             X, scratch = project(X, self.projection), None
         scores = self.features.weighted_sums(
             X, self.weights, buffer=buffer, scratch=scratch, threads=threads
@@ -165,9 +168,9 @@ class Model:
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
 
-        With a temperature the softmax that was calibrated on held-out rows, else what the loss
-        makes of each score, divided by the sum of a row: see `Loss.probability`. The largest is the
-        label's, also where clipping or rounding makes several equal.
+        With a temperature this is the softmax that was calibrated on held-out rows. Otherwise it is
+        `Loss.probability` of each score, divided by the sum of the row. The label always has the
+        largest probability, even if clipping or rounding makes several equal.
         """
         if self.temperature is not None:
             return softmax(scores, temperature=self.temperature)
@@ -195,7 +198,7 @@ class Model:
         return dataset
 
     def digest(self) -> str:
-        """Return a name for what the model predicts."""
+        """Return a digest of all that the predictions of the model depend on."""
         kind = (self.scaling.kind, *self.params.predicting, self.temperature)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
@@ -204,18 +207,14 @@ class Model:
             content.update(self.schema.digest.encode())
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
-        basis = self.basis
-        of_basis = (basis.data, basis.indices, basis.indptr) if is_sparse(basis) else (basis,)
-        for array in (*of_basis, self.weights, *of_scaling, self.intercept, self.projection):
+        arrays = (self.basis, self.weights, *of_scaling, self.intercept, self.projection)
+        for array in arrays:
             if array is not None:
-                content.update(np.ascontiguousarray(array).data)
+                update_digest(content, array)
         return content.hexdigest()
 
     def differences_of_sums(self, other: "Model") -> list[str]:
-        """Return the names of the fields that make sums over rows differ from another model's.
-
-        These are all fields but those that follow from the sums.
-        """
+        """Return the names of the fields by which sums over rows differ from another model's."""
         names = [each.name for each in fields(self) if each.name not in _FROM_SUMS]
         different = [name for name in names if not _same(getattr(self, name), getattr(other, name))]
         params, others = self.params, other.params
@@ -225,7 +224,7 @@ class Model:
 
     @property
     def heaviest_features(self) -> dict[str, float] | None:
-        """Names and weights of the columns, the heaviest first; None if they are not learned."""
+        """Learned weights of the columns by name, the heaviest first; None without."""
         weights = self.scaling.feature_weights
         if weights is None:
             return None
@@ -246,32 +245,40 @@ class Model:
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a group at `location`; an old one stays until this is complete.
 
+        Parameters
+        ----------
+        location : Location
+        overwrite : bool
+            Whether a model may be there.
+
         Raises
         ------
         ExistsError
-            If something is there and `overwrite` is false, or something that is no model.
+            If something is there and `overwrite` is false, or it is no model.
         """
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
 
     def write(self, group: zarr.Group) -> None:
         """Write the model into an empty group."""
-        write_array(group, "basis", self.basis, "basis", "feature")
-        write_array(group, "weights", self.weights, "target", "basis")
-        if self.intercept is not None:
-            write_array(group, "intercept", self.intercept, "target")
-        if self.places is not None:
-            write_array(group, "places", self.places, "basis")
         # Labels of a pandas column are Python objects; text may be in another byte order.
         text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
-        write_array(group, "classes", classes, "class")
-        write_array(group, "shift", self.scaling.shift, "feature")
-        write_array(group, "scale", self.scaling.scale, "feature")
-        if self.scaling.root is not None:
-            write_array(group, "root", self.scaling.root, "feature")
-        if self.projection is not None:
-            write_array(group, "projection", self.projection, "column", "feature")
+        scaling = self.scaling
+        arrays: dict[str, tuple[Any, ...]] = {
+            "basis": (self.basis, "basis", "feature"),
+            "weights": (self.weights, "target", "basis"),
+            "intercept": (self.intercept, "target"),
+            "places": (self.places, "basis"),
+            "classes": (classes, "class"),
+            "shift": (scaling.shift, "feature"),
+            "scale": (scaling.scale, "feature"),
+            "root": (scaling.root, "feature"),
+            "projection": (self.projection, "column", "feature"),
+        }
+        for name, (values, *dimensions) in arrays.items():
+            if values is not None:
+                write_array(group, name, values, *dimensions)
         mark_complete(
             group,
             kind="model",
@@ -284,21 +291,21 @@ class Model:
                 "temperature": self.temperature,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
-                **schema_attributes(self.schema),
-                **projection_attributes(self.params.svd),
-                **({"format_version": SPARSE_VERSION} if is_sparse(self.basis) else {}),
+                **feature_attributes(
+                    self.schema, n_coordinates=self.params.svd, sparse=is_sparse(self.basis)
+                ),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )
 
     @classmethod
     def load(cls, location: Location) -> Self:
-        """Read a model; a run is also accepted and gives its model.
+        """Read a model, or the latest model of a run.
 
         Raises
         ------
         MissingDataError, DamagedDataError
-            If there is none, or it is damaged.
+            If there is no model, or it is damaged.
         """
         return cls.read(open_model_group(location))
 
@@ -306,7 +313,11 @@ class Model:
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
         attributes = attributes_of(group)
-        classes = read_rows(get_array(group, "classes"))
+
+        def array(name: str) -> Any:
+            return read_rows(get_array(group, name))
+
+        classes = array("classes")
         names, target_names = attributes["feature_names"], attributes.get("target_names")
         schema = read_schema(attributes, group.store_path)
         if schema is not None and not schema.is_plain:
@@ -315,13 +326,13 @@ class Model:
         model = cls(
             basis=read_rows(get_stored(group, "basis")),
             width=attributes["width"],
-            weights=read_rows(get_array(group, "weights")),
+            weights=array("weights"),
             classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,
             scaling=Scaling(
                 attributes["scaling"],
-                read_rows(get_array(group, "shift")),
-                read_rows(get_array(group, "scale")),
-                read_rows(get_array(group, "root")) if attributes["scaling"] == "learned" else None,
+                array("shift"),
+                array("scale"),
+                array("root") if attributes["scaling"] == "learned" else None,
             ),
             params=params,
             fitting_error=attributes["fitting_error"],
@@ -329,10 +340,10 @@ class Model:
             temperature=attributes.get("temperature"),
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
-            intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
-            places=None if params.prune is None else read_rows(get_array(group, "places")),
+            intercept=None if target_names is None else array("intercept"),
+            places=None if params.prune is None else array("places"),
             schema=schema,
-            projection=None if params.svd is None else read_rows(get_array(group, "projection")),
+            projection=None if params.svd is None else array("projection"),
             read_as=attributes.get("read_as"),
         )
         model._check_shapes(group)
@@ -357,7 +368,7 @@ class Model:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Return whether two values of a field are equal to the bit."""
+    """Return whether two values of a field have the same bits."""
     if type(one) is not type(two):
         return False
     if isinstance(one, Scaling):
@@ -370,7 +381,13 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def check_columns(found: int, trained_on: int) -> None:
-    """Raise DataError unless rows have as many columns as the training rows had."""
+    """Raise DataError unless rows have as many columns as the training rows had.
+
+    Parameters
+    ----------
+    found, trained_on : int
+        Numbers of columns.
+    """
     if found != trained_on:
         raise DataError(
             f"X has {found} columns, but the model was trained on {trained_on}.",
@@ -379,7 +396,13 @@ def check_columns(found: int, trained_on: int) -> None:
 
 
 def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
-    """Raise DataError if columns have other names, or another order, than in training."""
+    """Raise DataError if columns have other names, or another order, than in training.
+
+    Parameters
+    ----------
+    found, trained_on : sequence of str or None
+        Names of columns; None: unknown.
+    """
     if found is None or trained_on is None:
         return
     for name, expected in zip_longest(found, trained_on):
@@ -402,7 +425,18 @@ def open_model_group(location: Location) -> zarr.Group:
 
 
 def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
-    """Open the group of the model of one version of a run; of a bare branch all weights are 0."""
+    """Open the group of the model of one version of a run; in a branch without rows weights are 0.
+
+    Parameters
+    ----------
+    run : zarr.Group
+    place : str or None
+        As `latest_place` returns it.
+
+    Returns
+    -------
+    zarr.Group
+    """
     model = open_member(run, model_name(place), kind="model")
     if model is None:
         what, remedy = ("no model yet", "Finish it with fit.")
@@ -413,9 +447,9 @@ def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
 
 
 class PinnedModel(NamedTuple):
-    """Where a model is that tasks will read, and which one it is.
+    """The location and identity of a model that tasks will read.
 
-    A run may get another one while they do.
+    The run may get another model meanwhile.
 
     Attributes
     ----------

@@ -1,9 +1,9 @@
-"""Columns that are added to obs of an AnnData store, in Zarr or in an .h5ad file of this machine.
+"""Add columns to obs of an AnnData store, in Zarr or in a local .h5ad file.
 
-anndata writes them beside the store. Once they are whole they take their place: columns of Zarr are
-moved into obs and listed last, since readers look at the columns that obs lists; of an .h5ad file a
-copy that has them takes the place of the file. Whoever reads after the job was killed finds the
-store as it was, or without columns that were being exchanged.
+anndata writes the columns beside the store. Complete columns are then moved into obs of a Zarr
+store and listed last, because readers look at the listed columns. An .h5ad file is replaced by a
+copy with the columns. If the job is killed, readers find the old store, or one without the columns
+that were being replaced.
 """
 
 import logging
@@ -29,24 +29,23 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.sources.elements import Frame, installed, is_array
 from dask_nrbfn.storage.dense import Array, read_dense
-from dask_nrbfn.storage.group import replace_group
-from dask_nrbfn.storage.local import DurableStore, flush_tree, replace_path
-from dask_nrbfn.storage.location import Location, join, local_path, remote
-from dask_nrbfn.storage.remote import open_store
+from dask_nrbfn.storage.group import replace_group, store_at
+from dask_nrbfn.storage.local import flush_tree, replace_path
+from dask_nrbfn.storage.location import Location, join, local_path
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class NewColumn:
-    """What a column of obs is to have.
+    """The content of a new column of obs.
 
     Attributes
     ----------
     values : zarr.Array (n,) or (n, q)
         Numbers, or codes of categories.
     place : int
-        Which of the q columns it is.
+        Index of the column among the q.
     categories : int or str (K,), optional
     """
 
@@ -55,7 +54,13 @@ class NewColumn:
     categories: NDArray[Any] | None = None
 
     def write(self, group: Any, name: str) -> None:
-        """Write it to a group of Zarr or HDF5 as AnnData does."""
+        """Write the column to a group of Zarr or HDF5 in the encoding of AnnData.
+
+        Parameters
+        ----------
+        group : zarr.Group or h5py.Group
+        name : str
+        """
         import pandas as pd
 
         values: Any = read_dense(self.values)
@@ -65,13 +70,13 @@ class NewColumn:
             categories = self.categories.astype(object) if text else self.categories
             values = pd.Categorical.from_codes(values, categories)
         with warnings.catch_warnings():
-            # Of AnnData about its next version.
+            # AnnData warns about its next version.
             warnings.filterwarnings("ignore", "zarr v3 autosharding")
             installed("anndata.io").write_elem(group, name, values)
 
 
 class Obs:
-    """The table of the cells of an AnnData store, to which columns are added.
+    """The table obs of an AnnData store.
 
     Parameters
     ----------
@@ -81,9 +86,9 @@ class Obs:
     Raises
     ------
     MissingDataError, DamagedDataError, StorageError
-        If there is none that can be opened.
+        If there is no such store, or it cannot be opened.
     DataError
-        If its layout is so old that no column can be added.
+        If the layout is too old for new columns.
     ParameterError
         If an .h5ad file is write-protected.
     """
@@ -94,7 +99,7 @@ class Obs:
         path = local_path(location)
         real = None if path is None else Path(os.path.realpath(path))
         self._file = real if real is not None and real.is_file() else None
-        # The superuser may write, and is not meant to.
+        # The superuser could write to it, and should not.
         if self._file is not None and not self._file.stat().st_mode & 0o222:
             raise ParameterError(
                 f"{location} is write-protected, so that no column can be added.",
@@ -110,12 +115,19 @@ class Obs:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that there are."""
+        """Names of the columns."""
         with self._opened() as root:
             return list(Frame("obs", root["obs"]).columns)
 
     def check_free(self, names: Iterable[str], *, overwrite: bool) -> None:
-        """Raise ExistsError if a column of such a name may not be written."""
+        """Raise ExistsError if columns of some names may not be written.
+
+        Parameters
+        ----------
+        names : iterable of str
+        overwrite : bool
+            Whether columns may be replaced.
+        """
         with self._opened() as root:
             index = Frame("obs", root["obs"]).index
         taken = [] if overwrite else self.columns
@@ -132,16 +144,22 @@ class Obs:
                 )
 
     def add(self, columns: Mapping[str, NewColumn], *, overwrite: bool, scratch: Location) -> None:
-        """Write columns, and put them into obs once all are written.
+        """Write columns, and move them into obs when all are written.
 
-        `scratch` is a directory, or a prefix in the same object store, beside the store.
+        Parameters
+        ----------
+        columns : mapping of str to NewColumn
+        overwrite : bool
+            Whether columns may be replaced.
+        scratch : Location
+            A directory or URL beside the store, on the same disk or in the same object store.
 
         Raises
         ------
         ExistsError
-            If there is one of the name, and `overwrite` is false.
+            If a column exists and `overwrite` is false.
         DataError
-            If an .h5ad file was changed since it was opened here.
+            If an .h5ad file was changed since it was opened.
         """
         self.check_free(columns, overwrite=overwrite)
         if self._file is not None:
@@ -149,7 +167,7 @@ class Obs:
             return
         with self._opened() as root:
             new = zarr.open_group(
-                _store(place := join(scratch, "columns")),
+                store_at(place := join(scratch, "columns")),
                 mode="w",
                 zarr_format=root.metadata.zarr_format,
             )
@@ -186,7 +204,7 @@ class Obs:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Give the root group: of an .h5ad file to be read, of Zarr to be written too."""
+        """Give the root group; that of Zarr is writable."""
         with ExitStack() as opened:
             try:
                 if self._file is not None:
@@ -194,7 +212,9 @@ class Obs:
 
                     root: Any = opened.enter_context(h5py.File(self._file, "r"))
                 else:
-                    root = zarr.open_group(_store(self.location), mode="r+", use_consolidated=False)
+                    root = zarr.open_group(
+                        store_at(self.location), mode="r+", use_consolidated=False
+                    )
                 root["obs"]
             except NRBFNError:
                 raise
@@ -203,7 +223,7 @@ class Obs:
                     f"there is no AnnData store at {self.location}.", "Give the path of one."
                 ) from error
             except Exception as error:
-                # zarr and h5py have no error in common for what they cannot make sense of.
+                # zarr and h5py have no common error for unreadable stores.
                 raise DamagedDataError(
                     f"{self.location} cannot be read as AnnData ({type(error).__name__}: {error}).",
                     "Check the place, or write it again with AnnData.",
@@ -212,9 +232,9 @@ class Obs:
 
     def _is_consolidated(self) -> bool:
         try:
-            root = zarr.open_group(_store(self.location), mode="r")
+            root = zarr.open_group(store_at(self.location), mode="r")
         except (ValueError, TypeError, KeyError):
-            # Of an array in uns zarr may not know the type.
+            # zarr may not know the type of an array in uns.
             return True
         return root.metadata.consolidated_metadata is not None
 
@@ -224,7 +244,7 @@ class Obs:
             return
         try:
             with warnings.catch_warnings():
-                # That it is no part of Zarr 3 yet; AnnData reads it.
+                # zarr warns that Zarr 3 does not specify it yet; AnnData reads it.
                 warnings.simplefilter("ignore")
                 zarr.consolidate_metadata(root.store, path=root.path or None)
         except (ValueError, TypeError, KeyError) as error:
@@ -233,11 +253,3 @@ class Obs:
                 "use_consolidated=False to see the new columns",
                 *(self.location, error),
             )
-
-
-def _store(location: Location) -> Any:
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        return DurableStore(path)
-    assert url is not None
-    return open_store(url)

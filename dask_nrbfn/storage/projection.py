@@ -1,4 +1,4 @@
-"""Coordinates of rows: their products with the singular vectors that a run has found."""
+"""Coordinates of rows: their products with the singular vectors of a run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +25,8 @@ class Projection:
     Attributes
     ----------
     run : Location or None
-        The run with the singular vectors, which are read with the first rows. None: random vectors
-        are used to measure times.
+        The run with the singular vectors, which are read with the first rows. None: random vectors,
+        to measure times.
     n_features, n_coordinates : int
     """
 

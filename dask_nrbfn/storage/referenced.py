@@ -1,12 +1,11 @@
-"""Rows that a dataset refers to: they stay in another Zarr store, and are compared when read.
+"""Rows that stay in another Zarr store, to which a dataset refers.
 
-A digest of each chunk of rows tells whether they are those that were ingested.
+The dataset has a digest of each chunk of rows, which is compared when the rows are read.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -18,41 +17,31 @@ from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.elements import Matrix, matrix_of
 from dask_nrbfn.sources.source import StoredAt
-from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, Array
+from dask_nrbfn.storage.dense import ChunkedRows
 from dask_nrbfn.storage.location import remote
 from dask_nrbfn.storage.remote import open_store
-from dask_nrbfn.storage.strict import checksum, is_our_mistake, metadata_named
+from dask_nrbfn.storage.strict import is_our_mistake, is_sealed, metadata_named, sealed
 
 _DIGEST_BYTES = 8
 
 
-@dataclass(frozen=True, eq=False)
-class ReferencedRows:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReferencedRows(ChunkedRows):
     """Rows of another store, opened for reading.
 
     Attributes
     ----------
     place, path : str
-        The Zarr store, and what they are in it, such as "obsm/X_pca".
+        The Zarr store, and the name of the rows in it, such as "obsm/X_pca".
     matrix : Matrix
-    dtype : dtype
-        As which they are read.
-    chunk_rows : int
-        Rows that are read together.
     digests : str
-        Of each chunk of rows, one after another; empty: they are read as they are.
-    n_values, most_values : int or None
-        Values that are stored in CSR, of all rows and of the chunk that has the most.
+        Of each chunk of rows, one after another; empty: changed rows are read too.
     """
 
     place: str
     path: str
     matrix: Matrix
-    dtype: np.dtype[Any]
-    chunk_rows: int
     digests: str
-    n_values: int | None
-    most_values: int | None
 
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
@@ -66,21 +55,19 @@ class ReferencedRows:
             If they have another shape than they had.
         """
         recorded: dict[str, Any] = group.attrs.asdict()
-        if recorded.pop("checksum", None) != checksum(recorded):
+        if not is_sealed(recorded):
             raise DamagedDataError(
                 f"the attributes of {group.store_path} fail their checksum.",
                 "Restore its zarr.json from a copy, or ingest the rows again.",
             )
         place, path = recorded["place"], recorded["path"]
+        matrix = _matrix_at(place, path)
+        names = ("place", "path", "chunk_rows", "digests", "n_values", "most_values")
         rows = cls(
-            place,
-            path,
-            _matrix_at(place, path),
-            np.dtype(recorded["dtype"]),
-            recorded["chunk_rows"],
-            recorded["digests"],
-            recorded["n_values"],
-            recorded["most_values"],
+            matrix=matrix,
+            shape=matrix.shape,
+            dtype=np.dtype(recorded["dtype"]),
+            **{name: recorded[name] for name in names},
         )
         if [*rows.shape] != recorded["shape"]:
             raise DamagedDataError(
@@ -93,35 +80,17 @@ class ReferencedRows:
     def __str__(self) -> str:
         return f"{self.path} of {self.place}"
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows n and columns p."""
-        return self.matrix.shape
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """Rows that are read together, and the columns p."""
-        return self.chunk_rows, self.shape[1]
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """What the dataset itself stores of them: nothing."""
-        return {}
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of the largest chunk of rows."""
-        if self.most_values is None:
-            return self.chunk_rows * self.shape[1] * self.dtype.itemsize
-        return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
-
-    @property
-    def row_values(self) -> float:
-        """Values of a row on average, all p of an array."""
-        return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
-
     def read(self, start: int, stop: int) -> Rows:
         """Return the rows of one chunk.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row of the chunk, and the one after its last.
+
+        Returns
+        -------
+        (stop - start, p), or in CSR
 
         Raises
         ------
@@ -129,19 +98,8 @@ class ReferencedRows:
             If they are others than were ingested, or cannot be read.
         """
         stop = min(stop, self.shape[0])
-        with self._rows_named(start, stop):
-            rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
-        if self.digests and digest_of(rows) != self._digest(start // self.chunk_rows):
-            raise DamagedDataError(
-                f"rows {start} to {stop} of {self} are not those that were ingested.",
-                "Restore them, or ingest them again.",
-            )
-        return rows
-
-    @contextmanager
-    def _rows_named(self, start: int, stop: int) -> Iterator[None]:
         try:
-            yield
+            rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
         # Every codec has errors of its own.
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             if isinstance(error, NRBFNError) or is_our_mistake(error):
@@ -150,37 +108,32 @@ class ReferencedRows:
                 f"rows {start} to {stop} of {self} cannot be read ({error}).",
                 "Restore them from a copy, or ingest them again.",
             ) from error
-
-    def _digest(self, chunk: int) -> str:
-        width = 2 * _DIGEST_BYTES
-        return self.digests[chunk * width : (chunk + 1) * width]
-
-    def chunks_stored(self) -> set[int]:
-        """Return the numbers of all chunks of rows; which are there shows as they are read."""
-        return set(range(-(-self.shape[0] // self.chunk_rows)))
-
-    def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return rows like these, but as many as are given, which are not there."""
-        most = self.most_values
-        return replace(
-            self,
-            matrix=replace(self.matrix, shape=(n_rows, self.shape[1])),
-            chunk_rows=chunk_rows,
-            n_values=None if self.n_values is None else round(n_rows * self.row_values),
-            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
-        )
-
-    def as_it_is(self) -> Self:
-        """Return the same rows without a look at whether they are those that were ingested."""
-        return replace(self, digests="")
+        place = 2 * _DIGEST_BYTES * (start // self.chunk_rows)
+        if self.digests and digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
+            raise DamagedDataError(
+                f"rows {start} to {stop} of {self} are not those that were ingested.",
+                "Restore them, or ingest them again.",
+            )
+        return rows
 
 
 def digest_of(rows: Rows) -> str:
     """Return the digest of a chunk of rows, in hexadecimal."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    update_digest(digest, rows)
+    return digest.hexdigest()
+
+
+def update_digest(digest: "hashlib.blake2b", rows: Rows) -> None:
+    """Add the bytes of rows to a digest.
+
+    Parameters
+    ----------
+    digest : hashlib.blake2b
+    rows : (b, p), or in CSR
+    """
     for values in (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,):
         digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
 
 
 def refer(
@@ -192,7 +145,21 @@ def refer(
     *,
     chunk_rows: int,
 ) -> None:
-    """Begin a reference to rows elsewhere."""
+    """Begin a reference to rows elsewhere.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    at : StoredAt
+        Place of the rows.
+    shape : tuple of int
+        Rows n and columns p.
+    dtype : dtype
+        Type in which the rows are read.
+    chunk_rows : int
+        Rows that are read together.
+    """
     recorded = {"place": at.place, "path": at.path, "shape": shape, "dtype": str(np.dtype(dtype))}
     group.create_group(
         name, attributes={"refers": True, **recorded, "chunk_rows": chunk_rows}, overwrite=True
@@ -202,13 +169,22 @@ def refer(
 def finish_reference(
     group: zarr.Group, name: str, digests: str, values_of_chunks: Sequence[int] | None
 ) -> None:
-    """Record the digests of all chunks of rows, and of rows in CSR how many values these have."""
+    """Record the digests of all chunks of rows, and of rows in CSR how many values these have.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    digests : str
+        Of all chunks, one after another.
+    values_of_chunks : sequence of int or None
+        Values of each chunk in CSR; None: of an array.
+    """
     member = group[name]
     values: dict[str, int | None] = {"n_values": None, "most_values": None}
     if values_of_chunks is not None:
         values = {"n_values": sum(values_of_chunks), "most_values": max(values_of_chunks)}
-    recorded = {**member.attrs.asdict(), "digests": digests, **values}
-    member.attrs.update({**recorded, "checksum": checksum(recorded)})
+    member.attrs.update(sealed({**member.attrs.asdict(), "digests": digests, **values}))
 
 
 def refers(member: object) -> bool:

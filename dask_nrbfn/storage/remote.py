@@ -1,4 +1,4 @@
-"""Object stores through fsspec: their errors in words, nothing cached, groups moved as a whole."""
+"""Object stores through fsspec: readable errors, no caches, and groups that move as a whole."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -6,60 +6,43 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from fsspec.core import url_to_fs
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest
 from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.storage.location import RemoteLocation
+from dask_nrbfn.storage.strict import guarded
 
-# Metadata is a few kilobytes and the first thing that is asked for. File systems may retry for
-# many minutes on a server that accepts connections and never answers: s3fs 6, gcsfs more.
+# Metadata has a few kilobytes and is read first. File systems may retry for minutes if a server
+# accepts connections and never answers: s3fs for 6, gcsfs for more.
 _METADATA_TIMEOUT_S = 30
 
-# Other processes write what this one must see, such as the parts of a run.
+# This process must see what others write, such as the parts of a run.
 _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
-# Is below a place while a group is moved there, and stays there if that fails.
+# Object below a place while a group is moved there; it stays if that fails.
 _MOVING = ".dask_nrbfn.moving"
 
 
 class _RemoteStore(FsspecStore):
-    """An fsspec store whose errors say what is wrong and how to mend it."""
+    """An fsspec store whose errors say what is wrong and how to fix it."""
 
     def __str__(self) -> str:
         return str(self.fs.unstrip_protocol(self.path))
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        async with self._explained(key):
-            return await super().get(key, prototype, byte_range)
+    get = guarded(FsspecStore.get)
+    set = guarded(FsspecStore.set)
+    exists = guarded(FsspecStore.exists)
+    delete = guarded(FsspecStore.delete)
+    delete_dir = guarded(FsspecStore.delete_dir)
 
     async def getsize(self, key: str) -> int:
-        async with self._explained(key):
+        async with self.guard(key):
             with suppress(FileNotFoundError):
                 return await super().getsize(key)
         raise FileNotFoundError(key)
 
-    async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
-        async with self._explained(key):
-            await super().set(key, value, byte_range)
-
-    async def exists(self, key: str) -> bool:
-        async with self._explained(key):
-            return await super().exists(key)
-
-    async def delete(self, key: str) -> None:
-        async with self._explained(key):
-            await super().delete(key)
-
-    async def delete_dir(self, prefix: str) -> None:
-        async with self._explained(prefix):
-            await super().delete_dir(prefix)
-
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        async with self._explained(prefix):
+        async with self.guard(prefix):
             names = []
             async for name in super().list_dir(prefix):
                 names.append(name)
@@ -67,7 +50,8 @@ class _RemoteStore(FsspecStore):
             yield name
 
     @asynccontextmanager
-    async def _explained(self, key: str) -> AsyncIterator[None]:
+    async def guard(self, key: str) -> AsyncIterator[None]:
+        """Limit the time of the block, and explain its errors."""
         seconds = _METADATA_TIMEOUT_S if key.endswith("zarr.json") else None
         with explained(str(self)):
             async with asyncio.timeout(seconds):
@@ -107,7 +91,7 @@ def _configured(location: RemoteLocation) -> Iterator[None]:
 
 @contextmanager
 def explained(place: str) -> Iterator[None]:
-    """Turn what a file system raises into a StorageError or MissingDataError about `place`."""
+    """Turn errors of a file system into a StorageError or MissingDataError about `place`."""
     try:
         yield
     except (NRBFNError, FileExistsError):
@@ -122,7 +106,7 @@ def explained(place: str) -> Iterator[None]:
 
 
 def _diagnosis(place: str, error: Exception, reason: str) -> tuple[str, str]:
-    # Every cloud's library has an error of its own for credentials that it does not find.
+    # Every cloud's library has its own error for missing credentials.
     if isinstance(error, PermissionError) or "credential" in reason.lower():
         return (
             f"access to {place} is refused ({reason}).",
@@ -145,36 +129,46 @@ def remove_tree(location: RemoteLocation) -> None:
 
 
 def enclosing_group(location: RemoteLocation) -> str | None:
-    """Return the URL of a group that a location is inside of, None if there is none."""
+    """Return the URL of the group that contains a location, None if there is none."""
     fs, path = file_system(location)
     while (path := path.rpartition("/")[0]).strip("/"):
-        # False too where the place may not be looked into: then it is not known to be a group.
+        # Also False without permission to look.
         if fs.isfile(f"{path}/zarr.json"):
             return str(fs.unstrip_protocol(path))
     return None
 
 
 def occupied(location: RemoteLocation) -> bool:
-    """Return whether anything is at or below a location, but for what is left of a move there."""
+    """Return whether anything is at or below a location, except the rest of a failed move."""
     fs, path = file_system(location)
     with explained(str(location)), suppress(FileNotFoundError):
-        # Folders of their own are objects whose name ends in "/".
+        # Some tools store an object whose name ends in "/" for a folder.
         names = {str(name) for name in fs.ls(path, detail=False)} - {f"{path}/"}
         return bool(names) and f"{path}/{_MOVING}" not in names
     return False
 
 
 def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
-    """Put a complete group in the place of what is at `target`, inside the object store.
+    """Replace `target` with a complete group inside an object store.
 
-    The root's zarr.json goes first and comes last: a group that is half removed or half there is
-    never opened. If it fails, or the process dies, the new group is still complete at `source`,
-    and what is at `target` is marked as nobody's.
+    The root's zarr.json is removed first and copied last, so a partial group is never opened. If
+    the move fails or the process dies, the new group is still complete at `source`, and `target`
+    is marked as unused.
+
+    Parameters
+    ----------
+    source, target : RemoteLocation
+        In one object store.
+
+    Raises
+    ------
+    StorageError
+        If the store fails; the new group is complete at `source`.
     """
     fs, old = file_system(source)
     _, new = file_system(target)
     names = [path.removeprefix(f"{old}/") for path in fs.find(old)]
-    # Zarr 2 calls it otherwise.
+    # Zarr 2 has other names.
     root = next(name for name in ("zarr.json", ".zgroup", ".zarray") if name in names)
     names.remove(root)
     try:

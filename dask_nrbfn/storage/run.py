@@ -1,7 +1,7 @@
-"""The run: one Zarr group that holds every artefact of one fit.
+"""The run: one Zarr group with all results of one fit.
 
-Stages are recorded in the run's attributes by the one process that drives the fit. Parts are
-written by tasks, each under its own name, and count only once they are marked complete.
+The process that drives the fit records finished stages in the attributes of the run. Tasks write
+parts, each under its own name. A part counts once it is marked complete.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -37,8 +37,7 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
     FORMAT_VERSION,
-    SPARSE_VERSION,
-    projection_attributes,
+    feature_attributes,
     read_schema,
     stored_params,
     stored_tuning,
@@ -55,8 +54,8 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import LabelledRows
-from dask_nrbfn.storage.strict import checksum, metadata_named, recorded_by
+from dask_nrbfn.storage.location import View
+from dask_nrbfn.storage.strict import is_sealed, metadata_named, recorded_by, sealed
 from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -75,11 +74,11 @@ class Run:
     ----------
     location : Location
     run_id : str
-        Unique to this run, also among later runs at the same location.
+        Unique, also among later runs at the same location.
     params : FitParams
         The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
-        What is tried to find better ones.
+        What a tuning tries to find better parameters.
     fingerprint : str or None
         Of the dataset it was started from; None for a branch, which has none.
     n_rows, n_parts : int
@@ -87,7 +86,7 @@ class Run:
     layout : PartLayout
         How the rows are cut.
     attributes : dict
-        Everything recorded of the run when it was opened, and by this object since.
+        Everything that was recorded when the run was opened, and by this object since.
     stored : zarr.Group
         The group, for reading.
     """
@@ -123,12 +122,16 @@ class Run:
         dataset : Dataset
         params : FitParams
         environment : mapping
-            What a new run records of the machine: versions, threads, workers.
+            Versions, threads and workers, which a new run records.
         tuning : TuneParams, optional
         n_workers : int
-            Tasks at a time that a new run gets parts for, unless the parameters say how many.
+            Tasks that run at the same time; a new run gets parts for them unless `n_parts` is set.
         embeds : bool
             See the property.
+
+        Returns
+        -------
+        Run
 
         Raises
         ------
@@ -161,7 +164,7 @@ class Run:
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
                 "target_names": dataset.target_names,
-                "schema": None if dataset.schema is None else dataset.schema.to_dict(),
+                "schema": None,
                 "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
                 "part_rows": layout.part_rows,
                 "chunk_rows": layout.chunk_rows,
@@ -169,8 +172,9 @@ class Run:
                 "decisions": {},
                 "stages": {},
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
-                **projection_attributes(params.svd),
-                **({"format_version": SPARSE_VERSION} if dataset.is_sparse else {}),
+                **feature_attributes(
+                    dataset.schema, n_coordinates=params.svd, sparse=dataset.is_sparse
+                ),
             },
         )
         return cls.open(location)
@@ -184,8 +188,8 @@ class Run:
         MissingDataError, DamagedDataError
             If there is none.
         """
-        if isinstance(location, LabelledRows):
-            return cls.open(location.place).of_labelled()
+        if isinstance(location, View):
+            return cls.open(location.places[0]).of_labelled()
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
@@ -245,12 +249,12 @@ class Run:
             )
 
     def of_labelled(self) -> Self:
-        """Return the run as stages see it that work on the rows with labels alone."""
+        """Return the run for stages that use only the rows with labels."""
         layout = self.attributes.get("labelled")
-        if layout is None or isinstance(self.location, LabelledRows):
+        if layout is None or isinstance(self.location, View):
             return self
         labelled = PartLayout(**layout)
-        location = LabelledRows(self.location)
+        location = View((self.location,), "of_labelled")
         return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
 
     @property
@@ -266,12 +270,12 @@ class Run:
 
     @property
     def embeds(self) -> bool:
-        """Whether it makes coordinates of the rows, for which it learns no targets."""
+        """Whether it is an embedding, which projects rows and learns no targets."""
         return bool(self.attributes.get("embeds"))
 
     @property
     def begun_by(self) -> str:
-        """The command that began it."""
+        """The command that began the run."""
         return "embed" if self.embeds else "fit" if self.tuning is None else "tune"
 
     @property
@@ -290,17 +294,19 @@ class Run:
 
     @property
     def remaining_tuning(self) -> TuneParams | None:
-        """`tuning` without the scales and bases, once the search has chosen one of each."""
+        """`tuning` less what the search has settled: scales, bases, penalties and most alphas."""
         chosen = self._chosen
         if self.tuning is None or not chosen:
             return self.tuning
         settled = {"scales": "scale", "bases": "basis"}
         done: dict[str, Any] = {name: None for name, each in settled.items() if each in chosen}
+        for record in self.stages.values():
+            done |= record.get("narrowed", {})
         return replace(self.tuning, **done)
 
     @property
     def n_folds(self) -> int:
-        """Folds of the rows whose moments are summed apart."""
+        """Number of cross-validation folds whose moments are summed separately."""
         return 1 if self.tuning is None else self.tuning.n_folds
 
     @property
@@ -353,6 +359,16 @@ class Run:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so.
 
+        Parameters
+        ----------
+        name : str
+        start, stop : int
+            First row, and the one after the last; None: to the end.
+
+        Returns
+        -------
+        array, or rows in CSR
+
         Raises
         ------
         DamagedResultError
@@ -368,7 +384,17 @@ class Run:
             raise
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return what an array with a row for every row of X has of ascending row numbers.
+        """Return some rows of an array with one row per row of X.
+
+        Parameters
+        ----------
+        name : str
+        rows : int64 (m,)
+            Ascending.
+
+        Returns
+        -------
+        array (m, ...)
 
         Raises
         ------
@@ -384,7 +410,7 @@ class Run:
         return np.concatenate(pieces)
 
     def _damaged_parts(self, array: Stored, start: int, stop: int) -> tuple[int, ...]:
-        """Return the parts whose own rows of an array with a row for every row are damaged."""
+        """Return the parts whose rows of an array with one row per row of X are damaged."""
         damaged = []
         for index, (first, last) in enumerate(self.spans):
             if first < stop and start < last:
@@ -396,7 +422,7 @@ class Run:
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
-        """Say of which stage and part it is that something cannot be read."""
+        """Name the stage and part in errors of reading."""
         try:
             yield
         except (MissingDataError, DamagedDataError) as error:
@@ -414,18 +440,36 @@ class Run:
 
     @property
     def decisions(self) -> dict[str, dict[str, Any]]:
-        """What "auto" came to, by stage; taken up again on other workers, a run keeps to it."""
+        """Choices that were made for "auto", by stage; a run keeps them on other workers."""
         decided: dict[str, dict[str, Any]] = self.attributes.get("decisions", {})
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was decided for a stage before, or record `choice` and return it."""
+        """Return the recorded decision of a stage; if there is none, record `choice`.
+
+        Parameters
+        ----------
+        stage : str
+        choice : mapping of str
+            Plain JSON values.
+
+        Returns
+        -------
+        dict
+        """
         decided = {stage: dict(choice), **self.decisions}
         self._record(decisions=decided)
         return dict(decided[stage])
 
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
-        """Record a stage as finished; only the process that drives the run calls this."""
+        """Record a stage as finished; only the process that drives the run calls this.
+
+        Parameters
+        ----------
+        stage : str
+        record : mapping of str
+            Plain JSON values.
+        """
         self._record(stages={**self.stages, stage: dict(record)})
 
     def _record(self, **changed: Any) -> None:
@@ -434,7 +478,7 @@ class Run:
         self.attributes.update(changed)
 
     def branch_attributes(self, stages: Iterable[str]) -> dict[str, Any]:
-        """Return the attributes of a run with some finished stages of this one, and no rows."""
+        """Return the attributes of a new run with some finished stages of this one and no rows."""
         own = self.attributes
         kept = ("n_features", "n_classes", "target_names", "schema", "basis_n_rows", "environment")
         return {
@@ -454,13 +498,20 @@ class Run:
             "decisions": {},
             "stages": {name: self.stages[name] for name in stages},
             "versions": [],
-            **projection_attributes(self.chosen_params.svd),
+            **feature_attributes(None, n_coordinates=self.chosen_params.svd),
         }
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
-        """Record a version after the fit, which makes it the latest one.
+        """Record a version after the fit as the latest one.
 
-        It cannot be computed again, so it is flushed first, and what later ones need.
+        It cannot be computed again, so its groups are flushed to the disk first.
+
+        Parameters
+        ----------
+        record : mapping of str
+            Plain JSON values.
+        needs : iterable of str
+            Names of groups to flush.
         """
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
@@ -469,17 +520,33 @@ class Run:
     def record_refresh(
         self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
     ) -> None:
-        """Record what a run that takes the place of another was fitted on."""
+        """Record the datasets of a run that replaces another.
+
+        Parameters
+        ----------
+        members : list of dict
+            Records of the datasets, see `versions.members_of`.
+        refreshed_from : str
+            Id of the run that is replaced.
+        error_rate : float or None
+        """
         refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
         self._record(members=members, refresh=refresh)
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
-        """Lay out an array with one row, or one value, per row of X.
+        """Create an array with one row, or one value, per row of X, unless it exists.
+
+        Parameters
+        ----------
+        name : str
+        dtype : dtype
+        width : int, optional
+            Columns; None: one value for each row.
 
         Raises
         ------
         DamagedResultError
-            If there is one that is laid out otherwise.
+            If it exists with another shape or other chunks.
         """
         columns = () if width is None else (width,)
         shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
@@ -500,32 +567,47 @@ class Run:
                 )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
-        """Write whole chunks of an array laid out by `require_row_array`."""
+        """Write whole chunks of an array laid out by `require_row_array`.
+
+        Parameters
+        ----------
+        name : str
+        start : int
+            Number of the first row, which begins a chunk.
+        values : array (b, ...)
+        """
         get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
-        """Return the records of what is complete of a stage by the numbers of the parts in it."""
+        """Return the records of the complete parts of a stage, and of sums of parts."""
         stored = self.stored_parts(stage)
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            records = pool.map(lambda parts: self.part_record(stage, parts), stored)
-            return {
-                parts: record
-                for parts, record in zip(stored, records, strict=True)
-                if record is not None
-            }
+            records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
+            return {parts: record for parts, record in records if record is not None}
 
     def stored_parts(self, stage: str) -> list[range]:
-        """Return the numbers of the parts in all that is stored of a stage, complete or not."""
+        """Return the stored parts of a stage and sums of parts, complete or not."""
         names = member_names(self.stored, f"{stage}/parts")
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        """Return the record of one part, None if it is not complete or its record is damaged."""
+        """Return the record of one part, None if it is incomplete or damaged.
+
+        Parameters
+        ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+
+        Returns
+        -------
+        dict or None
+        """
         written = self._part_attributes(stage, part)
         return None if written is None else written["record"]
 
     def _part_attributes(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        name = f"{stage}/parts/{part_name(part)}"
+        name = _part_place(stage, part)
         try:
             with metadata_named(f"{self.location}/{name}"):
                 group = self.stored.get(name)
@@ -535,10 +617,10 @@ class Run:
         written = attributes_of(group) if isinstance(group, zarr.Group) else {}
         if not written:
             return None
-        if written.pop("checksum", None) != checksum(written) or "record" not in written:
+        if not is_sealed(written) or "record" not in written:
             logger.warning("The record of %s is damaged. The part is done again.", name)
             return None
-        # Another run's is of a task that outlived the run that was here before.
+        # A task of an earlier run at this location may have written it.
         return written if written.get("run_id", self.run_id) == self.run_id else None
 
     def write_part(
@@ -552,28 +634,48 @@ class Run:
     ) -> None:
         """Store the arrays of a part, then mark it complete with its record.
 
-        dask may run a task twice at the same time, so every attempt writes arrays of its own and
-        the record names those it belongs to.
+        dask may run a task twice at the same time. So every attempt writes its own arrays, and the
+        record names its attempt.
 
         Parameters
         ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+        record : mapping of str
+            Plain JSON values.
+        arrays : mapping of str to array or rows in CSR, optional
         slice_rows : int, optional
             Rows that are read together, if the arrays will be read in slices.
         """
         attempt = uuid.uuid4().hex
         if arrays:
-            group = self.group(f"{stage}/parts/{part_name(part)}/{attempt}")
+            group = self.group(f"{_part_place(stage, part)}/{attempt}")
             for name, values in arrays.items():
                 dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        group = self.group(f"{stage}/parts/{part_name(part)}")
-        group.update_attributes({**written, "checksum": checksum(written)})
+        group = self.group(_part_place(stage, part))
+        group.update_attributes(sealed(written))
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None
     ) -> Rows:
         """Return rows of one array of a finished part.
+
+        Parameters
+        ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+        name : str
+            Of the array.
+        start, stop : int
+            First row, and the one after the last; None: to the end.
+
+        Returns
+        -------
+        array, or rows in CSR
 
         Raises
         ------
@@ -581,7 +683,7 @@ class Run:
             If the part is not there or damaged.
         """
         written = self._part_attributes(stage, part)
-        place = f"{stage}/parts/{part_name(part)}"
+        place = _part_place(stage, part)
         if written is None:
             raise DamagedResultError(
                 f"part {part_name(part)} of {stage} is not there.",
@@ -592,16 +694,27 @@ class Run:
         return self.read(f"{place}/{written['attempt']}/{name}", start, stop)
 
     def flush_part(self, stage: str, part: range) -> None:
-        """Wait until a part, or the sum of some, is on the disk."""
-        flush_member(self.location, f"{stage}/parts/{part_name(part)}")
+        """Wait until a part, or the sum of some, is on the disk.
+
+        Parameters
+        ----------
+        stage : str
+        part : range
+        """
+        flush_member(self.location, _part_place(stage, part))
 
     def drop_part(self, stage: str, part: range) -> None:
-        """Delete one part, or the sum of some, that another sum holds.
+        """Delete one part, or the sum of some, that is contained in another sum.
 
-        Where another task still writes it, it is left until all parts are dropped.
+        If a task still writes it, it stays until all parts are deleted.
+
+        Parameters
+        ----------
+        stage : str
+        part : range
         """
         with suppress(OSError):
-            self._delete(f"{stage}/parts/{part_name(part)}")
+            self._delete(_part_place(stage, part))
 
     def drop_parts(self, stage: str) -> None:
         """Delete the parts of a stage whose result is stored."""
@@ -612,15 +725,19 @@ class Run:
         self._delete(stage)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
-        """Let some parts of a stage, or without any named all of it, be computed again.
+        """Delete results of a stage, and the sums that contain them, so they are computed again.
 
-        With them go the sums that hold them.
+        Parameters
+        ----------
+        stage : str
+        parts : tuple of int
+            Numbers of parts; empty: all of the stage.
         """
         if not parts:
             self.drop(stage)
         for stored in self.stored_parts(stage):
             if not set(stored).isdisjoint(parts):
-                self._delete(f"{stage}/parts/{part_name(stored)}")
+                self._delete(_part_place(stage, stored))
         if stage in self.stages:
             self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
@@ -633,3 +750,8 @@ class Run:
     def _delete(self, name: str) -> None:
         # It need not be readable for this, nor there.
         del self._writable[name]
+
+
+def _part_place(stage: str, part: int | range) -> str:
+    """Return the name of the group of a part, or of the sum of consecutive parts, in a run."""
+    return f"{stage}/parts/{part_name(part)}"

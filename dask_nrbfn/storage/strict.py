@@ -1,10 +1,12 @@
-"""Stores that are read only as they were written."""
+"""Checks that stored data is read only as it was written."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 import zarr.abc.store
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -13,21 +15,38 @@ from zarr.storage import WrapperStore
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
 
-# Every chunk ends in a checksum of what is in it, that of Zstandard or CRC32C, which decoding
-# compares; recorded beside it, it also tells the chunk from all others.
+# Every chunk ends in a checksum of its content, by Zstandard or CRC32C, which decoding compares. It
+# is also recorded in the attributes, so that exchanged chunks are found.
 CHECKSUM_BYTES = 4
 
-# Whatever else is asked for is a chunk.
+RESTORE = "Restore it from a copy, or write the data again."
+"""The remedy for damaged data."""
+
+# All other keys are those of chunks.
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def guarded(method: Method) -> Method:
+    """Return a method of a store whose first argument is a key, run inside `guard` of the store."""
+
+    @wraps(method)
+    async def run(store: Any, key: str, *arguments: Any, **options: Any) -> Any:
+        async with store.guard(key):
+            return await method(store, key, *arguments, **options)
+
+    return cast(Method, run)
+
+
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
-    """Raises where zarr would read a missing chunk as the fill value, or one of another place.
+    """A store that raises an error for missing chunks and for chunks of another place.
 
     Attributes
     ----------
     checksums : mapping of str to str
-        What chunks end in, in hexadecimal, by their key.
+        Checksums of chunks in hexadecimal, by their key.
     """
 
     checksums: Mapping[str, str] = MappingProxyType({})
@@ -41,37 +60,32 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         prototype: BufferPrototype,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Return what is stored under a key; None if that is nothing, and no chunk."""
+        """Return the value of a key, None if there is no such metadata."""
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(_METADATA_NAMES):
             raise self._missing(key)
-        if value is not None and byte_range is None and key in self.checksums:
-            self._check_whole(key, value)
+        expected = self.checksums.get(key)
+        if value is None or byte_range is not None or expected is None:
+            return value
+        if value[-CHECKSUM_BYTES:].to_bytes().hex() != expected:
+            raise DamagedDataError(
+                f"chunk {key} of {self._store} is not the one that was written there.", RESTORE
+            )
         return value
 
-    def _check_whole(self, key: str, chunk: Buffer) -> None:
-        if chunk[-CHECKSUM_BYTES:].to_bytes().hex() != self.checksums[key]:
-            raise DamagedDataError(
-                f"chunk {key} of {self._store} is not the one that was written there.",
-                "Restore it from a copy, or write the data again.",
-            )
-
     async def getsize(self, key: str) -> int:
-        """Return the bytes of what is stored under a key."""
+        """Return the size of a value in bytes."""
         try:
             return await self._store.getsize(key)
         except FileNotFoundError as error:
             raise self._missing(key) from error
 
     def _missing(self, key: str) -> MissingDataError:
-        return MissingDataError(
-            f"chunk {key} of {self._store} is missing.",
-            "Restore it from a copy, or write the data again.",
-        )
+        return MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
 
 
 def is_our_mistake(error: BaseException) -> bool:
-    """Return whether this package raised an error itself, not a library that it reads with."""
+    """Return whether an error was raised by this package itself, not by a library."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -81,15 +95,15 @@ def is_our_mistake(error: BaseException) -> bool:
 
 @contextmanager
 def metadata_named(place: object) -> Iterator[None]:
-    """Turn what zarr raises for unreadable metadata into a DamagedDataError about `place`.
+    """Turn errors of zarr for unreadable metadata into a DamagedDataError about `place`.
 
-    zarr has no common error: flipped, cut and exchanged metadata raised all of those below. The
-    same types raised by this package's own code are mistakes, and pass.
+    zarr has no common error: flipped, cut and exchanged metadata raised all of the types below. The
+    same types from this package's own code are bugs, and are not changed.
     """
     try:
         yield
     except (NRBFNError, OSError):
-        # What is not there is a ValueError to zarr too.
+        # zarr raises an error for missing members that is an OSError and a ValueError.
         raise
     except ImportError as error:
         raise ParameterError(
@@ -116,11 +130,26 @@ def recorded_by(place: object) -> Iterator[None]:
 def _unreadable(place: object, error: Exception) -> DamagedDataError:
     return DamagedDataError(
         f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
-        "Restore it from a copy, or write the data again.",
+        RESTORE,
     )
 
 
 def checksum(content: object) -> str:
-    """Return a digest of JSON content, which zarr's metadata has no checksum of its own for."""
+    """Return a digest of JSON content; zarr's metadata has no checksum."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes with a new checksum."""
+    content = _content(attributes)
+    return {**content, "checksum": checksum(content)}
+
+
+def is_sealed(attributes: Mapping[str, Any]) -> bool:
+    """Return whether attributes have the right checksum."""
+    return attributes.get("checksum") == checksum(_content(attributes))
+
+
+def _content(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name != "checksum"}

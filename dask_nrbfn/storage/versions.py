@@ -1,7 +1,7 @@
-"""Versions of a run: what its model became as rows were added or taken away.
+"""Versions of a run: its models after rows were added or removed.
 
-Version 0 is the fit. Each later one has a group of its own, and is the run's latest once it stands
-in the run's attributes, which are replaced at once.
+Version 0 is the fit. Each later version has its own group. It becomes the latest version when it is
+recorded in the attributes of the run, which are replaced as a whole.
 """
 
 from collections import Counter
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import SideBySide
+from dask_nrbfn.storage.location import viewed
 
 ADD, FORGET, MERGE = "add", "forget", "merge"
 
-# The group in a run that holds them.
+# The group of the versions in a run.
 VERSIONS = "versions"
 
 
@@ -37,12 +37,12 @@ def latest_place(attributes: Mapping[str, Any]) -> str | None:
 
 
 def model_name(place: str | None) -> str:
-    """Return the name of the model's group of a version; of a bare branch what it begins with."""
+    """Return the name of the group of a version's model; None is a branch without rows."""
     return f"{place}/model" if place else "model"
 
 
 def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
-    """Return how often the run holds the rows of each content; -1 where it forgot unknown rows."""
+    """Return how often the run has the rows of each content; -1 if unknown rows were removed."""
     held = Counter(member["content"] for member in attributes["members"])
     for record in versions_of(attributes):
         for member in record["members"]:
@@ -51,7 +51,7 @@ def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
 
 
 def members_by_content(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what is known of each set of rows that was ever added or taken away."""
+    """Return the record of each set of rows that was ever added or removed, by its content."""
     records = [{"members": attributes["members"]}, *versions_of(attributes)]
     return {member["content"]: member for record in records for member in record["members"]}
 
@@ -63,12 +63,12 @@ def n_rows_held(attributes: Mapping[str, Any]) -> int:
     return sum(times * known[content]["n_rows"] for content, times in held.items())
 
 
-# Before the content of rows that were taken without labels.
+# Prefix of the content of rows whose labels were ignored.
 _BESIDE = "beside "
 
 
 def member_of(dataset: Dataset) -> dict[str, Any]:
-    """Return how a run records a dataset whose rows it holds."""
+    """Return the record of a dataset whose rows a run has."""
     return {
         "dataset": str(dataset.location),
         "content": dataset.content,
@@ -78,28 +78,28 @@ def member_of(dataset: Dataset) -> dict[str, Any]:
 
 
 def members_of(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return how a run records the datasets whose rows follow one another in one."""
-    location = dataset.location
-    if not isinstance(location, SideBySide):
+    """Return the records of a dataset, and of datasets that were added without their labels."""
+    places = viewed(dataset.location, "with_unlabelled")
+    if not places:
         return [member_of(dataset)]
-    first, second = Dataset.open(location.labelled), Dataset.open(location.unlabelled)
+    first, second = map(Dataset.open, places)
     return [*members_of(first), member_beside(second)]
 
 
 def member_beside(dataset: Dataset) -> dict[str, Any]:
-    """Return how a run records a dataset that was taken as rows without labels.
+    """Return the record of a dataset whose labels were ignored.
 
-    It is another member than the same rows with their labels.
+    It differs from the record of the same rows with their labels.
     """
     content = content_beside(dataset)
     return {**member_of(dataset), "content": content, "n_unlabelled": dataset.n_rows}
 
 
 def content_beside(dataset: Dataset) -> str:
-    """Return by what a run knows the rows of a dataset that were taken without labels."""
+    """Return the content by which a run knows the rows of a dataset without their labels."""
     return f"{_BESIDE}{dataset.content}"
 
 
 def is_beside(member: Mapping[str, Any]) -> bool:
-    """Return whether a dataset that a run records was taken as rows without labels."""
+    """Return whether a record is of a dataset whose labels were ignored."""
     return str(member["content"]).startswith(_BESIDE)

@@ -1,5 +1,4 @@
 import re
-from dataclasses import dataclass
 
 import dask
 import pytest
@@ -8,18 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.memory import check_budget, usable_bytes
+from dask_nrbfn.engine.memory import usable_bytes
 from dask_nrbfn.errors import MemoryBudgetError
 
 GIB = 2**30
 
 
 def check(held_bytes, memory_bytes):
-    check_budget(
-        "moments",
-        held_bytes,
-        InlineEngine(memory_bytes=memory_bytes),
-        remedy="Lower basis_size from 14000 to 11200",
+    InlineEngine(memory_bytes=memory_bytes).check_budget(
+        "moments", held_bytes, remedy="Lower basis_size from 14000 to 11200"
     )
 
 
@@ -46,21 +42,15 @@ def test_check_budget__message_has_bytes_and_what_to_change():
     assert isinstance(caught.value, MemoryError)
 
 
-@dataclass
-class Limited:
-    """Workers of `limit_bytes` that run tasks in `n_threads` threads."""
-
-    limit_bytes: int
-    n_threads: int = 1
-
-    @property
-    def memory_bytes(self):
-        return usable_bytes(self.limit_bytes, self.n_threads)
+def limited(limit_bytes, n_threads=1):
+    """Return an engine on workers of `limit_bytes` that run tasks in `n_threads` threads."""
+    usable = usable_bytes(limit_bytes, n_threads)
+    return InlineEngine(memory_bytes=usable, worker_limit_bytes=limit_bytes)
 
 
 def test_check_budget__message_tells_limit_and_what_can_be_used():
     with pytest.raises(MemoryBudgetError) as caught:
-        check_budget("width", 4 * GIB, Limited(4 * GIB), remedy="Lower basis_size")
+        limited(4 * GIB).check_budget("width", 4 * GIB, remedy="Lower basis_size")
     assert caught.value.problem == (
         "a width task needs 4.00 GiB, "
         "workers are limited to 4.00 GiB, of which 3.80 GiB can be used by a task."
@@ -76,9 +66,9 @@ def test_check_budget__message_tells_limit_and_what_can_be_used():
 def test_check_budget__memory_it_asks_for_is_enough(held_bytes, terminate, n_threads):
     with dask.config.set({"distributed.worker.memory.terminate": terminate}):
         with pytest.raises(MemoryBudgetError) as caught:
-            check_budget("x", held_bytes, Limited(GIB // 2, n_threads), remedy="Lower it")
+            limited(GIB // 2, n_threads).check_budget("x", held_bytes, remedy="Lower it")
         asked = parse_bytes(re.search(r"memory to (.*)\.$", caught.value.remedy).group(1))
-        check_budget("x", held_bytes, Limited(asked, n_threads), remedy="Lower it")
+        limited(asked, n_threads).check_budget("x", held_bytes, remedy="Lower it")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ FITS = {
     ),
     "components": ("plain", {"components": 6, "basis_size": 40}),
 }
-CLUSTERS = TuneParams(effort="quick", penalties=("weights", "clusters"), features=("plain",))
+CLUSTERS = TuneParams(
+    effort="quick", penalties=("weights", "clusters"), features=("plain",), width_factors=(1.0,)
+)
 TUNINGS = {
     "losses": ("plain", LOSSES, {}),
     "clusters tuned": ("plain", CLUSTERS, {"basis": "kmeans"}),

@@ -17,7 +17,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import by_confidence, combinations, resolve_tuning
+from dask_nrbfn.stages.trials import ALPHAS_BESIDE, by_confidence, combinations, resolve_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
@@ -159,6 +159,21 @@ def test_search__the_best_of_each_round_go_on():
     assert search["rounds"][1]["error_rate"] == figures[1]
     best = min(by_round[1], key=lambda each: (each["error_rate"], each["log_loss"]))
     assert search["chosen"] == {name: best[name] for name in search["chosen"]}
+
+
+def test_search__the_whole_basis_is_tried_with_the_best_penalty_and_the_alphas_beside_the_best():
+    X, y = spirals(400)
+    alphas = tuple(10.0**-power for power in range(1, 14))
+    tuning = replace(QUICK, alphas=alphas, penalties=("weights", "kernel"))
+    run = tune(X, y, replace(SIZED, basis="random"), tuning)
+    best = min(
+        run.stages["search"]["tried"], key=lambda each: (each["error_rate"], each["log_loss"])
+    )
+    near = alphas.index(best["alpha"])
+    tried = [(each["penalty"], each["alpha"]) for each in run.stages["validation"]["path"]]
+    beside = alphas[max(near - ALPHAS_BESIDE, 0) : near + ALPHAS_BESIDE + 1]
+    assert tried == [(best["penalty"], alpha) for alpha in beside]
+    assert run.tuning.alphas == alphas
 
 
 def test_search__refines_the_width_of_the_best():

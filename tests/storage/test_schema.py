@@ -12,10 +12,12 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.schema import Column, Schema
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
 from tests.storage.written import bytes_restored, edit_attributes, make_model, table, write_dataset
@@ -139,6 +141,11 @@ def test_dataset__that_versions_without_schemas_would_misread_has_a_newer_format
     assert open_group(tmp_path / "model", kind="model").attrs["format_version"] == 5
     make_model(schema=PLAIN, n_features=3).save(tmp_path / "plain")
     assert open_group(tmp_path / "plain", kind="model").attrs["format_version"] == 4
+    of_plain = write_rows(tmp_path / "rows", table(N), schema=PLAIN)
+    for dataset, version in ((Dataset.open(tmp_path / "data"), 5), (of_plain, 4)):
+        run = Run.start(MemoryStore(), dataset, FitParams(), {})
+        assert run.attributes["format_version"] == version
+        assert Schema.from_dict(run.attributes["schema"]) == dataset.schema
 
 
 def test_dataset__and_schema_must_fit(tmp_path):

@@ -121,6 +121,19 @@ def test_unlabelled__changed_labels_are_found():
         list(Dataset.open(dataset.location).blocks(0, N_ROWS, 5))
 
 
+def test_open__a_view_as_it_is():
+    y = np.where(Y == 0, -1, Y)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=-1)
+    both = dataset.with_unlabelled(write_table(MemoryStore(), X))
+    open_group(dataset.location, kind="dataset", writable=True)["X"][0] = X[0] + 1
+    for view in (dataset.of_labelled().location, both.location, dataset.named("file").location):
+        with pytest.raises(DamagedDataError):
+            list(Dataset.open(view).blocks(0, 5, 5))
+        changed = Dataset.open(view, as_it_is=True)
+        assert list(changed.blocks(0, changed.n_rows, 5))
+        assert changed.location == view
+
+
 def test_unlabelled__numbers_are_none_of_a_row_or_all():
     numbers = np.column_stack([Y, -Y]).astype(float)
     numbers[4:9] = -999
