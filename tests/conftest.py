@@ -17,7 +17,7 @@ from dask_nrbfn.storage.run import Run
 # What the extra `ci` brings: packages that take longer to install than the tests to run.
 CI_PACKAGES = (
     *("check_jsonschema", "dask_kubernetes", "datasets", "kubernetes_validate"),
-    *("moto", "prefect", "s3fs", "selenium"),
+    *("mkdocs_click", "mkdocstrings", "moto", "prefect", "s3fs", "selenium"),
 )
 
 # A busy machine is no defect.

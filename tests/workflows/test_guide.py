@@ -1,0 +1,185 @@
+"""The blocks of the README and of the guide run as they are printed there."""
+
+import os
+import re
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+from tests.workflows.pages import (
+    GUIDE,
+    PAGES,
+    ROOT,
+    RUN,
+    Block,
+    blocks_of,
+    check_printed,
+    name_of,
+    run_page,
+    titles_run,
+)
+from tests.workflows.script import run_script
+
+PREFIX = "workflows/guide/pages/"
+
+# Every reason for which a block is not run, and the pages that give it.
+NOT_RUN = {
+    "`.ci/run` and test_quickstart.py run it": ["README.md"],
+    "installs packages": [f"{PREFIX}index.md", f"{PREFIX}task/upgrade.md"],
+    "needs Kubernetes": [f"{PREFIX}task/machines.md"],
+    "needs Slurm": [f"{PREFIX}task/machines.md"],
+    "needs docker": [f"{PREFIX}task/machines.md"],
+    "needs several hosts": [f"{PREFIX}task/machines.md"],
+    "starts a Prefect server that stays": [f"{PREFIX}task/schedule.md"],
+    "takes hours or needs data sets": [f"{PREFIX}explanation/benchmarks.md"],
+}
+# Pages that take more than some seconds.
+SLOW = {
+    "README.md",
+    *(
+        f"{PREFIX}{name}.md"
+        for name in ("data/cells", "task/memory", "task/update", "tutorial/cluster")
+    ),
+}
+
+
+def page_cases():
+    """Return a case for every page with blocks to run."""
+    for page in PAGES:
+        if any(block.language in RUN and not block.reason for block in blocks_of(page)):
+            marks = [pytest.mark.slow] * (name_of(page) in SLOW)
+            yield pytest.param(page, id=name_of(page), marks=marks)
+
+
+@pytest.mark.parametrize("page", list(page_cases()))
+def test_page__blocks_run(page, tmp_path):
+    run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page__every_block_is_run_or_listed(page):
+    text, blocks = page.read_text(), blocks_of(page)
+    assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(blocks)
+    assert {block.language for block in blocks} <= {*RUN, "text", "toml", "yaml", ""}
+    given = {block.reason for block in blocks if block.reason}
+    assert given == {reason for reason, names in NOT_RUN.items() if name_of(page) in names}
+    files = {block.title for block in blocks if block.title and block.language in RUN}
+    assert files <= titles_run(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page__names_files_that_exist(page):
+    for place in re.findall(r"(?:\]\(|src(?:set)?=\")(?!https?:|#)([^)#\"]+)", page.read_text()):
+        assert (page.parent / place).exists(), place
+    for place in re.findall(r"(?<![\w/])(?:tests|workflows|cluster)/[\w./-]*\w", page.read_text()):
+        assert (ROOT / place).exists(), place
+
+
+def test_picture__is_drawn_anew(tmp_path):
+    process = run_script("workflows/guide/picture.py", "--output", tmp_path, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    for theme in ("light", "dark"):
+        drawn = ElementTree.parse(tmp_path / f"picture-{theme}.svg")
+        kept = ElementTree.parse(GUIDE / f"picture-{theme}.svg")
+        assert [each.tag for each in drawn.iter()] == [each.tag for each in kept.iter()]
+
+
+def test_not_run__names_pages_that_exist():
+    assert {name for names in NOT_RUN.values() for name in names} <= set(map(name_of, PAGES))
+
+
+def test_readme__is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("kind", [FitParams, FitLimits, TuneParams])
+def test_reference__has_every_option(kind, monkeypatch):
+    page = rendered("reference/parameters.md", monkeypatch)
+    for name, option in kind.options().items():
+        cells = [f"`--{name.replace('_', '-')}`", option.allowed, option.help]
+        assert any(all(cell in line for cell in cells) for line in page.splitlines()), name
+
+
+@pytest.mark.parametrize("page", sorted((GUIDE / "reference").glob("*.md")), ids=name_of)
+def test_reference__has_no_part_left_open(page, monkeypatch):
+    assert "{{" not in rendered(f"reference/{page.name}", monkeypatch)
+
+
+def rendered(name, monkeypatch):
+    """Return a page of the guide with what its hook fills in."""
+    monkeypatch.syspath_prepend(str(ROOT / "workflows/guide"))
+    from reference import on_page_markdown
+
+    return on_page_markdown((GUIDE / name).read_text())
+
+
+@pytest.mark.ci
+def test_guide__builds_without_warnings(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f"]
+    process = subprocess.run(
+        [*command, "workflows/guide/mkdocs.yml", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [
+        ("rows 1,200\n...\nalpha  1e-13", "rows   1,200\nbasis 3\nalpha 1e-13\n"),
+        ("n_errors 25", "n_errors      27"),
+        ("error_rate 4.19 %", "error_rate  4.02 %"),
+        ("fit done ...", "fit done in 3 s"),
+    ],
+)
+def test_printed__is_as_said(expected, printed):
+    check_printed(expected, printed)
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [
+        ("rows 1,200", "rows 1,201"),
+        ("n_errors 25", "n_errors 28"),
+        ("error_rate 4.19 %", "error_rate 9.19 %"),
+        ("a\nb", "b\na"),
+        ("fit done ...", "fit not done"),
+    ],
+)
+def test_printed__differs(expected, printed):
+    with pytest.raises(AssertionError, match="is not printed"):
+        check_printed(expected, printed)
+
+
+def test_page__python_shares_names_and_text_is_compared(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\na = 1\n```\n\n```python\nprint(a + 1)\n```\n\n```text\n3\n```\n")
+    (tmp_path / "here").mkdir()
+    with pytest.raises(AssertionError, match="'3' is not printed"):
+        run_page(page, tmp_path / "here")
+
+
+@pytest.mark.parametrize("language", RUN)
+def test_page__a_block_that_fails_is_found(language, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"```{language}\nno such thing\n```\n")
+    (tmp_path / "here").mkdir()
+    with pytest.raises(AssertionError):
+        run_page(page, tmp_path / "here")
+
+
+def test_blocks__are_found_with_title_and_reason(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        '<!-- not run: Slurm -->\n```bash\na\n```\n```toml title="b.toml"\nc = 1\n```\n'
+    )
+    assert blocks_of(page) == [
+        Block(page, "bash", None, "a\n", "Slurm"),
+        Block(page, "toml", "b.toml", "c = 1\n", None),
+    ]

@@ -1,0 +1,155 @@
+"""Fill the reference pages of the guide from the definitions in the package.
+
+A hook of mkdocs: a line ``{{ name }}`` of a page becomes what the function of that name in `PARTS`
+returns. `mkdocs build --strict -f workflows/guide/mkdocs.yml` runs it.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import dask_nrbfn
+from dask_nrbfn import errors
+from dask_nrbfn.cli.group import EXIT_MENDABLE
+from dask_nrbfn.engine import exported_metrics
+from dask_nrbfn.engine.watch import Watch
+from dask_nrbfn.params import FitLimits, FitParams, Params, TuneParams
+from dask_nrbfn.sources.formats import FORMATS
+
+# Headings of the Python page, and the rooms of the package whose public names stand below each.
+ROOMS = {
+    "Estimators": ("estimators",),
+    "Functions": ("commands", "stages"),
+    "Parameters": ("params",),
+    "Stored data": ("storage",),
+    "Engines": ("engine",),
+    "Errors": ("errors",),
+}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return the text of a page with its parts filled in."""
+    return re.sub(r"^\{\{ (\w+) \}\}$", lambda found: PARTS[found[1]](), markdown, flags=re.M)
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    r"""Return a Markdown table.
+
+    >>> print(table(["a", "b"], [["1", "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\|y |
+    """
+    header = list(header)
+    lines = [header, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    texts = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([texts[0], f"|{'---|' * len(header)}", *texts[1:]])
+
+
+def options_of(*kinds: type[Params]) -> str:
+    """Return a table of all parameters of these classes."""
+    rows = []
+    for kind in kinds:
+        for name, option in kind.options().items():
+            default = option.default_text if option.default is None else f"`{option.default_text}`"
+            rows.append((f"`--{name.replace('_', '-')}`", default, option.allowed, option.help))
+    return table(["option", "default", "values", "effect"], rows)
+
+
+def formats() -> str:
+    """Return a table of the source formats."""
+    return table(
+        ["format", "suffixes", "source", "a directory may have", "options"],
+        (
+            (
+                f"`{name}`",
+                " ".join(f"`{suffix}`" for suffix in each.suffixes),
+                each.about,
+                {"one": "-", "several": "files", "keyed": "files, also below `key=value`"}[
+                    each.files
+                ],
+                " ".join(f"`--{option.replace('_', '-')}`" for option in each.options),
+            )
+            for name, each in FORMATS.items()
+        ),
+    )
+
+
+def format_options() -> str:
+    """Return a table of the meaning of the options that name arrays or columns."""
+    rows = [
+        (f"`--{option}`", f"`{name}`", text)
+        for option in ("x", "y", "label", "target", "weights")
+        for name, each in FORMATS.items()
+        if (text := each.options.get(option))
+    ]
+    return table(["option", "format", "value"], rows)
+
+
+def exit_codes() -> str:
+    """Return a table of the errors that end a command with the code of what a user can correct."""
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.NRBFNError)
+    ]
+    rows = (
+        (f"`{kind.__name__}`", f"`{kind.__bases__[-1].__name__}`", first_line(kind), EXIT_MENDABLE)
+        for kind in kinds
+        if kind is not errors.NRBFNError
+    )
+    return table(["error", "is also", "meaning", "exit code"], (map(str, row) for row in rows))
+
+
+def metrics() -> str:
+    """Return a table of the metrics that a job exports."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "job.prom")
+        with exported_metrics(Watch(), command="fit", run="run.zarr", metrics_file=file):
+            pass
+        text = file.read_text()
+    rows = (
+        (
+            f"`{family.name}{'_total' * (family.type == 'counter')}`",
+            family.type,
+            family.documentation,
+        )
+        for family in text_string_to_metric_families(text)
+    )
+    return table(["metric", "type", "meaning"], rows)
+
+
+def python() -> str:
+    """Return the public names of the package, for mkdocstrings."""
+    return "\n\n".join(_python())
+
+
+def _python() -> Iterator[str]:
+    names = {name: getattr(dask_nrbfn, name) for name in dask_nrbfn.__all__}
+    rooms = {name: thing.__module__.split(".")[1] for name, thing in names.items()}
+    assert set(rooms.values()) <= {room for rooms_of in ROOMS.values() for room in rooms_of}
+    for heading, rooms_of in ROOMS.items():
+        yield f"## {heading}"
+        for name, thing in names.items():
+            if rooms[name] in rooms_of:
+                yield f"::: {thing.__module__}.{name}"
+
+
+def first_line(thing: Any) -> str:
+    """Return the first line of a docstring."""
+    return (thing.__doc__ or "").strip().partition("\n")[0]
+
+
+PARTS = {
+    "fit_options": lambda: options_of(FitParams, FitLimits),
+    "tune_options": lambda: options_of(TuneParams),
+    "formats": formats,
+    "format_options": format_options,
+    "exit_codes": exit_codes,
+    "metrics": metrics,
+    "python": python,
+}
