@@ -26,7 +26,7 @@ _MAX_SHOWN_LETTERS = 60
 
 @dataclass(frozen=True)
 class Option:
-    """Definition of a parameter, which the command line and the README show.
+    """Definition of a parameter, which the command line and the guide show.
 
     Parameters
     ----------

@@ -236,7 +236,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
             evaluation = evaluate_dataset(run, opened.dataset, engine)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
     figures = {**of_file, **evaluation.figures()}
-    show(describe_model(model) | figures, as_json)
+    show((describe_model(model) if as_json else {}) | figures, as_json)
     if isinstance(evaluation, Evaluation) and not as_json:
         click.echo(f"\n{class_tables(evaluation)}")
 

@@ -124,7 +124,7 @@ def refresh_run(
         )
         replace_group(building, location)
         remove_group(joined)
-    logger.info("refresh: %s holds %d rows of %d datasets", location, dataset.n_rows, len(rows))
+    logger.info("refresh: %s holds %d rows of %d dataset(s)", location, dataset.n_rows, len(rows))
     return Run.open(location)
 
 
