@@ -24,9 +24,10 @@ class Kernel:
     slope : callable
         Takes t, returns the derivative of the kernel by ``t^2``.
     rate : float or None
-        None: the kernel is the Gaussian.
+        None: the kernel is the Gaussian. 0: it has no exponential, only the factor.
     log_factor : callable or None
-        Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
+        Takes t, returns the logarithm of the factor, whose magnitude grows slower than t; None
+        for 1.
     width_factors : tuple of float
         The factors that a tuning tries.
 
