@@ -211,7 +211,7 @@ def finish_run(
     ----------
     run, context
     rates : Rates or None
-        Of a worker, as far as they are known.
+        Rates of a worker, as far as they are known.
     check_still_locked : callable
         Raises if the run belongs to another job by then.
     """
@@ -274,7 +274,7 @@ def run_stage(
     ----------
     stage, run, context
     rates : Rates or None
-        As for `finish_run`.
+        See `finish_run`.
     before_recording : callable
         Raises if the run belongs to another job by then.
     """

@@ -164,7 +164,7 @@ class Params:
         return {field.name: field.metadata["option"] for field in fields(cls)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as plain JSON values."""
+        """Return the parameters as JSON-serializable values."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 

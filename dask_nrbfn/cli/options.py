@@ -35,7 +35,7 @@ def _storage_options(
         for part in tables:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise click.BadParameter(f"{part} has a value of its own.", ctx, param)
+                raise click.BadParameter(f"{part} has a value and subkeys.", ctx, param)
         try:
             table[key] = json.loads(value)
         except ValueError:
@@ -66,7 +66,7 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
             named = {name: values[name] for name in names if values[name] is not None}
             if storage_options and not any(map(_has_url, named.values())):
                 raise ParameterError(
-                    "storage options are given, but no URL.",
+                    "storage options are given without a URL.",
                     "Give a URL such as s3://bucket/name, or leave --storage-option out.",
                 )
             located = {name: _locate(value, storage_options) for name, value in named.items()}
@@ -115,7 +115,7 @@ class Values(click.ParamType):
         try:
             return tuple(self._convert(part.strip()) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} are no numbers with commas between them.", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
 
 
 def together(
@@ -232,7 +232,7 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
 
         if opened.schema is None:
             raise ParameterError(
-                f"`schema` is {schema}, and {dataset} has none: it was made of arrays.",
+                f"`schema` is {schema}, but {dataset} has no schema: it was made of arrays.",
                 "Leave it out.",
             )
         opened = opened.encoded_by(load_schema(schema))
@@ -296,7 +296,7 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
             raise ValueError("it is an archive")  # noqa: TRY004
     except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
-            f"{source} is no .npy file of numbers.",
+            f"{source} is not an .npy file of numbers.",
             f"Give one of {', '.join(known)}, or such a file.",
         ) from error
     del values["basis"]

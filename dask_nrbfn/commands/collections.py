@@ -116,7 +116,7 @@ def dask_rows(
     lengths : bool, optional
         Whether the lengths of the partitions of a frame are computed.
     name : str
-        Of X in error messages.
+        Name of X in error messages.
     schema : Schema, optional
 
     Returns
@@ -167,7 +167,7 @@ def rows_and_schema(
     ----------
     X : dask array (n, c) or dask dataframe
     missing : {"error", "impute"}
-        As for `ingest_arrays`.
+        See `ingest_arrays`.
     schema : Schema or None
         None: it is decided from the values, which are then computed once more.
 

@@ -229,7 +229,7 @@ def ingest_file(
     )
     if write_schema is not None and opened.schema is None:
         raise ParameterError(
-            f"`write_schema` is given, and {path} is no table.",
+            f"`write_schema` is given, but {path} is not a table.",
             "Leave it out: arrays have no schema.",
         )
     dataset = ingest_source(
@@ -321,7 +321,7 @@ def ingest_arrays(
     schema : Schema, optional
         Kinds of the columns; by default inferred from the values.
     unlabelled, chunk_rows, overwrite
-        As in `ingest_file`.
+        See `ingest_file`.
 
     Returns
     -------
@@ -384,7 +384,7 @@ def ingest_source(
     source : Source
     location : Location
     sparse, unlabelled, chunk_rows, overwrite, copy
-        As for `ingest_file`.
+        See `ingest_file`.
     gaps : bool
         Whether rows may lack values that the schema does not impute; their features are NaN.
     classes : sequence of int or str
@@ -518,9 +518,9 @@ def ingest_dask(
     weights : dask array (n,) or dask series, optional
         Weights of the rows, finite and above 0.
     missing, schema
-        As in `ingest_arrays`.
+        See `ingest_arrays`.
     unlabelled, chunk_rows, overwrite
-        As in `ingest_file`.
+        See `ingest_file`.
 
     Returns
     -------

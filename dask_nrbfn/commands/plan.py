@@ -229,7 +229,7 @@ def read_rates(path: Path) -> Rates:
     except FileNotFoundError as error:
         raise MissingDataError(f"{path} does not exist.", _RATES_REMEDY) from error
     except ValueError as error:
-        raise ParameterError(f"{path} is no JSON ({error}).", _RATES_REMEDY) from error
+        raise ParameterError(f"{path} is not JSON ({error}).", _RATES_REMEDY) from error
     if isinstance(found, dict):
         found = found.get("rates", found)
     names = [field.name for field in fields(Rates)]

@@ -60,15 +60,15 @@ def refresh_run(
     Parameters
     ----------
     location : Location
-        Of a run with a model, which may be damaged: only the attributes of the run are needed. The
-        run stays until the new one is complete.
+        Location of a run with a model, which may be damaged: only the attributes of the run are
+        needed. The run stays until the new one is complete.
     datasets : sequence of Dataset
         Rows to fit; empty: all rows that the run holds. Rows of a file are read from the file.
     engine : Engine
     judge : Judge, optional
         Judges the new model.
     min_recall : float
-        As for `fit_dataset`.
+        See `fit_dataset`.
 
     Returns
     -------
@@ -195,8 +195,9 @@ def _rows_held(
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
     if taken:
         raise DataError(
-            f"{run.location} has forgotten the rows of {taken[0]}, which were added with others.",
-            "Give datasets without them.",
+            f"{run.location} has forgotten the rows of {taken[0]}, which were added together "
+            "with other rows.",
+            "Give datasets without the forgotten rows.",
         )
     held_now = [content for content, times in held.items() if times > 0 and content not in beside]
     return [_open_member(run, known[content], files) for content in held_now], opened
@@ -255,7 +256,7 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
     if others:
         raise DataError(
-            f"{first.unlabelled!r} means no label in {first.location}, and not so in "
+            f"{first.unlabelled!r} means a missing label in {first.location}, but not in "
             f"{others[0].location}.",
             "Ingest them with the same `unlabelled`.",
         )
@@ -281,7 +282,7 @@ class _Joined(Source):
                 raise DataError(
                     f"{other.location} has other columns, or labels of another type, than "
                     f"{first.location}.",
-                    "Give datasets of one table.",
+                    "Give datasets with the same columns and label type.",
                 )
         self.unlabelled = _common_mark(datasets)
         self._datasets = datasets

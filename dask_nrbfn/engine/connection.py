@@ -87,7 +87,7 @@ class EngineOptions:
         if given and (self.scheduler or self.scheduler_file):
             raise ParameterError(
                 f"{' and '.join(given)} given with a running scheduler.",
-                "They shape the local cluster; a running scheduler has its workers already.",
+                "Leave them out: they configure a local cluster only.",
             )
         for name, least in (("workers", 0), ("threads", 1)):
             if (value := local[name]) is not None:
@@ -97,12 +97,12 @@ class EngineOptions:
         if self.performance_report is not None and self.workers == 0:
             raise ParameterError(
                 "`performance_report` is given, but `workers` is 0.",
-                "Leave it out, or give `workers`: dask reports on a cluster.",
+                "Leave it out, or give `workers`: only a cluster writes a report.",
             )
         if self.overwrite and self.performance_report is None:
             raise ParameterError(
                 "`overwrite` is given, but no `performance_report`.",
-                "Leave it out: nothing else is overwritten.",
+                "Leave it out: it applies to the performance report only.",
             )
 
     @property
@@ -313,7 +313,7 @@ def _read_scheduler_file(path: str) -> str:
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"{path} is no scheduler file ({type(error).__name__}: {error}).",
+            f"{path} is not a scheduler file ({type(error).__name__}: {error}).",
             "Give the file that the scheduler wrote.",
         ) from error
     return address

@@ -89,7 +89,7 @@ class Watch:
         ----------
         name : str
         n_rows, predicted_bytes : int
-            As in `StageFigures`.
+            See `StageFigures`.
 
         Yields
         ------

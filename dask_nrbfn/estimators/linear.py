@@ -39,7 +39,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     weights_ : ndarray (K, p + 1), float64
         The first column belongs to the constant.
     mean_ : ndarray (p,), float64
-        Of the training rows.
+        Mean of the training rows.
     classes_ : ndarray (K,)
     fitting_error_ : float
         eps of the training rows; 1 is a perfect fit.
@@ -50,7 +50,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     feature_names_in_ : ndarray (n_features_in_,)
         Names of these columns, only if all are strings.
     schema_ : Schema or None
-        As of `NRBFNClassifier`.
+        See `NRBFNClassifier`.
     feature_names_ : ndarray (p,)
         Names of the features, only if the columns have names.
 

@@ -237,7 +237,7 @@ def largest_search(
     available_bytes : int
         Without the buffers of the search.
     width, itemsize, n_neighbors, method
-        As `search_bytes` takes them.
+        See `search_bytes`.
 
     Returns
     -------

@@ -135,7 +135,7 @@ class InvertedFile:
     ----------
     candidates : float (N, p)
     centroids : float (S, p)
-        Of the partitions. With a single partition every candidate looks at every row.
+        Centroids of the partitions. With a single partition every candidate looks at every row.
     probes : uint8 (ceil(S / 8), N)
         Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
         the largest array for rows without structure.

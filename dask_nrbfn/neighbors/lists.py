@@ -96,7 +96,7 @@ def measure_pairs(
 
     Notes
     -----
-    As in `measure_neighbors`.
+    See `measure_neighbors`.
     """
     squared = np.empty(len(places))
     step = max(1, _GATHER_ELEMENTS // _width(rows))

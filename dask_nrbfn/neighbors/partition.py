@@ -132,7 +132,7 @@ class Partitions:
         ----------
         rows : float (b, p)
         overlap : int
-            As `balanced` takes it.
+            See `balanced`.
 
         Returns
         -------

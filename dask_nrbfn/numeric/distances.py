@@ -66,7 +66,7 @@ class DistanceFactors(ABC):
         Parameters
         ----------
         rows : (b, p)
-            As `scaled` returns them.
+            As returned by `scaled`.
         ones : float64 (b, 1)
             Factors of ``|g|^2``.
 
@@ -82,7 +82,7 @@ class DistanceFactors(ABC):
         Parameters
         ----------
         rows : (b, p)
-            As `scaled` returns them.
+            As returned by `scaled`.
         ones : float64 (b, 1)
             Factors of the centre that x is subtracted from.
 
@@ -135,7 +135,7 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
     basis : (r, p)
         Scaled.
     scaling : Scaling or None
-        Of the rows.
+        Scaling of the rows.
     factor : float
 
     Returns
@@ -406,7 +406,7 @@ class Pivots:
         X : (b, p)
         exponents : float64 (b, r)
         spread : float64 (r,)
-            As `spread` returns it.
+            As returned by `spread`.
         """
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
@@ -429,7 +429,7 @@ class Pivots:
         exponents : float64 (b, r)
             Finite at `places`.
         spread : float64 (r,)
-            As `spread` returns it.
+            As returned by `spread`.
         places : intp (m,)
             Rows of X.
 

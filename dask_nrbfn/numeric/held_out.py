@@ -267,10 +267,10 @@ class ResidualSums(JudgedSums):
     Attributes
     ----------
     squared, absolute : float64 (A, q)
-        Of the residuals.
+        Weighted sums of the residuals.
     targets, squared_targets : float64 (q,)
     weight : float
-        Of the rows.
+        Total weight of the rows.
     """
 
     squared: Floats
@@ -394,7 +394,7 @@ def held_out_scores(
         of them alone.
     intercepts : float64 (A, q)
     squared, buffer, threads
-        As `RadialFeatures.weighted_sums` takes them.
+        See `RadialFeatures.weighted_sums`.
 
     Returns
     -------
@@ -421,7 +421,7 @@ class Calibration:
     temperature : float
         Scores are divided by it before the softmax.
     log_loss : float
-        Of a row on average.
+        Log loss of a row on average.
     """
 
     temperature: float

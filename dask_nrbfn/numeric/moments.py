@@ -190,7 +190,7 @@ def check_moments(
     ----------
     moments : Moments
     total_weight : float
-        Of the rows that were summed.
+        Total weight of the rows that were summed.
     normalized : bool
         Whether activations of a row sum to 1. If not, only the weights are checked.
     largest : float

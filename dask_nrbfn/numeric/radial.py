@@ -105,7 +105,7 @@ class RadialFeatures:
         width : float
             Above 0.
         scaling : Scaling, optional
-            Of the rows.
+            Scaling of the rows.
         kernel : str
         normalized : bool
 

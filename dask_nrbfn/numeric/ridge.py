@@ -175,7 +175,7 @@ class RidgeSystem:
         products : float64 (1 + q, r)
         target_products : float64 (1 + q, 1 + q)
         targets, normalized
-            As `of` takes them.
+            See `of`.
 
         Returns
         -------
@@ -219,7 +219,7 @@ class RidgeSystem:
         ----------
         alphas : sequence of float
         each, estimated
-            As `solve_path` takes them.
+            See `solve_path`.
 
         Yields
         ------
@@ -372,7 +372,7 @@ def solve_path(
     Parameters
     ----------
     gram, cross, alphas, penalty, locality
-        As `solve_weights` takes them.
+        See `solve_weights`.
     each : Each
         Solves the systems; each holds a matrix (r, r).
     estimated : bool
@@ -446,7 +446,7 @@ def solve_components(
     Parameters
     ----------
     gram, cross
-        As `solve_weights` takes them.
+        See `solve_weights`.
     directions : float64 (r, m)
         Independent.
     sizes, alphas : sequences of int and float
@@ -533,7 +533,7 @@ def ridge_of(
     Parameters
     ----------
     gram, alpha, penalty, locality
-        As `solve_weights` takes them.
+        See `solve_weights`.
 
     Returns
     -------
@@ -595,7 +595,7 @@ def singular_system(
     above : float
         The largest of them.
     penalty, locality
-        As `solve_weights` takes them.
+        See `solve_weights`.
 
     Returns
     -------

@@ -70,7 +70,7 @@ def solve_all(
         Takes the size of the basis and whether weights are in spans, returns what solves the
         systems of one penalty.
     estimated : bool
-        As for `solve_path`.
+        See `solve_path`.
 
     Returns
     -------

@@ -391,7 +391,8 @@ def _check_fields(what: str, values: Any, known: Mapping[str, str]) -> None:
     for name, value in values.items():
         if name not in known:
             raise DataError(
-                f"{what} has {name!r}, which is none of its fields.", f"It has {', '.join(known)}."
+                f"{what} has {name!r}, which is not one of its fields.",
+                f"It has {', '.join(known)}.",
             )
         if not _is(known[name], value):
             raise DataError(f"{what} has {value!r} as {name}.", f"Give {known[name]}.")

@@ -149,7 +149,7 @@ def try_networks(
     each : Each
         Tries the networks; each has its own sums.
     threads : int
-        Of the elementwise steps that the networks share.
+        Threads of the elementwise steps that the networks share.
 
     Notes
     -----
@@ -174,13 +174,13 @@ def fit_network(
     Parameters
     ----------
     table, scaling
-        As `try_networks` takes them.
+        See `try_networks`.
     network : SmallNetwork
         Without locality and eigenfunctions.
     each : Each
         Solves the systems.
     threads : int
-        Of the elementwise steps.
+        Threads of the elementwise steps.
     """
     judging = _Judging(table, scaling, (), threads=threads, shares_distances=False)
     features = judging.features(network)

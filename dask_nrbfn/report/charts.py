@@ -162,7 +162,7 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
     Parameters
     ----------
     target, place
-        As for `prediction_chart`.
+        See `prediction_chart`.
 
     Returns
     -------

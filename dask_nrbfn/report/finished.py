@@ -119,7 +119,7 @@ class FinishedRun:
         if self.tuning is None:
             raise MissingDataError(
                 f"the run {self.run.location} was fitted without tuning.",
-                "Give a run of tune.",
+                "Give a run that tune made.",
             )
         return describe_tuning(self.run)
 

@@ -39,13 +39,13 @@ class CellError(DataError):
     what : str
         What that is not, such as "not a number".
     row : int
-        Of the array that has it.
+        Index of the row in the array.
     """
 
     def __init__(self, column: str, text: str, what: str, row: int = 0) -> None:
         super().__init__(
             f"Column {column!r} has {text!r}, which is {what}.",
-            f"Write it otherwise, say with `missing_values` that it stands for none, or give "
+            f"Correct the cell, pass its text in `missing_values`, or give "
             f"`categorical`={column!r}.",
         )
         self.column, self.text, self.what, self.row = column, text, what, row

@@ -111,8 +111,7 @@ class ColumnarSource(TableSource):
         except pa.ArrowTypeError as error:
             types = ", ".join(dict.fromkeys(map(str, self.types[name])))
             raise DataError(
-                f"Column {name!r} of {self.asked.origin} has types that do not go together: "
-                f"{types}.",
+                f"Column {name!r} of {self.asked.origin} has incompatible types: {types}.",
                 "Write it with one type to every file, or leave it out of `keep`.",
             ) from error
 
@@ -299,7 +298,7 @@ def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:
     if kind is None:
         shown = ", ".join(dict.fromkeys(map(str, types)))
         raise DataError(
-            f"Column {name!r} of {asked.origin} has type {shown}, of which no feature is made.",
+            f"Column {name!r} of {asked.origin} has type {shown}, which cannot be a feature.",
             "Leave it out with `drop`; if it has lists of numbers, name it as `x`.",
         )
     return kind

@@ -43,7 +43,7 @@ class Grid:
     Attributes
     ----------
     sizes : mapping of str to int
-        Of the dimensions of the pixels, in their order.
+        Sizes of the dimensions of the pixels, in their order.
     steps : mapping of str to int
         Those of a box, which has whole chunks.
     """
@@ -251,8 +251,8 @@ class Cube:
         text = np.where(isna(values), "", values)
         if not all(isinstance(each, str) for each in text.tolist()):
             raise DataError(
-                f"{array.name} holds Python objects that are no text.",
-                "Give it a type of its own, such as y.astype(float), whose NaN is no label.",
+                f"{array.name} holds Python objects that are not text.",
+                "Convert it to one type, such as y.astype(float), where NaN marks a missing label.",
             )
         return text.astype(STRING)
 
@@ -261,7 +261,8 @@ class Cube:
         sizes = dict(array.sizes)
         if not sizes.items() <= self.grid.sizes.items():
             raise DataError(
-                f"{array.name} has the dimensions {sizes}, the pixels {dict(self.grid.sizes)}.",
+                f"{array.name} has the dimensions {sizes}, but the pixels have "
+                f"{dict(self.grid.sizes)}.",
                 "Give one value for every pixel, or for all along a dimension.",
             )
 
@@ -426,7 +427,7 @@ class CubeSource(Source):
             raise DataError(
                 f"no pixel of {cube.name} has all features"
                 f"{'' if y_dtype is None else ' and a label'}.",
-                "Check what stands for no value; `unlabelled` keeps pixels without a label.",
+                "Check the missing-value markers; `unlabelled` keeps pixels without a label.",
             )
         sizes = ", ".join(f"{name}: {size}" for name, size in cube.grid.sizes.items())
         logger.info("ids of the rows number the pixels in the order of (%s)", sizes)

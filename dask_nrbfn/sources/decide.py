@@ -38,25 +38,25 @@ class Remedies(NamedTuple):
 
 
 FOR_FILES = Remedies(
-    "Say `missing`='impute' to fill such cells in, `missing`='drop' to leave their rows out; or "
+    "Pass `missing`='impute' to fill such cells in, `missing`='drop' to leave their rows out; or "
     "fill them in.",
-    "Say `missing`='drop' to leave such rows out; or `missing`='impute' to fill features in, with "
+    "Pass `missing`='drop' to leave such rows out; or `missing`='impute' to fill features in, with "
     "`unlabelled`='' to keep rows without a label, 'nan' for numbers.",
-    "Carry it along with `id`={0!r}, or take it with `categorical`={0!r}.",
-    "leave it out with `drop`={0!r}, or carry it along with `id`={0!r}.",
-    "`{1}`={0!r} says where it is; if it stands for no value, say so with `missing_values`.",
+    "Keep it as an id with `id`={0!r}, or use it as a feature with `categorical`={0!r}.",
+    "leave it out with `drop`={0!r}, or keep it as an id with `id`={0!r}.",
+    "`{1}`={0!r} finds its row; if it marks a missing value, pass it in `missing_values`.",
     " (`max_categories`)",
-    "say `date_format`='{0}={1}'",
+    "pass `date_format`='{0}={1}'",
     "Write one unit, or leave the column out with `drop`={0!r}.",
 )
 FOR_FRAMES = Remedies(
     "Fill such cells in, as networks do with `missing`='impute', or leave their rows out.",
     "Fill such cells in, or leave their rows out.",
-    "To take it, make numbers of it.",
+    "To use it as a feature, convert it to numbers.",
     "leave it out if it is one.",
-    "make it a number or a date, or none, and the column one of numbers or dates.",
+    "correct it or make it missing, and convert the column to numbers or dates.",
     "",
-    "make it a column of dates, as pandas.to_datetime does with format={1!r}",
+    "convert it to dates with pandas.to_datetime and format={1!r}",
     "Write one unit, or leave the column out.",
 )
 
@@ -174,7 +174,7 @@ def unnamed_error(origin: object, place: int) -> DataError:
     """
     return DataError(
         f"Column {place + 1} of {origin} has no name.",
-        "Name it if it is a feature; leave it out if it is an index.",
+        "Name it if it is a feature; remove it if it is an index.",
     )
 
 
@@ -308,11 +308,11 @@ class _Candidate:
         shown = min((text for text in texts if {".", ","} & {*text}), default="")
         if not shown or commas.n_read < MOST * sum(texts.values()):
             return ""
-        line = f"{self.name} has numbers such as {shown!r} and is text. Say `decimal`=, if "
+        line = f"{self.name} has numbers such as {shown!r} and is text. Pass `decimal`=, if "
         if not by_points:
             return line + "they have decimal commas."
         return (
-            f"{line}points stand between thousands, or `numeric`={self.name!r} if before decimals."
+            f"{line}points separate thousands, or `numeric`={self.name!r} if they precede decimals."
         )
 
     def _numbers(self) -> tuple[Reading, tuple[str, ...]]:
@@ -342,7 +342,7 @@ class _Candidate:
         mend = self.remedies.misspelt.format(self.name, option)
         return (
             f"{self.name} is text, though {reading.n_read} of {survey.n_values} values are "
-            f"{kind}s{way}, but {others[0]!r} is none. If that is a mistake, {mend}"
+            f"{kind}s{way}, but {others[0]!r} is not. If that is a mistake, {mend}"
         )
 
     def reason_against(self) -> str | None:
@@ -396,13 +396,13 @@ class _Candidate:
         if survey.are_days:
             way = self.remedies.dates.format(name, DIGITS)
             return [
-                f"{name} looks like a date: its numbers are days such as 20201231. It is taken as "
+                f"{name} looks like a date: its numbers are days such as 20201231. It is used as "
                 f"a number; {way}."
             ]
         if survey.looks_like_id:
             return [
                 f"{name} looks like an id: {survey.n_different} different whole numbers in "
-                f"{survey.n_values} rows. It is taken as a number; "
+                f"{survey.n_values} rows. It is used as a number; "
                 f"{self.remedies.number_id.format(name)}"
             ]
         return []
@@ -418,5 +418,5 @@ def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], l
         alike.setdefault(number, []).append(text)
     spelt = [sorted(each, key=lambda text: (len(text), text)) for each in alike.values()]
     first = min(each for each in spelt if len(each) > 1)
-    line = f"{name} has {first[1]!r} and {first[0]!r}, which are one category: their number is one."
+    line = f"{name} has {first[1]!r} and {first[0]!r}: equal numbers, so they are one category."
     return {each[0]: sum(texts[text] for text in each) for each in spelt}, [line]

@@ -92,7 +92,7 @@ class CsvTable:
         What stands for no value, beside nothing at all.
     asked : Asked
     names : tuple of str
-        Of its columns.
+        Names of its columns.
     originals : mapping
         What pyarrow calls each column, by its name.
     types : mapping
@@ -160,7 +160,7 @@ class CsvTable:
         Parameters
         ----------
         kinds, batch_rows
-            As in `Table.batches`.
+            See `Table.batches`.
 
         Yields
         ------
@@ -456,7 +456,7 @@ def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) 
         n_known = len(schema.columns) + len(labels | others)
         raise DataError(
             f"{columns.asked.origin} has no header and {len(columns.names)} columns, but training "
-            f"had {n_known}: which of them are absent cannot be told.",
+            f"had {n_known}: the missing columns cannot be identified.",
             "Give all columns that training had, in the same order.",
         )
 
@@ -641,9 +641,9 @@ def _explained(file: TextFile, error: Exception, asked: Asked | None) -> DataErr
     if length := _BAD_LENGTH.search(message):
         row, n_expected, n_found = map(int, length.groups())
         return DataError(
-            f"{file} has a line of another length than its first row: line "
-            f"{_line_of_counted_row(file, row)} has {n_found} cells, not {n_expected}.",
-            "Write as many cells in every line, with quotes around text that holds the delimiter.",
+            f"line {_line_of_counted_row(file, row)} of {file} has {n_found} cells, but the first "
+            f"row has {n_expected}.",
+            "Write the same number of cells in every line. Quote text that contains the delimiter.",
         )
     return None
 
@@ -662,7 +662,7 @@ def _bad_cell_error(
         written.column = name
         return written
     if file.dialect.decimal != "," and _DECIMAL_COMMA.fullmatch(value):
-        return DataError(error.args[0], "Say `decimal`=, if numbers have decimal commas.")
+        return DataError(error.args[0], "Pass `decimal`=, if numbers have decimal commas.")
     return error
 
 

@@ -201,8 +201,8 @@ def checked_mark(
         return None
     if y_dtype is None:
         raise ParameterError(
-            f"`unlabelled` is {unlabelled!r}, and there are no labels or numbers.",
-            "Leave it out: without labels every row has none.",
+            f"`unlabelled` is {unlabelled!r}, but there are no labels or targets.",
+            "Leave it out: it applies to labels and targets only.",
         )
     if y_dtype == STRING:
         return str(unlabelled)
@@ -214,8 +214,8 @@ def checked_mark(
     elif isinstance(label := label_of_text(str(unlabelled)), int):
         return label
     raise ParameterError(
-        f"`unlabelled` is {unlabelled!r}, and the targets are numbers.",
-        "Give the number that stands there for none.",
+        f"`unlabelled` is {unlabelled!r}, but the targets are numbers.",
+        "Give the number that marks a missing target.",
     )
 
 
@@ -296,6 +296,6 @@ def _refuse_objects(dtype: np.dtype, name: str) -> None:
     if dtype.hasobject and dtype.kind != "T":
         raise DataError(
             f"{name} holds Python objects, not numbers or text of one type.",
-            "Give it a type of its own, such as X.astype(float), X.toarray() of a sparse matrix, "
+            "Convert it to one type, such as X.astype(float), X.toarray() of a sparse matrix, "
             "or y.astype(str).",
         )

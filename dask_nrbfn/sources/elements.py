@@ -40,7 +40,7 @@ def installed(name: str) -> ModuleType:
     except ImportError as error:
         raise ParameterError(
             f"AnnData needs a package that is not installed ({error}).",
-            "Install it: dask-nrbfn[anndata] brings it.",
+            "Install dask-nrbfn[anndata].",
         ) from error
 
 

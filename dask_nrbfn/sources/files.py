@@ -126,8 +126,8 @@ class File:
             if self._is_web and not _sends_parts(fs, path):
                 if jumps:
                     raise StorageError(
-                        f"the server of {self} sends whole files only.",
-                        "Fetch the file and read the copy.",
+                        f"the server of {self} does not support range requests.",
+                        "Download the file and read the copy.",
                     )
                 how = {"block_size": 0}
             return io.BufferedReader(_RemoteFile(fs.open(path, "rb", **how), self))
@@ -140,8 +140,8 @@ class File:
         except ImportError as error:
             raise ParameterError(
                 f"{self} needs a package that is not installed ({error}).",
-                "Install it: dask-nrbfn[s3] brings what s3:// needs, dask-nrbfn[gcs] gs://, "
-                "dask-nrbfn[http] http://.",
+                "Install dask-nrbfn[s3] for s3://, dask-nrbfn[gcs] for gs:// or "
+                "dask-nrbfn[http] for http://.",
             ) from error
         except (TypeError, ValueError) as error:
             raise ParameterError(

@@ -345,8 +345,8 @@ def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[Fi
     absent = [name for name in names if name not in entries]
     if absent:
         raise MissingDataError(
-            f"{directory} has no {', '.join(absent)}, of which its state.json tells.",
-            "Bring all files that were written together.",
+            f"{directory} lacks {', '.join(absent)}, which its state.json lists.",
+            "Copy all files that were written together.",
         )
     return [entries[name] for name in names]
 
@@ -382,7 +382,7 @@ def _format_of(file: File, *, is_csv: bool) -> str:
         raise DataError(
             f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
             "a table of text.",
-            f"Say its `format`: {', '.join(NAMED_FORMATS)}. Supported are {', '.join(SUFFIXES)}, "
+            f"Pass its `format`: {', '.join(NAMED_FORMATS)}. Supported are {', '.join(SUFFIXES)}, "
             "and with `feature_dim` or `variable` scenes.",
         )
     logger.info("ingest: %s is read as %s, as its first lines show", file, kind)

@@ -46,7 +46,7 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
 
 def _same_name(names: Iterable[Any], name: str) -> DataError:
     twice = Counter(map(str, names)).most_common(1)[0][0]
-    return DataError(f"{name} has several columns named {twice!r}.", "Give each its own name.")
+    return DataError(f"{name} has several columns named {twice!r}.", "Give them different names.")
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
@@ -198,7 +198,7 @@ def typed_labels(
     Parameters
     ----------
     y, name, first_row
-        As in `plain_labels`.
+        See `plain_labels`.
     unlabelled : int, str, float or None
         The marker for a missing label.
 

@@ -59,7 +59,7 @@ class Scene:
         """
         if feature_dim is None and (variables is None or len(variables) == 1):
             raise ParameterError(
-                f"{place} is read as a scene, and nothing says where its features lie.",
+                f"{place} is read as a scene, but the dimension of its features is not known.",
                 "Name their dimension with `feature_dim`, or several variables with `variable`.",
             )
         if variables is None:
@@ -73,7 +73,8 @@ class Scene:
                 raise ParameterError(
                     f"{place} has {len(variables) or 'no'} variables along {feature_dim}"
                     f"{': ' * bool(variables)}{', '.join(variables)}.",
-                    "Name them with `variable`, and a dimension of theirs with `feature_dim`.",
+                    "Name variables with `variable`, and one of their dimensions with "
+                    "`feature_dim`.",
                 )
         return cls(place, tuple(variables), feature_dim)
 
@@ -125,7 +126,7 @@ class Scene:
         targets : sequence of str
             Variables of numeric targets.
         unlabelled : int, str or float, optional
-            As in `CubeSource.of`.
+            See `CubeSource.of`.
 
         Returns
         -------
@@ -202,12 +203,12 @@ def open_scene(place: File) -> "xr.Dataset":
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         if "IO backends" in str(error):
             raise ParameterError(
-                f"{place} is read by none of xarray's engines that are installed.",
-                "Check the file, or install what reads it: for netCDF h5netcdf or netCDF4.",
+                f"no installed engine of xarray can read {place}.",
+                "Check the file, or install an engine: h5netcdf or netCDF4 for netCDF files.",
             ) from error
         raise DamagedDataError(
             f"{place} cannot be opened by xarray ({error}).",
-            "Give what xarray.open_dataset opens; all dimensions have names there.",
+            "Give a file that xarray.open_dataset can open and whose dimensions have names.",
         ) from error
     words = (str(each.attrs.get("grid_mapping", "")) for each in opened.data_vars.values())
     mappings = {word.rstrip(":") for text in words for word in text.split()}
@@ -233,6 +234,6 @@ def import_xarray() -> ModuleType:
     except ImportError as error:
         raise ParameterError(
             f"scenes need a package that is not installed ({error}).",
-            "Install dask-nrbfn[xarray]; without it leave `feature_dim` and `variable` out.",
+            "Install dask-nrbfn[xarray], or leave `feature_dim` and `variable` out.",
         ) from error
     return xarray

@@ -340,5 +340,5 @@ def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
     if n_features > MAX_FEATURES:
         raise DataError(
             f"{origin} has {n_features} feature columns.",
-            f"Check what says so; at most {MAX_FEATURES} fit a row, so hash or project them first.",
+            f"Check the file; at most {MAX_FEATURES} are supported, so hash or project them first.",
         )

@@ -153,7 +153,7 @@ class TableOptions:
             if option not in ("id", "missing_values"):
                 raise ParameterError(
                     f"`{option}` and `schema` are both given.",
-                    f"Leave `{option}` out, or decide anew without the schema.",
+                    f"Leave `{option}` out, or leave `schema` out.",
                 )
         marks = tuple(schema.written.get("missing_values", self.missing_values))
         return self if "missing_values" in self.said else replace(self, missing_values=marks)
@@ -365,7 +365,7 @@ class ColumnSurvey:
         Parameters
         ----------
         kind, written
-            As in `read_as`.
+            See `read_as`.
 
         Returns
         -------
@@ -380,7 +380,7 @@ class ColumnSurvey:
         Parameters
         ----------
         kind, written
-            As in `read_as`.
+            See `read_as`.
 
         Returns
         -------

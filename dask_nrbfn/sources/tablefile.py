@@ -67,7 +67,7 @@ class TypedFile(ABC):
         Parameters
         ----------
         kinds, batch_rows
-            As in `Table.batches`.
+            See `Table.batches`.
 
         Yields
         ------
@@ -271,8 +271,8 @@ class NamedFile(_ChangedFile):
     ----------
     of : TypedFile
     names : mapping
-        Of each of these columns, the name that 0 stands for, 1 and so on; -1 is a name of its own,
-        which may be that of no class.
+        For each of these columns, the names of the numbers 0, 1 and so on. The number -1 is named
+        "-1"; it may mean that a row has no class.
     """
 
     def __init__(self, of: TypedFile, names: Mapping[str, Sequence[str]]) -> None:
@@ -301,7 +301,7 @@ class NamedFile(_ChangedFile):
             return pa.DictionaryArray.from_arrays(pc.add(codes.cast(pa.int64()), 1), names)
         except pa.ArrowIndexError as error:
             raise DataError(
-                f"Column {name!r} of {self} has a number that is none of its {len(names) - 1} "
+                f"Column {name!r} of {self} has a number without a name; it has {len(names) - 1} "
                 "names.",
                 f"Write numbers from 0 to {len(names) - 2}, or -1.",
             ) from error
@@ -376,7 +376,7 @@ def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, 
         arrow = files[0].footer.schema.field(name).type
         if kind_of(arrow.value_type) not in ("number", "boolean"):
             raise DataError(
-                f"Column {name!r} of {files[0]} has type {arrow}, which is no list of numbers.",
+                f"Column {name!r} of {files[0]} has type {arrow}, which is not a list of numbers.",
                 "Leave it out, or write numbers.",
             )
         is_fixed = pa.types.is_fixed_size_list(arrow)
@@ -405,7 +405,7 @@ def _first_length(files: Sequence[TypedFile], name: str) -> int:
     if not (first := next(firsts, None)):
         raise DataError(
             f"Column {name!r} of {files[0]} has no value in its first row.",
-            "Begin with a row that has one: it tells how long all lists are.",
+            "Begin with a row that has a list: all lists must have its length.",
         )
     return len(first)
 

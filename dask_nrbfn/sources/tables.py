@@ -32,7 +32,7 @@ def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
         if count > 1:
             raise DataError(
                 f"{path} has several columns named {name!r}.",
-                "Give each column its own name, in the first line of a CSV file.",
+                "Give each column a different name, in the first line of a CSV file.",
             )
         # The first may be the index that pandas wrote.
         if "" in names[1:]:
@@ -123,16 +123,16 @@ class Asked:
         roles, known = self.roles, self.schema or Schema(())
         if name in (*(roles.targets or ()), *(known.targets or ())):
             return (
-                "Write plain numbers, such as 1234.5, in the column of a `target`, or name one of "
-                "classes as `label`."
+                "Write plain numbers, such as 1234.5, in the column of a `target`, or name a "
+                "column of classes as `label`."
             )
         if name in (roles.weights, known.weights):
             return "Write one number above 0 per row in the column of `weights`."
         if self.schema is None:
             return None
         return (
-            "Write it otherwise, say with `missing_values` that it stands for none, or leave the "
-            "row out, as `skip_bad` does."
+            "Correct the cell, pass its text in `missing_values`, or leave the row out, as "
+            "`skip_bad` does."
         )
 
     def no_label_error(self, problem: str, *, is_target: bool = False) -> MissingLabelError:
@@ -152,9 +152,9 @@ class Asked:
         mark, noun = ("nan", "target") if is_target else ("", "label")
         # What becomes of gaps was decided with the schema.
         leave_out = (
-            "Remove such rows" if self.schema else "Say `missing`='drop' to leave such rows out"
+            "Remove such rows" if self.schema else "Pass `missing`='drop' to leave such rows out"
         )
-        remedy = f"{leave_out}, or say `unlabelled`='{mark}' to keep them without a {noun}."
+        remedy = f"{leave_out}, or pass `unlabelled`='{mark}' to keep them without a {noun}."
         return MissingLabelError(problem, remedy)
 
     @property

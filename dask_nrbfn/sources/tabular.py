@@ -322,7 +322,7 @@ def read(
     ----------
     tables : iterable of Table
     kinds, batch_rows
-        As in `Table.batches`.
+        See `Table.batches`.
 
     Yields
     ------
@@ -364,7 +364,7 @@ def survey_tables(
     columns : TableColumns
         If a schema is asked for, the columns are as it says.
     kinds : mapping
-        Of the columns that may become features.
+        Kinds of the columns that may become features.
     see : callable
         Called with each batch of rows; raises MissingLabelError where a label is missing.
     """
@@ -530,7 +530,7 @@ def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) 
     if n_gaps == n_rows:
         raise DataError(
             f"every row of {origin} lacks a value.",
-            "Say `missing` as impute, or leave columns out with `drop`.",
+            "Pass `missing`='impute', or leave columns out with `drop`.",
         )
     if n_gaps:
         where = ", ".join(f"{name} {count}" for name, count in lacking.items() if count)
@@ -574,7 +574,7 @@ def no_value_error(rows: Rows, name: str, row: int) -> DataError:
     Parameters
     ----------
     rows, name, row
-        As in `Rows.lacks`.
+        See `Rows.lacks`.
 
     Returns
     -------

@@ -247,5 +247,5 @@ def _check_alike(texts: list[TextFile]) -> None:
         if (own.delimiter, own.quote) != (first.dialect.delimiter, first.dialect.quote):
             raise DataError(
                 f"{text} has {own}, but {first} has {first.dialect}.",
-                "Write all files of a directory in one way.",
+                "Write all files of a directory with the same delimiter and quote.",
             )

@@ -144,7 +144,7 @@ class DateFormat:
     Attributes
     ----------
     text : str
-        As `datetime.strptime` takes it.
+        See `datetime.strptime`.
     pattern : str
         A regular expression, with a group for each directive.
     """
@@ -237,7 +237,7 @@ def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
     ----------
     kind : str
     written : str
-        As in `Column`.
+        See `Column`.
 
     Returns
     -------

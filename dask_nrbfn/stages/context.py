@@ -131,7 +131,7 @@ class FitContext:
         Parameters
         ----------
         run : Location or None
-            Of the run that has the coordinates of the rows; without it, rows cannot be read.
+            Location of the run that has the coordinates of the rows. None: the rows cannot be read.
         labelled_only : bool
             Whether rows without a label are left out.
         stored : bool
@@ -195,7 +195,7 @@ def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TunePara
     if tuning.validation not in (None, shown):
         raise ParameterError(
             "tuning.validation is not the fingerprint of the validation dataset.",
-            "Leave it out; it is taken from the dataset.",
+            "Leave it out; the dataset provides it.",
         )
     return replace(tuning, validation=shown)
 

@@ -330,12 +330,12 @@ def _check(context: FitContext) -> None:
     if context.rows(None).is_sparse:
         name = "scale" if context.params.scale == LEARNED else "scales"
         raise ParameterError(
-            f"`{name}` has {LEARNED}, and X is sparse: gradients and means would fill its rows.",
+            f"`{name}` has {LEARNED}, but X is sparse: this scale needs dense rows.",
             "Give none, standard or unit, or `svd`, or X as an array.",
         )
     if context.embeds:
         raise ParameterError(
-            "`scale`=learned asks for targets, and an embedding learns none.",
+            "`scale`=learned needs targets, but an embedding has none.",
             "Give none, standard or unit.",
         )
 

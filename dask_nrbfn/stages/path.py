@@ -205,9 +205,9 @@ def path_of_risks(
     solutions : iterable of (Ridge, float64 (q, r), float or None)
         Each ridge, path by path of alphas, the weights and the reciprocal condition of the system.
     penalize : callable
-        As `solve_all` takes it.
+        See `solve_all`.
     class_weights, least_weight
-        As `spectral_bounds` takes them. What holds for classes that stand apart, or almost, holds
+        See `spectral_bounds`. What holds for classes that stand apart, or almost, holds
         for weights that may be anywhere.
     """
     path, gram = [], system.gram

@@ -184,7 +184,7 @@ def check_updatable(loss: str, remedy: str) -> None:
     ----------
     loss : str
     remedy : str
-        Of the error.
+        Remedy of the error.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def check_updatable(loss: str, remedy: str) -> None:
     """
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
-            f"`loss` is {loss}, whose weights are not solved from sums that rows join or leave.",
+            f"`loss` is {loss}, whose weights cannot be updated from sums over rows.",
             remedy,
         )
 

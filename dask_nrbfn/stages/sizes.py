@@ -114,7 +114,7 @@ class FitSizes:
         n_basis : int, optional
             Basis rows, if not those of the context.
         labelled_only, stored : bool
-            As `FitContext.rows` takes them.
+            See `FitContext.rows`.
 
         Returns
         -------

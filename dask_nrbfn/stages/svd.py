@@ -76,7 +76,7 @@ def _check(context: FitContext) -> None:
         )
     if params.basis_is_given:
         raise ParameterError(
-            f"`svd` is {params.svd}, and the basis rows are given, which are no coordinates.",
+            f"`svd` is {params.svd}, but the given basis rows are not coordinates.",
             "Give a source of the basis, or no `svd`.",
         )
 

@@ -71,7 +71,7 @@ def resolve_tuning(
         )
     if tuning.bases is not None and not sized:
         raise ParameterError(
-            f"`bases` are {', '.join(tuning.bases)}, and each would have a size of its own.",
+            f"`bases` are {', '.join(tuning.bases)}, whose default sizes differ.",
             "Give `basis_size`, or `basis` alone.",
         )
     meant = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}

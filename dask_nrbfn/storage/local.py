@@ -72,7 +72,7 @@ class DurableStore(LocalStore):
             if os.path.islink(path) and not self._holds(path):
                 raise DamagedDataError(
                     f"{path} is a link that leads out of {self.root}, to {os.path.realpath(path)}.",
-                    "Put what it leads to in its place if it belongs there, or remove it.",
+                    "Replace the link by its target, or remove the link.",
                 )
         yield
 

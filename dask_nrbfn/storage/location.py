@@ -110,7 +110,7 @@ def viewed(location: Location, form: str) -> "tuple[Location, ...]":
     ----------
     location : Location
     form : str
-        As in `View`.
+        See `View`.
 
     Returns
     -------

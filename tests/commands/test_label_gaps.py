@@ -111,7 +111,7 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     problem, fix = refuse("ingest", file, rows, "--label", "y")
     assert f"Column 'y' of {file} has no value in " in problem
     assert fix == (
-        "Say --missing drop to leave such rows out, or say --unlabelled '' to keep them without a "
+        "Pass --missing drop to leave such rows out, or pass --unlabelled '' to keep them without a "
         "label."
     )
     told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))

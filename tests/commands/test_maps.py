@@ -116,7 +116,7 @@ def test_map__of_a_scene_with_coordinates_named_as_results(place, tmp_path):
     assert {*found.coords} == {"time", "class", "x", "lon", "spatial_ref"}
     assert found["label"].dims == ("time", "y", "x")
     written = write_scene(drawn_scene().rename(x="label"), tmp_path / "renamed.zarr")
-    with pytest.raises(NRBFNError, match="dimension label, as its map has"):
+    with pytest.raises(NRBFNError, match="dimension label, which is the name of an array"):
         mapped(place / "run", written, tmp_path / "other")
 
 
@@ -271,7 +271,10 @@ def test_predict__program_refuses(place, tmp_path):
     scene, out, run = place / "scene.zarr", tmp_path / "map.zarr", place / "run"
     for arguments, message in (
         ((run, scene, out, *OPTIONS, "--keep", "a"), "--keep is given"),
-        ((run, scene, out, "--variable", "reflectance"), "nothing says where its features lie"),
+        (
+            (run, scene, out, "--variable", "reflectance"),
+            "dimension of its features is not known",
+        ),
         ((run, scene, out, "--feature-dim", "z"), "no variables along z"),
         ((run, scene, out, "--variable", "a", "--feature-dim", "band"), "--variable is a"),
         ((run, scene, out, "--variable", "cover", "--feature-dim", "band"), "not band"),

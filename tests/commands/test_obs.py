@@ -246,7 +246,7 @@ def test_obs__h5ad_changed_meanwhile(fitted, place, monkeypatch):
         os.utime(place, (0, 0))
 
     monkeypatch.setattr(commands_obs, "write_results", changes)
-    with pytest.raises(DataError, match="was changed meanwhile"):
+    with pytest.raises(DataError, match="changed during the job"):
         annotate(fitted, "types", place)
     assert list(read_cells(place).obs.columns) == list(CELLS.obs.columns)
 

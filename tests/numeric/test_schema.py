@@ -109,7 +109,7 @@ def test_schema__comes_back_from_json():
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"colums": {}}, "the schema has 'colums', which is none of its fields"),
+        ({"colums": {}}, "the schema has 'colums', which is not one of its fields"),
         ({"columns": ["a"]}, r"the schema has \['a'\] as columns"),
         ({"columns": {"a": "number"}}, "column 'a' of the schema is 'number'"),
         ({"columns": {"a": {"kind": "text"}}}, "column 'a' of the schema has 'text' as kind"),

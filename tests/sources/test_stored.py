@@ -36,10 +36,10 @@ REFUSED = {
         pd.DataFrame({"a": ["\ud800", "x"]}, dtype=object),
         "'a' of X has values",
     ),
-    "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "no feature, as a is left out"),
+    "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
     "no column that is taken": (
         pd.DataFrame({"a": map(str, range(N))}),
-        "no feature, as a is left out: 120 texts in 120 rows look like an id",
+        "X has no feature: a is left out: 120 texts in 120 rows look like an id",
     ),
 }
 

@@ -259,7 +259,7 @@ def test_csv__value_that_is_not_finite_is_named(
         list(open_source(path, label="y").blocks(100))
     # Nine rows of two lines each and an empty line follow the header.
     assert caught.value.problem == f"Column 'b' of {path} has {has} in line 21."
-    remedy = "Say missing='impute' to fill" if has == "no value" else "every value must be finite"
+    remedy = "Pass missing='impute' to fill" if has == "no value" else "every value must be finite"
     assert remedy in caught.value.remedy
 
 
@@ -339,8 +339,8 @@ def test_csv__line_is_that_of_any_editor(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n1,2,3\n", r"line of another length.*: line 3 has 3 cells, not 2\."),
-        ("a,b\n1,2\n1\n", r"line of another length.*: line 3 has 1 cells, not 2\."),
+        ("a,b\n1,2\n1,2,3\n", r"line 3 of .* has 3 cells, but the first row has 2\."),
+        ("a,b\n1,2\n1\n", r"line 3 of .* has 1 cells, but the first row has 2\."),
         ("a,b\n", "is empty: it has no rows"),
         ("a,b", "is empty: it has no rows"),
         ("a,a\n1,2\n", "several columns named 'a'"),
@@ -493,7 +493,7 @@ def test_parquet__integer_beyond_int64(tmp_path):
 )
 def test_parquet__type_of_which_no_feature_is_made(tmp_path, values):
     path = parquet_of(tmp_path, {"a": [1.0], "bad": values})
-    with pytest.raises(DataError, match=r"Column 'bad' of .* has type .* of which no feature"):
+    with pytest.raises(DataError, match=r"Column 'bad' of .* has type .* cannot be a feature"):
         open_source(path)
 
 

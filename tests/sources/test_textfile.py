@@ -88,7 +88,7 @@ def test_text__without_header_has_numbered_columns(tmp_path, monkeypatch, batch_
     [
         ("x,1", r"Column 'column_0' of .* has 'x' in line 3, which is not a number"),
         ("1,", r"Column 'column_1' of .* has no value in line 3"),
-        ("1,2,3", "of another length than its first row: line 3 has 3 cells"),
+        ("1,2,3", "line 3 of .* has 3 cells, but the first row has"),
         ('1,"2', "ends inside a quote that opens in line 3"),
     ],
 )
@@ -122,7 +122,7 @@ def test_text__labels_have_decimal_commas_too(tmp_path, labels, read_as):
 
 def test_text__decimal_comma_is_advised(tmp_path):
     path = written(tmp_path / "d.csv", "a;y\n1,5;x\n")
-    with pytest.raises(DataError, match=r"has '1,5' in line 2, .*\. Say decimal=, if numbers"):
+    with pytest.raises(DataError, match=r"has '1,5' in line 2, .*\. Pass decimal=, if numbers"):
         read(path, label="y")
 
 

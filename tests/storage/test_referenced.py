@@ -103,7 +103,7 @@ def test_referenced__damaged_and_missing_chunks(place, tmp_path):
 def test_referenced__moved(place, tmp_path):
     ingest_file(place, tmp_path / "d", **READ)
     place.rename(tmp_path / "moved.zarr")
-    with pytest.raises(MissingDataError, match=r"no obsm/X_pca in .*cells.zarr.*Move it back"):
+    with pytest.raises(MissingDataError, match=r"X_pca is missing in .*cells.zarr.*Move the rows"):
         Dataset.open(tmp_path / "d")
 
 

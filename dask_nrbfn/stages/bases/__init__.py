@@ -231,8 +231,8 @@ def check_distinct(run: Run, n_distinct: int) -> None:
     if has_candidates(run):
         whose, more = "the candidates have", ", or `candidates`=all in a new run"
     raise ParameterError(
-        f"`basis_size` is {size}, {whose} {n_distinct} distinct rows.",
-        f"Give `basis_size` of at most {n_distinct}{more}; equal rows enter the basis once.",
+        f"`basis_size` is {size}, but {whose} {n_distinct} distinct rows.",
+        f"Give `basis_size` of at most {n_distinct}{more}; equal rows count once.",
     )
 
 
