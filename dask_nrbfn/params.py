@@ -269,7 +269,7 @@ class FitParams(Params):
     svd: int | None = option(
         None,
         int,
-        "Replace every row by so many coordinates of a truncated SVD.",
+        "Number of coordinates of a truncated SVD that replace every row.",
         least=1,
         none="the rows as they are",
     )
@@ -369,14 +369,14 @@ class FitParams(Params):
     prune: int | None = option(
         None,
         int,
-        "Keep only so many basis rows, those that explain most.",
+        "Number of basis rows to keep: those that explain most.",
         least=1,
         none="all basis rows",
     )
     components: int | None = option(
         None,
         int,
-        "Combine only so many eigenfunctions of the basis, the smoothest ones.",
+        "Number of eigenfunctions of the basis to combine: the smoothest ones.",
         least=1,
         none="any weights",
     )
@@ -397,7 +397,7 @@ class FitParams(Params):
     n_partitions: int | None = option(
         None,
         int,
-        "Search neighbours in so many overlapping parts of the feature space.",
+        "Number of overlapping partitions in which neighbours are searched.",
         least=1,
         none="1 if that fits 1 GiB, else as many as do",
     )

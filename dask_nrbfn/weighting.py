@@ -28,7 +28,7 @@ def check_total_weight(total: float, *, whole: bool = False) -> None:
     ----------
     total : float
     whole : bool
-        Whether it is the weight of all rows, which also has a lower limit.
+        Whether `total` is the weight of all rows, which also has a lower limit.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return the weights for the classes of a dataset from those of a model.
+        """Return the class weights of a dataset from the class weights of a model.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Commands for datasets and for whatever was stored: ingest, check, inspect."""
+"""Commands for datasets and other stored data: ingest, check, inspect."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
 
 
 def _without_foreign_options(source: Any, dataset: Any) -> Any:
-    """Return the source without options that are for the file system of another protocol."""
+    """Return the source without options of the file system of another protocol."""
     from dask_nrbfn.storage.location import RemoteLocation
 
     urls = [place.url for place in (source, dataset) if isinstance(place, RemoteLocation)]
@@ -121,7 +121,7 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
 @json_option
 @locations("path")
 def inspect(path: str, as_json: bool) -> None:
-    """Print what is known of a dataset, run, model or predictions at PATH."""
+    """Print a description of the dataset, run, model or predictions at PATH."""
     from dask_nrbfn.commands.describe import describe
 
     show(describe(path), as_json)

@@ -23,7 +23,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def _storage_options(
     ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return what ``a.b=1`` and the like say, as nested dictionaries."""
+    """Return texts such as ``a.b=1`` as nested dictionaries."""
     options: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -58,7 +58,7 @@ def _locate(value: str | tuple[str, ...], storage_options: Mapping[str, Any]) ->
 
 
 def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command storage options, and those to its arguments `names` that are URLs."""
+    """Return a decorator that adds storage options, which apply to the arguments `names`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -78,7 +78,7 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
             multiple=True,
             metavar="KEY=VALUE",
             callback=_storage_options,
-            help="For URLs: what their fsspec file system is told, such as "
+            help="For URLs: an option of their fsspec file system, such as "
             "client_kwargs.endpoint_url=http://host:9000. VALUE may be JSON. Secrets are safer in "
             "environment variables.",
         )(run)
@@ -87,7 +87,7 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 class _Address(click.ParamType):
-    """Host and port; without a host all of this machine's."""
+    """Host and port; without a host, all addresses of this machine."""
 
     name = "[HOST:]PORT"
 

@@ -78,7 +78,7 @@ written_options = together(
     click.option(
         "--missing-values",
         metavar="MARKS",
-        help="What stands in text for no value beside nothing at all, such as ?,-  [default: in "
+        help="Markers of a missing value besides empty text, such as ?,-  [default: in "
         "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A]",
     ),
 )
@@ -172,5 +172,5 @@ _NAMES = (
 
 
 def take_reading(options: dict[str, Any]) -> dict[str, Any]:
-    """Take what says how a file is read out of the options of a command."""
+    """Take the reading options out of the options of a command."""
     return {name: options.pop(name) for name in _NAMES if name in options}

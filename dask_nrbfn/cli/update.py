@@ -1,4 +1,4 @@
-"""Commands that bring a run up to date: update, merge, branch, refresh."""
+"""Commands that change a run: update, merge, branch, refresh."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -42,7 +42,7 @@ _judge_options = together(
 def _judging(
     run: Any, evaluate: str | None, max_error_rate: float | None
 ) -> "Iterator[Judge | None]":
-    """Give what a new model of a run is judged by, if that is asked for."""
+    """Yield the judge of a new model, if the options ask for one."""
     if (evaluate is None) != (max_error_rate is None):
         raise ParameterError(
             "one of `evaluate` and `max_error_rate` is missing.", "Give both or none."
@@ -176,7 +176,7 @@ def refresh(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fit RUN anew, its basis too, on all ROWS, and put the new run in its place.
+    """Fit RUN again with a new basis on all ROWS, and replace it by the new run.
 
     ROWS are datasets, or files or directories as update takes them; without any, all rows that RUN
     holds. Started again it finishes what is missing; until then, and if the new model is not good

@@ -211,7 +211,7 @@ def _map(
 @locations("run", "rows")
 @click.pass_obj
 def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> None:
-    """Print how RUN, or a saved model, does on ROWS: its error rate, or R2, RMSE and MAE.
+    """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
     ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
     names, in any order, and read as those that RUN was trained on.

@@ -1,4 +1,4 @@
-"""How fast one worker is, measured on rows of the dataset at hand."""
+"""The speed of one worker, measured on rows of the dataset."""
 
 import math
 import tempfile

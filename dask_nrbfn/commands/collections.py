@@ -126,8 +126,8 @@ def dask_rows(
     Raises
     ------
     DataError
-        If it is no table, or a column is missing or not numeric; of Python objects, when they are
-        computed.
+        If it is not a table, or a column is missing or not numeric. For Python objects,
+        when the collection is computed.
     """
     if schema is not None:
         return _stored(X, schema, name)

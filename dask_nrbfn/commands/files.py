@@ -72,7 +72,7 @@ def opened_rows(
     model : Location
         Location of a model or a run.
     beside : Location
-        The rows of a file are written beside it, under a hidden name that all workers must be able
+        The rows of a file are written next to it, under a hidden name that all workers must be able
         to open, and removed when the block ends.
     labelled : bool
         Whether labels, target numbers and weights are read, from the columns of the fit.
@@ -129,7 +129,7 @@ def opened_rows(
 
 
 def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
-    """Return some columns of a table, None if there are no names."""
+    """Return some columns of a table, None without names."""
     if not names:
         return None
     # Imports pyarrow, which files of arrays do not need.
@@ -160,7 +160,7 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
     what : str
         What is at the place, such as "a dataset".
     **options
-        None, False and () stand for an option that is not given.
+        None, False and () mark an option that is not given.
     """
     for name, value in options.items():
         if value not in (None, False, ()):

@@ -340,7 +340,7 @@ def wanted_names(model: Model) -> tuple[str, ...] | None:
 
 
 def feature_order(model: Model, cube: Cube) -> tuple[int, ...]:
-    """Return the indices of a model's columns among the features of a cube; empty: all in order.
+    """Return the feature indices of a model's columns in a cube; empty if the order is the same.
 
     Parameters
     ----------
@@ -385,7 +385,7 @@ def predict_scene(
     coordinate of an embedding, and the further results. They have the dimensions and coordinates of
     the variable without the dimension of the features. Pixels that lack a feature are missing.
     Text labels are codes with ``flag_meanings``. ``probability`` and ``score``, float32, have a
-    dimension ``class`` in the place of the features.
+    dimension ``class`` instead of the features.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ def predict_scene(
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
-        A path or URL. An unfinished map lies beside it under a hidden name, and the next call
+        A path or URL. An unfinished map has a hidden name next to it, and the next call
         resumes it.
     engine : Engine
     variable : str or sequence of str, optional

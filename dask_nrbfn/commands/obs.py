@@ -1,4 +1,4 @@
-"""Predict cells: labels and their probabilities as columns beside the cells."""
+"""Predict cells: labels and their probabilities as columns of the cells."""
 
 import os
 from contextlib import ExitStack

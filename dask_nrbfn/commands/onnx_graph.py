@@ -25,7 +25,7 @@ _OWN = "nrbfn/"
 
 @dataclass
 class Graph:
-    """A graph as it grows.
+    """A graph that operators are added to.
 
     Attributes
     ----------

@@ -146,7 +146,7 @@ def predict_dataset(
 
 @contextmanager
 def scratch_beside(place: Location) -> Iterator[Location]:
-    """Yield a hidden location beside a path or URL; what is written there is removed at the end."""
+    """Yield a hidden location next to a path or URL; its content is removed at the end."""
     scratch = hidden_sibling(place, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         yield scratch

@@ -1,4 +1,4 @@
-"""Refresh: a run is fitted anew, with a new basis, and replaces the old run."""
+"""Refresh: a run is fitted again, with a new basis, and replaces the old run."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ def refresh_run(
     judge: Judge | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Fit a run anew with its own parameters, and replace it by the new run.
+    """Fit a run again with its own parameters, and replace it by the new run.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def refresh_run(
     Raises
     ------
     MissingDataError, DataError
-        If no datasets are given and those of the run are missing or have changed; if two datasets
-        have the same rows.
+        If no datasets are given and the datasets of the run are missing or have changed; if two
+        datasets have the same rows.
     ParameterError
         If the basis of the run was given, or the run is in the memory of this process.
     WorseModelError
@@ -149,7 +149,7 @@ def _check_has_model(run: Run) -> None:
 
 
 def _check_refreshable(old: Run, judge: Judge | None) -> None:
-    """Raise ParameterError if a run cannot be fitted anew, or cannot be judged."""
+    """Raise ParameterError if a run cannot be fitted again, or cannot be judged."""
     if old.params.basis_is_given:
         raise ParameterError(
             f"the basis of {old.location} was given.", "Fit a new run with another basis."
@@ -173,7 +173,7 @@ def _begin_or_resume(
     try:
         finish_fit(building, context)
     except RunMismatchError as error:
-        logger.warning("%s It was begun on other rows and begins anew.", error.problem)
+        logger.warning("%s The refresh was begun on other rows and starts again.", error.problem)
         remove_group(building)
         finish_fit(building, context)
 

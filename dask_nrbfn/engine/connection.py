@@ -107,7 +107,7 @@ class EngineOptions:
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option chooses where tasks run, or needs a cluster."""
+        """Whether an option selects or needs a cluster."""
         shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
         return self.performance_report is not None or any(each is not None for each in shaping)
 
@@ -119,7 +119,7 @@ def connect(
     *,
     watch: Watch | None = None,
 ) -> Iterator[Engine]:
-    """Give an engine on `client`, on a running scheduler, or on a local cluster made for it.
+    """Yield an engine on `client`, on a running scheduler, or on a new local cluster.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def connect(
     client : distributed.Client, optional
         Used as it is and left open.
     watch : Watch, optional
-        Where the engine counts what it does; default: one of its own.
+        Counts what the engine does; default: a new one.
 
     Yields
     ------
@@ -138,13 +138,13 @@ def connect(
     ClusterError
         If the scheduler cannot be reached or has no workers.
     ExistsError, ParameterError, StorageError
-        If the performance report could not be written, as of `check_output_file`.
+        If the performance report could not be written; see `check_output_file`.
 
     Notes
     -----
     dask's configuration key ``nrbfn.no-workers-timeout``, "5 minutes" if not set, is how long tasks
     wait when all workers are lost before they raise ClusterError. A worker that joins meanwhile
-    goes on with the work.
+    continues the work.
     """
     options, watch = options or EngineOptions(), watch or Watch()
     if options.performance_report is not None:
@@ -170,7 +170,7 @@ def connect(
 
 @contextmanager
 def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
-    """Give `client`, or one of a running scheduler, or of a local cluster made for it."""
+    """Yield `client`, or a client of a running scheduler or of a new local cluster."""
     if client is not None:
         yield client
     elif options.scheduler or options.scheduler_file:
@@ -196,7 +196,7 @@ def _blas_threads_once_loaded() -> int:
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
-    """Return an engine with the numbers of a local cluster, without starting workers.
+    """Return an engine with the sizes of a local cluster, without starting workers.
 
     The options of a running scheduler are ignored.
     """

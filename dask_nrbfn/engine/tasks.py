@@ -81,7 +81,7 @@ class Engine(ABC):
 
     @property
     def memory_text(self) -> str:
-        """A clause that says what a task may use, and of which limit."""
+        """A clause with the memory that a task may use, and the limit that it is part of."""
         usable, limit = format_bytes(self.memory_bytes), format_bytes(self.limit_bytes)
         if self.memory_bytes == self.limit_bytes:
             return f"workers have {usable} for a task"
@@ -96,7 +96,7 @@ class Engine(ABC):
         held_bytes : int
             Memory that a task of the stage holds, with its process.
         remedy : str
-            A clause that tells what else to change, without a full stop.
+            A clause with another remedy, without a full stop.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Engine(ABC):
 
     @contextmanager
     def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage, and give its figures.
+        """Count the tasks of the block for a stage, and yield the figures of the stage.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class _Batch:
         self._lost: set[Future[Any]] = set()
 
     def next_finished(self) -> tuple[int, Measured] | None:
-        """Return number and result of the next task to finish; None if there is none left."""
+        """Return number and result of the next task to finish; None if no task is left."""
         self._submit()
         while self._running:
             self._workers.look()
@@ -375,6 +375,6 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
 
 
 def _rounded_up(n_bytes: int) -> str:
-    """Return at least so many bytes as a value for `--memory`."""
+    """Return a value for `--memory` of at least `n_bytes`."""
     hundredths = math.ceil(n_bytes / 2**30 * 100)
     return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"

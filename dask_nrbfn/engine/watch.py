@@ -48,7 +48,7 @@ class StageFigures:
 
     @property
     def in_progress(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the stage is still running."""
         return self.seconds is None
 
     @property
@@ -83,7 +83,7 @@ class Watch:
 
     @contextmanager
     def stage(self, name: str, *, n_rows: int, predicted_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage.
+        """Count the tasks of the block for a stage.
 
         Parameters
         ----------

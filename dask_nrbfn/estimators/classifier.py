@@ -121,7 +121,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, feature_dim
-            See `predict`. For pixels K scores lie along a dimension "class" in the place of the
+            See `predict`. For pixels K scores lie along a dimension "class" instead of the
             feature dimension.
         """
         scores = self._predict(X, "decisions", feature_dim, name="score")

@@ -151,7 +151,7 @@ feature_names_
             The result is lazy for a dask collection.
         feature_dim : str, optional
             X is a DataArray whose pixels are rows, or a Dataset with the variables that were
-            fitted. The result has a dimension "component" in the place of the feature dimension.
+            fitted. The result has a dimension "component" instead of the feature dimension.
         """
         return self._predict(X, "coordinates", feature_dim, name="coordinate")
 

@@ -339,7 +339,7 @@ def chunked_dataset(
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
-                "y, `sample_weight` or `unlabelled` is given beside a Dataset.",
+                "y, `sample_weight` or `unlabelled` is given together with a Dataset.",
                 "Leave them out: a Dataset has its own.",
             )
         return X
@@ -504,7 +504,7 @@ def _checked(
 
 
 def _formats(estimator: Any) -> str | bool:
-    """Return the sparse format that an estimator accepts; False: none."""
+    """Return the sparse format that an estimator accepts; False: no format."""
     return "csr" if get_tags(estimator).input_tags.sparse else False
 
 

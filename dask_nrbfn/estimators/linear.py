@@ -122,7 +122,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 
     def _take_dataset(self, dataset: Dataset, y: Any) -> None:
         if y is not None:
-            raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
+            raise ParameterError("y is given together with a Dataset.", "Leave y out.")
         check_targets(dataset, None)
         if dataset.has_weights:
             raise DataError(
@@ -171,7 +171,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 def _blocks(
     X: NDArray[Any] | Dataset, codes: NDArray[np.integer] | None
 ) -> Iterator[tuple[NDArray[Any], Any]]:
-    """Yield rows and class codes; those of a dataset come with it."""
+    """Yield rows and class codes; a dataset provides its class codes."""
     if isinstance(X, Dataset):
         for block in X.blocks(0, X.n_rows, block_rows(X.n_features + 1)):
             yield block.X, block.targets

@@ -101,7 +101,7 @@ def finished_run(
     params : FitParams
     tuning : TuneParams, optional
     embeds : bool
-        Whether it is an embedding.
+        Whether the estimator is an embedding.
     **options
         Further options of `fit_dataset`.
 
@@ -122,7 +122,7 @@ def finished_run(
 
 @contextmanager
 def _active_engine(dataset: Dataset) -> Iterator[Engine]:
-    """Give the workers of the active client; this process if there is none, or rows in memory."""
+    """Yield an engine: the active client, or this process without one or for rows in memory."""
     try:
         client = default_client()
     except ValueError:
@@ -411,7 +411,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         return self._fit_in_memory(X, y, sample_weight)
 
     def _fit_in_memory(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
-        """Fit to arrays; `classes` are all possible classes, by default those of y."""
+        """Fit to arrays; `classes` are all possible classes, by default the classes of y."""
         schema = schema_of(X, self.missing, weights=sample_weight)
         rows = self._training_rows(X, y, sample_weight, schema, classes)
         dataset = rows.dataset(schema, getattr(self, "feature_names_in_", None))

@@ -1,4 +1,4 @@
-"""Squared distances between rows and the rows of a basis, about a point that keeps their digits."""
+"""Squared distances between rows and basis rows, about a point that limits rounding errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -133,7 +133,7 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
     Parameters
     ----------
     basis : (r, p)
-        Scaled.
+        Scaled basis rows.
     scaling : Scaling or None
         Scaling of the rows.
     factor : float
@@ -156,7 +156,7 @@ def _is_kept_sparse(row_values: float, n_features: int) -> bool:
 
 
 def product_flops(n_features: int, row_values: float, basis_values: float) -> float:
-    """Return the flops of BLAS that take as long as the product of a row and a basis row.
+    """Return the BLAS flops that take as long as the product of a row and a basis row.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ class Pivots:
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
-        Scaled.
+        Scaled basis rows.
     factors : DistanceFactors
         The factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
 
@@ -521,7 +521,7 @@ class BasisDistances:
         Parameters
         ----------
         basis : array-like or CSR (r, p)
-            Scaled.
+            Scaled basis rows.
         scaling : Scaling, optional
 
         Returns

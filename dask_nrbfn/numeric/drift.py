@@ -1,4 +1,4 @@
-"""Drift: how new rows differ from the rows that a model was trained on."""
+"""Drift: differences between new rows and the training rows of a model."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The sums over rows from which every model is solved."""
+"""The sums over rows from which the weights of every model are solved."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

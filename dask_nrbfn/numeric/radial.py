@@ -101,7 +101,7 @@ class RadialFeatures:
         Parameters
         ----------
         basis : array-like or CSR (r, p)
-            Scaled.
+            Scaled basis rows.
         width : float
             Above 0.
         scaling : Scaling, optional

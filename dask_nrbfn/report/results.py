@@ -181,7 +181,7 @@ class Results(ABC):
         return []
 
     def drawn_coordinates(self) -> DrawnCoordinates | None:
-        """Return rows in their first two coordinates; None if there are none."""
+        """Return rows in their first two coordinates; None without coordinates."""
         return None
 
 

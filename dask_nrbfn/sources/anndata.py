@@ -206,7 +206,7 @@ def source_of(
 
 
 def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
-    """Return where rows are that can be read there, chunk by chunk and by whoever opens them."""
+    """Return the location of rows that can be read chunk by chunk without a copy."""
     import zarr
 
     stored = matrix.stored.group if matrix.order == "csr" else matrix.stored

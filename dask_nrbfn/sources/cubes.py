@@ -75,7 +75,7 @@ class Grid:
 
     @property
     def n_pixels(self) -> int:
-        """All of them."""
+        """Number of all pixels."""
         return math.prod(self.sizes.values())
 
     def indices(self) -> list[tuple[int, ...]]:
@@ -135,7 +135,7 @@ class Cube:
 
     @property
     def name(self) -> str:
-        """What an error calls the arrays."""
+        """The name of the arrays in errors."""
         return "X" if self.place is None else f"{', '.join(self.arrays)} in {self.place}"
 
     @cached_property
@@ -162,7 +162,7 @@ class Cube:
 
     @property
     def n_features(self) -> int:
-        """Of a pixel."""
+        """Number of features of a pixel."""
         return sum(each.sizes.get(self.feature_dim, 1) for each in self.arrays.values())
 
     @cached_property
@@ -173,13 +173,13 @@ class Cube:
 
     @property
     def stored_bytes(self) -> int:
-        """Of a feature, before it is decoded."""
+        """Bytes of a feature before it is decoded."""
         kinds = (each.encoding.get("dtype", each.dtype) for each in self.arrays.values())
         return max(np.dtype(kind).itemsize for kind in kinds)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Coordinates of the only array, where it has any; of several NAME, or NAME_COORDINATE."""
+        """Names of the features: coordinates of a single array; else NAME or NAME_COORDINATE."""
         names: list[str] = []
         for name, array in self.arrays.items():
             if self.feature_dim not in array.dims:
@@ -212,7 +212,7 @@ class Cube:
     def values(self, box: Box | None = None) -> Any:
         """Return the features of the pixels of a box, or of all, (..., p).
 
-        Those of a box are in memory; of all those of dask's arrays are not.
+        The values of a box are in memory; all values of dask arrays are not.
         """
         parts = []
         for array in self.arrays.values():

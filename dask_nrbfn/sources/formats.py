@@ -102,7 +102,7 @@ _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "datase
 
 
 def meanings(option: str) -> str:
-    """Return what an option names in each format that takes it, for help texts.
+    """Return, for help texts, the meaning of an option in each format that accepts it.
 
     >>> meanings("y").split("; ")[0]
     'npz: an array [default: y]'
@@ -126,7 +126,7 @@ def _listed_formats(*, with_options: bool) -> list[str]:
 
 
 def listing_formats(function: _Listing) -> _Listing:
-    """Return the function with the formats in its docstring, in the place of {formats}."""
+    """Return the function with the formats in its docstring, in place of {formats}."""
     return _with_lines(function, _listed_formats(with_options=True))
 
 
@@ -156,7 +156,7 @@ def open_source(
         Files of a directory have one suffix and are read in the order of their names. Those of
         Parquet and Arrow may be in subdirectories key=value, whose keys are columns.
     format : str, optional
-        A name in `FORMATS`; by default the suffix tells, and where it is unknown, the first lines
+        A name in `FORMATS`; by default the suffix decides; if it is unknown, the first lines
         of text do.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.

@@ -37,7 +37,7 @@ _MatrixRows = Callable[[int, int], "csr_array"]
 
 
 def open_rows(reading: Reading) -> ArrayRows:
-    """Return the rows of an .npz file; beside a sparse matrix, other columns are .npy files."""
+    """Return the rows of an .npz file; for a sparse matrix, other columns are .npy files."""
     file = reading.place
     with (
         numpy_damage_named(file),
@@ -119,7 +119,7 @@ def _matrix_rows(reading: Reading, members: Mapping[str, Header]) -> ArrayRows:
 def _opened_matrix(
     file: File, shape: tuple[int, ...], columns: Collection[Shards], *, is_csr: bool
 ) -> Iterator[ReadRows]:
-    """Give what reads the rows of a sparse matrix, and of the .npy files beside it."""
+    """Yield a reader of the rows of a sparse matrix and of its .npy files."""
     with opened_shards(columns) as read_column, numpy_damage_named(file), ExitStack() as stack:
         csr = _opened_csr(file, shape) if is_csr else nullcontext(_whole_matrix(file))
         rows = stack.enter_context(csr)
@@ -141,7 +141,7 @@ def _whole_matrix(file: File) -> _MatrixRows:
 
 @contextmanager
 def _opened_csr(file: File, shape: tuple[int, ...]) -> Iterator[_MatrixRows]:
-    """Give what reads the rows from `start` to `stop`, which must follow those read before."""
+    """Yield a reader of the rows from `start` to `stop`, which must follow the previous rows."""
     from scipy.sparse import csr_array
 
     ends = _whole_member(file, "indptr")

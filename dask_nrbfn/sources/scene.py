@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is mapped: variables of a file or Zarr group, and which dimension has the features.
+    """The variables of a file or Zarr group that are mapped, and the feature dimension.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Scene:
     def at(cls, place: File, variables: Sequence[str] | None, feature_dim: str | None) -> "Scene":
         """Return the scene at a place.
 
-        Without a name it is of the only variable that has the dimension and another one.
+        Without `variables`, the only variable with `feature_dim` and another dimension is chosen.
 
         Parameters
         ----------
@@ -53,9 +53,9 @@ class Scene:
         Raises
         ------
         MissingDataError, DamagedDataError
-            If xarray opens nothing there.
+            If xarray cannot open `place`.
         ParameterError
-            If no dimension is named, or several variables have it, or none.
+            If no dimension is named, or if not exactly one variable has it.
         """
         if feature_dim is None and (variables is None or len(variables) == 1):
             raise ParameterError(
@@ -117,7 +117,7 @@ class Scene:
         targets: Sequence[str] = (),
         unlabelled: int | str | float | None = None,
     ) -> CubeSource:
-        """Return the pixels as rows, with the variables of their labels or targets.
+        """Return the pixels as rows, with labels or targets from other variables.
 
         Parameters
         ----------
@@ -177,12 +177,12 @@ def open_scene(place: File) -> "xr.Dataset":
     -------
     Dataset
         To be closed: HDF5 gives what a file held as long as the process has it open, also if the
-        file was written anew.
+        file was written again.
 
     Raises
     ------
     MissingDataError, DamagedDataError, DataError, ParameterError
-        If there is none, or nothing installed reads it.
+        If the scene does not exist, or no installed engine reads it.
     """
     xr = import_xarray()
     # A server may know no directories.

@@ -10,7 +10,7 @@ from dask_nrbfn.sources.source import Source
 
 _SPARSE = ("auto", "yes", "no")
 
-# Narrower rows are as small dense, and every step of a fit takes them.
+# Narrower rows are as small when dense, and every step of a fit accepts dense rows.
 _WIDE = 256
 # Of a value its column is stored too, an int32.
 _INDEX_BYTES = 4
@@ -37,7 +37,7 @@ def _pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
 def stored_values(source: Source, sparse: str) -> int | None:
     """Return about how many values of a source are stored in CSR; None if it is stored dense.
 
-    What decides where that is "auto" is how many values there are; of a table of numbers those of
+    With "auto" the number of values decides; for a table of numbers, the values of
     its first rows, if all of them are 0 or 1.
 
     Parameters

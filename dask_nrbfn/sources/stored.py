@@ -45,7 +45,7 @@ def schema_of(
     Raises
     ------
     DataError
-        If a column is none that features can be made of, or a value is missing.
+        If a column cannot become features, or a value is missing.
     """
     options = frame_options(missing)
     if not needs_schema(X, options, name):
@@ -131,7 +131,7 @@ def kinds_of(
     Raises
     ------
     DataError
-        If a type has no kind.
+        If no kind fits the type.
     """
     kinds = {}
     for column, given in types.items():
@@ -177,7 +177,7 @@ def survey_columns(
 
 
 def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurvey]:
-    """Return the surveys of a table from those of its parts."""
+    """Return the surveys of a table from the surveys of its parts."""
     return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
 
 
@@ -187,7 +187,7 @@ def decided(
     gap: Callable[[str], str] | None = None,
     name: str = "X",
 ) -> Schema:
-    """Return the schema of surveyed columns; what was not asked for is logged.
+    """Return the schema of surveyed columns; choices that no option made are logged.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame[Any
     frame = as_frame(X, name)
     if frame is not None:
         return frame
-    # What is masked has no value.
+    # Masked cells have no value.
     rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if rows.ndim != 2:
         raise DataError(

@@ -49,7 +49,7 @@ class SvmlightSource(Source):
 
 
 def open_rows(reading: Reading) -> SvmlightSource:
-    """Return the rows of svmlight files, which are read once to learn their size.
+    """Return the rows of svmlight files, which are read once to find their size.
 
     Indices count from 1, as in scikit-learn, unless a 0 appears in one of the files or did so in
     the rows that a model was trained on.

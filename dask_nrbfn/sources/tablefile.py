@@ -27,7 +27,7 @@ Kinds = Mapping[str, CellKind | None]
 
 
 class Footer(NamedTuple):
-    """What a file says of itself."""
+    """The metadata of a file."""
 
     schema: pa.Schema
     n_rows: int
@@ -49,16 +49,16 @@ class TypedFile(ABC):
 
     @property
     def decimal(self) -> str:
-        """What is before decimals in its text."""
+        """Decimal mark of its text."""
         return "."
 
     @property
     @abstractmethod
     def footer(self) -> Footer:
-        """What the file says of itself."""
+        """The metadata of the file."""
 
     def tells(self, name: str) -> bool:
-        """Return whether it says that a column has a value in every row and cannot be an id."""
+        """Return whether the file records that a column is complete and cannot be an id."""
         return False
 
     def batches(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -98,12 +98,12 @@ class _ChangedFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """What the file says of itself, with the changed columns."""
+        """The metadata of the file, with the changed columns."""
         schema, n_rows = self._of.footer
         return Footer(self._changed_schema(schema), n_rows)
 
     def tells(self, name: str) -> bool:
-        """Return whether it says that a column has a value in every row and cannot be an id."""
+        """Return whether the file records that a column is complete and cannot be an id."""
         return self._of.tells(name)
 
     def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class _ChangedFile(TypedFile):
             first_row += batch.num_rows
 
     def place(self, row: int) -> str:
-        """Return how a person finds a row."""
+        """Return the name of a row for errors."""
         return self._of.place(row)
 
     def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -180,7 +180,7 @@ def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
 
 
 class ListedFile(_ChangedFile):
-    """A file of which some columns are lists, whose elements are columns of their own.
+    """A file with columns of lists; each element of a list becomes a column.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class ListedFile(_ChangedFile):
         }
 
     def tells(self, name: str) -> bool:
-        """Return whether a column cannot be an id; that it has values shows when it is read."""
+        """Return whether a column cannot be an id; missing values are found when it is read."""
         return name in self._lists or self._of.tells(name)
 
     def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -223,7 +223,7 @@ class ListedFile(_ChangedFile):
         return pa.RecordBatch.from_arrays([columns[name] for name in kinds], names=list(kinds))
 
     def _elements(self, name: str, lists: pa.Array, first_row: int) -> dict[str, pa.Array]:
-        """Return the columns of the elements of some lists, which lack values where a list does."""
+        """Return the columns of the elements of lists; a missing list has missing elements."""
         length = self._lengths[name]
         lengths = pc.list_value_length(lists)
         other = pc.index(pc.not_equal(lengths, length), True).as_py()
@@ -243,7 +243,7 @@ class ListedFile(_ChangedFile):
 
 
 class MarkedFile(_ChangedFile):
-    """A file in whose text some marks stand for no value.
+    """A file whose text has markers of missing values.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class MarkedFile(_ChangedFile):
 
 
 class NamedFile(_ChangedFile):
-    """A file of which some columns are numbers that stand for names.
+    """A file with columns of numbers that encode names.
 
     Parameters
     ----------
@@ -354,7 +354,7 @@ def element_names(name: str, length: int) -> list[str]:
 
 
 def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, int]:
-    """Return how long the first list of each of some columns of lists is.
+    """Return the length of the first list of each column.
 
     Parameters
     ----------
@@ -369,7 +369,7 @@ def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, 
     Raises
     ------
     DataError
-        If elements are no numbers, or the first row has none.
+        If elements are not numbers, or the first row has no list.
     """
     lengths = {}
     for name in names:

@@ -81,7 +81,7 @@ class Asked:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the options of a table from those of its place."""
+        """Return the options of a table from the options of its source."""
         options = reading.table or TableOptions()
         roles = Roles(reading.label, reading.names("target"), reading.weights)
         schema = reading.schema
@@ -119,7 +119,7 @@ class Asked:
         return any(isinstance(known, str) for known in self.classes or ())
 
     def cell_remedy(self, name: str) -> str | None:
-        """Return the remedy for a cell that is not of its column's kind; None: the usual one."""
+        """Return the remedy for a cell that is not of its column's kind; None: the default."""
         roles, known = self.roles, self.schema or Schema(())
         if name in (*(roles.targets or ()), *(known.targets or ())):
             return (
@@ -150,7 +150,7 @@ class Asked:
         MissingLabelError
         """
         mark, noun = ("nan", "target") if is_target else ("", "label")
-        # What becomes of gaps was decided with the schema.
+        # The schema decided how missing values are handled.
         leave_out = (
             "Remove such rows" if self.schema else "Pass `missing`='drop' to leave such rows out"
         )
@@ -172,7 +172,7 @@ class Asked:
         Raises
         ------
         DataError
-            If one that is asked for is not there.
+            If a requested column is missing.
         ParameterError
             If one is named for two purposes.
         """
@@ -207,7 +207,7 @@ class Asked:
         return TableColumns(self, features, ignored, roles, ids, names)
 
     def _roles(self, names: tuple[str, ...]) -> Roles:
-        """Return the roles that are asked for, or those of the schema that there are."""
+        """Return the requested roles, or the roles of the schema whose columns exist."""
         roles, schema = self.roles, self.schema
         if schema is None:
             return roles
@@ -227,7 +227,7 @@ class Asked:
         )
 
     def _ids(self, names: tuple[str, ...]) -> str | None:
-        """Return the column of ids that is asked for, or that of the schema if it is there."""
+        """Return the requested id column, or the id column of the schema if it exists."""
         own = None if self.schema is None else self.schema.id
         # A column may have no name.
         if self.options.id is not None:
@@ -259,7 +259,7 @@ class TableColumns(NamedTuple):
 
     @property
     def given_schema(self) -> Schema:
-        """The schema that is asked for, with the roles that the columns have in this table."""
+        """The requested schema, with the roles of the columns in this table."""
         assert self.asked.schema is not None
         used = {**self.roles._asdict(), "id": self.id, "ignored": self.ignored}
         return replace(self.asked.schema, **used)
@@ -283,7 +283,7 @@ def schema_columns(
     Raises
     ------
     DataError
-        If one is not there.
+        If a column is missing.
     """
     columns = tuple(column.name for column in schema.columns)
     if absent := [name for name in columns if name not in names]:

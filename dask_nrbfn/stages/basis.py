@@ -72,7 +72,7 @@ def _compute(job: StageJob) -> BasisRecord:
 
 
 def _warn_capped(job: StageJob, record: BasisRecord) -> None:
-    """Log which rows are left out, and the seconds with and without them."""
+    """Log which rows are left out, and the seconds with and without these rows."""
     params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
     assert cap is not None
     assert n_below is not None

@@ -1,4 +1,4 @@
-"""Stage "columns": statistics of every column, and the first look at every value."""
+"""Stage "columns": statistics of every column, and a check of every value."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -141,7 +141,7 @@ def check_classes(classes: NDArray[Any]) -> None:
 
 
 def read_statistics(run: Run) -> ColumnStatistics:
-    """Return the column statistics of all rows, those without labels among them."""
+    """Return the column statistics of all rows, including rows without labels."""
     return ColumnStatistics(
         run.attributes["n_rows"], run.read("columns/mean"), run.read("columns/squared_deviation")
     )

@@ -62,7 +62,7 @@ def _solve(run: Run) -> ComponentsRecord:
 
 
 def most_components(run: Run) -> int:
-    """Return the most eigenfunctions that a run asks for, 0 without any.
+    """Return the largest number of eigenfunctions that a run uses; 0 without eigenfunctions.
 
     An embedding has one more, the constant eigenfunction, which gives no coordinate.
     """

@@ -67,7 +67,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 
 
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
-    """Return the ridge system that has the moments of a run.
+    """Return the ridge system of the moments of a run.
 
     Parameters
     ----------

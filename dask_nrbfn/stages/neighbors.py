@@ -159,7 +159,7 @@ def decided_search(run: Run) -> NeighborSearch:
 
 
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search that `params` ask for, with every "auto" chosen by rows and memory.
+    """Return the search for `params`; rows and memory decide every "auto".
 
     Parameters
     ----------

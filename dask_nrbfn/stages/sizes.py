@@ -55,7 +55,7 @@ class FitSizes:
     by_confidence : bool
         Whether the neighbours of all rows are searched.
     n_folds, n_penalties, n_ridges : int
-        Folds with moments of their own, penalties, and the most ridges that are tried with the
+        Numbers of folds with separate moments, of penalties, and at most of ridges tried with the
         whole basis; 1, 1 and 0 without tuning.
     penalty_axes : int
         See `Penalty`; the most among the penalties.
@@ -112,7 +112,7 @@ class FitSizes:
         ----------
         context : FitContext
         n_basis : int, optional
-            Basis rows, if not those of the context.
+            Number of basis rows; default: that of the context.
         labelled_only, stored : bool
             See `FitContext.rows`.
 
@@ -166,7 +166,7 @@ class FitSizes:
 
     @property
     def n_components(self) -> int:
-        """Most eigenfunctions of the basis; 0 without any."""
+        """Largest number of eigenfunctions of the basis; 0 without eigenfunctions."""
         return min(self.asked_components, self.r)
 
     @property

@@ -51,7 +51,7 @@ class SvdRecord:
     singular_values : list of float
         In descending order.
     explained : float
-        A lower bound of the share of the sum of squares that the coordinates hold.
+        A lower bound of the share of the sum of squares that the coordinates explain.
     """
 
     singular_values: list[float]

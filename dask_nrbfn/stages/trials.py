@@ -1,4 +1,4 @@
-"""What a tuning tries, and on how many rows."""
+"""The combinations that a tuning tries, and their number of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -54,9 +54,9 @@ _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARN
 def resolve_tuning(
     params: FitParams, tuning: TuneParams, *, numbers: bool, sparse: bool = False
 ) -> TuneParams:
-    """Return a tuning that lists what its effort stands for, beside resolved parameters.
+    """Return a tuning with the values that its effort selects, for resolved parameters.
 
-    Weights of features are learned of no `sparse` rows.
+    Feature weights are not learned from `sparse` rows.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _is_open(name: str, params: FitParams) -> bool:
 def _is_for_some(
     penalty: str, params: FitParams, *, features: Sequence[str], bases: Sequence[str]
 ) -> bool:
-    """Return whether a penalty is for one of the combinations."""
+    """Return whether a penalty supports one of the combinations."""
     tried = (replace(params, features=each, basis=base) for each in features for base in bases)
     return any(not penalty_named(penalty).unmet(each) for each in tried)
 
@@ -157,13 +157,13 @@ def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
-    """Return the width factors that are tried of a kernel, the widest first."""
+    """Return the width factors to try with a kernel, the widest first."""
     factors = tuning.width_factors or kernel_named(kernel).width_factors
     return sorted(set(factors), reverse=True)
 
 
 def n_refinements(tuning: TuneParams) -> int:
-    """Return how often widths between those tried are tried in turn; 0 where they are given."""
+    """Return how many times the search refines the widths; 0 if widths are given."""
     return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
 
 
@@ -183,7 +183,7 @@ def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def params_needing_confidence(params: FitParams, tuning: TuneParams | None) -> FitParams:
-    """Return the parameters of a fit with a basis that is tried, one by confidence if any is."""
+    """Return the parameters with a basis to try: one by confidence, if there is one."""
     tried = [replace(params, basis=basis) for basis in bases_of(params, tuning)]
     return next((each for each in tried if source_of(each).by_confidence), tried[0])
 
@@ -201,7 +201,7 @@ def ridges_of(run: Run) -> list[Ridge]:
 
 
 def most_ridges(params: FitParams, tuning: TuneParams) -> int:
-    """Return how many ridges are tried with the whole basis at most."""
+    """Return the largest number of ridges that are tried with the whole basis."""
     n_penalties, n_alphas = len(tuning.penalties or (params.penalty,)), len(tuning.alphas)
     if is_searched(params, tuning):
         n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
@@ -210,7 +210,7 @@ def most_ridges(params: FitParams, tuning: TuneParams) -> int:
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return what is tried with the features and the basis of `params`, what is shared together."""
+    """Return the ridges to try with the features and basis of `params`, ordered by `shared`."""
     tried = product(
         penalties_of(params, tuning),
         localities_of(params, tuning),
@@ -226,7 +226,7 @@ def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[floa
 
 
 def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the penalties of a fit, or of its tuning, that are for the parameters."""
+    """Return the penalties of a fit, or of its tuning, that support the parameters."""
     tried = (tuning and tuning.penalties) or (params.penalty,)
     return [name for name in tried if not penalty_named(name).unmet(params)]
 
@@ -242,12 +242,12 @@ def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
 
 
 def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return those of them that take passes over the rows."""
+    """Return the losses of a fit, or of its tuning, that need passes over the rows."""
     return [name for name in losses_of(params, tuning) if not loss_named(name).solved_at_once]
 
 
 def check_penalties(params: FitParams, tuning: TuneParams) -> None:
-    """Raise ParameterError if a penalty is for none of the features, or not for the basis."""
+    """Raise ParameterError if a penalty does not support any tried features and basis."""
     bases = bases_of(params, tuning)
     for name in tuning.penalties or (params.penalty,):
         if not _is_for_some(name, params, features=tuning.features, bases=bases):

@@ -108,7 +108,7 @@ class SparseArray(ChunkedRows):
         Raises
         ------
         MissingDataError, DamagedDataError
-            If a chunk is not there or fails its checksum, or they are no rows in CSR.
+            If a chunk is not there or fails its checksum, or the rows are not in CSR.
         """
         from scipy.sparse import csr_array
 

@@ -151,7 +151,7 @@ def codes_of(
     Raises
     ------
     DamagedDataError
-        If a label is none of the classes.
+        If a label is not one of the classes.
     """
     codes = np.full(len(labels), -1, dtype=np.int64)
     labelled = are_labelled(labels, unlabelled)

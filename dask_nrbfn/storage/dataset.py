@@ -85,7 +85,7 @@ class Dataset:
     read_as : mapping of str, optional
         Options by which the rows were found, such as x and y of AnnData.
     further : Dataset, optional
-        Rows without labels that follow those of X; see `with_unlabelled`.
+        Rows without labels that follow the rows of X; see `with_unlabelled`.
     labelled_only : bool
         Whether rows without a label are skipped; see `of_labelled`.
     refuses_gaps : bool

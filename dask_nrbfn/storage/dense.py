@@ -90,7 +90,7 @@ class ChunkedRows:
         return set(range(-(-self.shape[0] // self.chunk_rows)))
 
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return rows like these that are not there, to plan with.
+        """Return a placeholder of other sizes without stored rows, for a plan.
 
         Parameters
         ----------

@@ -186,7 +186,7 @@ def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If nothing is there, or none of them.
+        If nothing is stored there, or a group of another kind.
     """
     wanted = " or ".join(kinds)
     found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
@@ -264,7 +264,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     ----------
     group : zarr.Group
     attributes : mapping of str
-        JSON-serializable values; others stay.
+        JSON-serializable values. Other attributes are kept.
     """
     changed = {**attributes_of(group), **attributes}
     changed["format_version"] = max(FORMAT_VERSION, changed["format_version"])
@@ -374,7 +374,7 @@ def resumed_group(
     """Give a group that is moved to `location` when the block succeeds.
 
     The group is built beside `location`, under a hidden name. If the block fails, the group stays
-    there, and a later call with the same identity goes on with it.
+    there, and a later call with the same identity continues it.
 
     Parameters
     ----------
@@ -585,7 +585,7 @@ def _check_kind(location: Location, kind: str, place: Location) -> None:
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is no group of this package.
+    """Return the kind of the group at `location`, None if it is not a group of this package.
 
     Damaged metadata counts as that of a `kind` if it still contains its name. So does an empty
     group in a store object, which an unfinished job has left.

@@ -15,7 +15,7 @@ _DEFAULT_MAX_PARTS = 64
 _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 
 # Elements of one block of activations: 128 MiB of float64. With 2,048 rows the products run at
-# their full rate; more rows only touch more memory anew in every task.
+# their full rate; more rows only touch more memory in every task.
 _BLOCK_ELEMENTS = 2**24
 _MAX_BLOCK_ROWS = 2048
 

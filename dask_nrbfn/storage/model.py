@@ -76,7 +76,7 @@ class Model:
     intercept : float64 (q,) or None
         Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
-        Indices of its basis rows among those of the run, ascending; None: all of them.
+        Indices of the model's basis rows in the basis of the run, ascending; None: all.
     schema : Schema or None
         Schema of the columns of a table; None: they are features.
     projection : float64 (p, D) or None
@@ -114,7 +114,7 @@ class Model:
 
     @property
     def embeds(self) -> bool:
-        """Whether it is an embedding: its scores are coordinates, and no targets were learned."""
+        """Whether the model is an embedding: scores are coordinates, and there are no targets."""
         return self.fitting_error is None
 
     @property
@@ -254,7 +254,7 @@ class Model:
         Raises
         ------
         ExistsError
-            If something is there and `overwrite` is false, or it is no model.
+            If something is there and `overwrite` is false, or it is not a model.
         """
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)

@@ -129,7 +129,7 @@ def remove_tree(location: RemoteLocation) -> None:
 
 
 def enclosing_group(location: RemoteLocation) -> str | None:
-    """Return the URL of the group that contains a location, None if there is none."""
+    """Return the URL of the group that contains a location, None if no group does."""
     fs, path = file_system(location)
     while (path := path.rpartition("/")[0]).strip("/"):
         # Also False without permission to look.

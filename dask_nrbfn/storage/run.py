@@ -270,7 +270,7 @@ class Run:
 
     @property
     def embeds(self) -> bool:
-        """Whether it is an embedding, which projects rows and learns no targets."""
+        """Whether the run is an embedding, which projects rows and learns no targets."""
         return bool(self.attributes.get("embeds"))
 
     @property

@@ -111,8 +111,8 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     problem, fix = refuse("ingest", file, rows, "--label", "y")
     assert f"Column 'y' of {file} has no value in " in problem
     assert fix == (
-        "Pass --missing drop to leave such rows out, or pass --unlabelled '' to keep them without a "
-        "label."
+        "Pass --missing drop to leave such rows out, or pass --unlabelled '' to keep them without "
+        "a label."
     )
     told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
     assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())

@@ -227,7 +227,7 @@ def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expecte
         mapped(place / "run", place / "scene.zarr", out, probabilities=True)
     (unfinished,) = tmp_path.iterdir()
     assert unfinished.name == ".map.zarr.unfinished"
-    with pytest.raises(NRBFNError, match="is of another choice"):
+    with pytest.raises(NRBFNError, match="has another choice"):
         mapped(place / "run", place / "scene.zarr", out)
     # A chunk that a power cut has left empty is computed again.
     chunk = next(file for file in (unfinished / "label/c").rglob("*") if file.is_file())
@@ -249,7 +249,7 @@ def test_map__begun_of_another_model_or_scene(place, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             mapped(place / "run", scene, out)
     Model.load(place / "run").save(tmp_path / "model")
-    with pytest.raises(NRBFNError, match="is of another scene"):
+    with pytest.raises(NRBFNError, match="has another scene"):
         mapped(tmp_path / "model", place / "scene.zarr", out)
     found, _ = mapped(place / "run", place / "scene.zarr", out, overwrite=True)
     assert "label" in found
