@@ -29,7 +29,7 @@ from dask_nrbfn.sources.formats import listing_suffixes
     "--n-features",
     type=int,
     metavar="P",
-    help="Features of svmlight text, which leaves zeros out.  [default: as many as it shows]",
+    help="Number of features of svmlight text.  [default: by the largest index]",
 )
 @click.option(
     "--sparse",
@@ -40,7 +40,7 @@ from dask_nrbfn.sources.formats import listing_suffixes
     "if they have 256 features or more and take less than half as many bytes.",
 )
 @scene_options
-@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
+@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of rows]")
 @click.option(
     "--copy",
     is_flag=True,

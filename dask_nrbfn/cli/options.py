@@ -181,30 +181,30 @@ def _type(option: Option) -> click.ParamType | type:
 
 engine_options = together(
     click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
-    click.option("--scheduler-file", metavar="FILE", help="The file it wrote."),
+    click.option("--scheduler-file", metavar="FILE", help="The file that a dask scheduler wrote."),
     click.option(
         "--workers",
         type=int,
-        help="Local worker processes without a scheduler  [default: 1, or none for a few seconds "
-        "of work; 0: none, run here]",
+        help="Number of local worker processes; 0: run in this process  [default: 1, or 0 for a "
+        "few seconds of work]",
     ),
-    click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
-    click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
+    click.option("--threads", type=int, help="Threads of each worker  [default: all cores]"),
+    click.option("--memory", metavar="BYTES", help="Memory limit of each worker, such as 4GiB."),
 )
 
 
 unlabelled_option = click.option(
     "--unlabelled-dataset",
     metavar="DATASET",
-    help="Rows that join the basis, scale and width as if they had no labels.",
+    help="Rows without labels, which take part in the choice of basis, scale and width.",
 )
 
 
 schema_option = click.option(
     "--schema",
     metavar="SCHEMA",
-    help="Fill the gaps of DATASET as this .toml or .json file says, or as another dataset, run or "
-    "model does.  [default: as DATASET says]",
+    help="Schema that fills missing values of DATASET: a .toml or .json file, or another dataset, "
+    "run or model.  [default: the schema of DATASET]",
 )
 
 
@@ -246,19 +246,19 @@ watching = together(
     click.option(
         "--performance-report",
         metavar="FILE",
-        help="Write dask's report of what the cluster did, as HTML.",
+        help="Write dask's performance report as HTML.",
     ),
     click.option(
         "--metrics",
         type=_Address(),
-        help="Serve metrics to Prometheus while the job runs.  [port 0: any that is free]",
+        help="Serve metrics to Prometheus while the job runs.  [port 0: any free port]",
     ),
     click.option(
         "--metrics-file",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Leave the last metrics for the textfile collector of Prometheus's node exporter, "
-        "which wants the suffix .prom.",
+        help="Write the last metrics for the textfile collector of Prometheus's node exporter, "
+        "which needs the suffix .prom.",
     ),
 )
 

@@ -143,8 +143,8 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @click.command()
 @click.argument("dataset")
 @click.argument("run")
-@click.option("--components", type=int, default=2, show_default=True, help="Coordinates.")
-@click.option("--output", metavar="OUT", help="Write the coordinates of all rows there too.")
+@click.option("--components", type=int, default=2, show_default=True, help="Number of coordinates.")
+@click.option("--output", metavar="OUT", help="Write the coordinates of all rows to OUT too.")
 @options_of(FitParams, leave_out=_NOT_OF_EMBEDDINGS)
 @options_of(FitLimits)
 @schema_option
@@ -201,7 +201,7 @@ def embed(
 @click.option(
     "--evaluate",
     metavar="ROWS",
-    help="Show how it does on these rows too, of a dataset or a file such as RUN was trained on.",
+    help="Evaluate RUN on these rows too: a dataset, or a file like the training file.",
 )
 @engine_options
 @locations("run", "evaluate")
@@ -243,7 +243,7 @@ def report(
 @click.option(
     "--rates",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What a worker does in a second, as plan --json prints it.  [default: measured]",
+    help="JSON with the rates of a worker, as plan --json prints them.  [default: measured]",
 )
 @schema_option
 @engine_options

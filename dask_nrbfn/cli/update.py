@@ -27,13 +27,13 @@ _judge_options = together(
     click.option(
         "--evaluate",
         metavar="ROWS",
-        help="Try the new model on these rows, of a dataset or a file such as RUN was trained on.",
+        help="Evaluate the new model on these rows: a dataset, or a file like the training file.",
     ),
     click.option(
         "--max-error-rate",
         type=click.FloatRange(0, 1),
-        help="Keep the old model, and exit with 2, if the new one makes more errors on them. Of "
-        "numbers 1 - R2 is the error.",
+        help="Keep the old model, and exit with 2, if the new model has a larger error rate on the "
+        "--evaluate rows. For numbers the error is 1 - R2.",
     ),
 )
 
@@ -60,7 +60,7 @@ def _judging(
 @click.command()
 @click.argument("run")
 @click.argument("rows")
-@click.option("--forget", is_flag=True, help="Take the rows away.")
+@click.option("--forget", is_flag=True, help="Remove the rows from RUN.")
 @_judge_options
 @x_option
 @target_options

@@ -386,7 +386,7 @@ class _Draft:
             record["fitting_error"],
         )
         if self.run.chosen_params.locality:
-            logger.info("%s: locality is that of the neighbours in the fit", self.action)
+            logger.info("%s: locality uses the neighbours of the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])

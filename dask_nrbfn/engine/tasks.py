@@ -323,7 +323,7 @@ class _Workers:
         elif self._none_since is None:
             self._none_since = now
             logger.warning(
-                "%s: all workers are lost; waits %g s for one", self._label, self._patience_s
+                "%s: all workers are lost; waiting %g s for a worker", self._label, self._patience_s
             )
         elif now - self._none_since > self._patience_s:
             raise ClusterError(

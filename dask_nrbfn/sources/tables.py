@@ -294,7 +294,7 @@ def schema_columns(
     roles = (schema.label, schema.weights, schema.id)
     expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}
     if further := [name for name in names if name not in expected]:
-        logger.info("%s has further columns, which are left out: %s", origin, shown_names(further))
+        logger.info("extra columns of %s are ignored: %s", origin, shown_names(further))
     return columns
 
 

@@ -61,7 +61,7 @@ def search_candidates(
     reduce_parts(run, dataset, engine, reduction)
     found = run_task(engine, _store_lists, run, reduction, label="neighbors")
     n_probes = found["n_probes"]
-    logger.info("neighbors: %d candidates looked into %d partition(s)", n_candidates, n_probes)
+    logger.info("neighbors: %d candidates searched %d partition(s)", n_candidates, n_probes)
     repaired = repair_lists(
         run,
         dataset,

@@ -77,7 +77,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
     if dataset.is_sparse and "standard" in scales_of(run.chosen_params, run.tuning):
-        logger.info("columns: sparse rows are divided by the deviations, and their means stay")
+        logger.info("columns: sparse rows are divided by the deviations, but not centred")
     groups = () if dataset.schema is None else dataset.schema.groups
     return ColumnsRecord(
         unseen.tolist(), [[*each] for each in groups] or None, dataset.is_sparse or None

@@ -45,7 +45,7 @@ def _compute(job: StageJob) -> ComponentsRecord:
     )
     if record.n_components < asked:
         logger.warning(
-            "components: %d are asked for, the basis has %d of an eigenvalue above %g",
+            "components: %d are requested, but only %d have an eigenvalue above %g",
             asked,
             record.n_components,
             LEAST_EIGENVALUE,

@@ -284,7 +284,7 @@ def _log_weights(
     if unused:
         named = ", ".join(column_name(dataset, column) for column in unused[:_NAMED])
         more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-        logger.info("metric: of no use are %s%s", named, more)
+        logger.info("metric: features without use: %s%s", named, more)
 
 
 def _cost(s: FitSizes) -> StageCost:

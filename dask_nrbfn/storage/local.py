@@ -207,6 +207,6 @@ def _put_back(moved: list[Path], target: Path) -> None:
     try:
         place_new(last, target)
     except (ExistsError, OSError):
-        logger.warning("what was at %s is in %s now", target, last)
+        logger.warning("the content of %s was moved to %s", target, last)
     for old in earlier:
         shutil.rmtree(old, ignore_errors=True)

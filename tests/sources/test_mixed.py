@@ -215,7 +215,7 @@ def test_schema__columns_are_found_by_name(tmp_path, caplog):
     path = csv_of(tmp_path, "z,c,a\n0,q,5\n1, p,?\n2,new,6\n")
     with caplog.at_level(logging.INFO, "dask_nrbfn"):
         source = open_source(path, schema=known(tmp_path))
-    assert "has further columns, which are left out: 'z'" in caplog.text
+    assert "d.csv are ignored: 'z'" in caplog.text
     np.testing.assert_array_equal(rows_of(source).X, [[5, 1], [np.nan, 0], [6, UNSEEN]])
     assert (source.y_dtype, source.id_dtype, source.schema.label) == (None, None, None)
     assert "has no 'y', which its schema names as label" in caplog.text

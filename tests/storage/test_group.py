@@ -398,7 +398,7 @@ def test_replacing_group__what_cannot_be_put_back_is_named(tmp_path, monkeypatch
     with pytest.raises(OSError, match="Input/output error"):
         finish()
     (hidden,) = tmp_path.glob(".data.*.replaced")
-    assert f"what was at {place} is in {hidden} now" in caplog.text
+    assert f"the content of {place} was moved to {hidden}" in caplog.text
     assert Dataset.open(hidden).n_rows == 3
 
 
