@@ -97,7 +97,7 @@ def test_run__all_workers_killed_and_none_comes(processes, begun, caplog):
 def test_run__all_workers_killed_and_one_comes(processes, begun, caplog):
     def replace():
         processes.kill_workers()
-        wait_until(lambda: "moments: all workers are lost; waiting 300 s" in caplog.text
+        wait_until(lambda: "moments: all workers are lost; waiting 300 s" in caplog.text)
         processes.revive()
 
     with connect(EngineOptions(scheduler=processes.address)) as engine:
