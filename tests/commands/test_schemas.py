@@ -50,7 +50,7 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
     [
         ("none.toml", None, MissingDataError, "none.toml is not a file"),
         ("bad.toml", "a b", DataError, "bad.toml cannot be read as TOML"),
-        ("bad.json", '{"column": {}}', DataError, "the schema has 'column', which is none"),
+        ("bad.json", '{"column": {}}', DataError, "the schema has 'column', which is not one"),
         ("bad.json", '{"columns": {"a": {"kind": "x"}}}', DataError, "has 'x' as kind"),
         ("bad.json", '{"label": "y", "label": "z"}', DataError, "JSON: 'label' is there twice"),
         ("bad.toml", OF_CATEGORIES.format("p "), DataError, "category 'p ', .* read as 'p'"),

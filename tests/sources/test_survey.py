@@ -236,7 +236,7 @@ def test_decide__days_that_may_be_months_are_said():
     assert schema.columns[0].kind == "category"
     assert line == (
         "day looks like a date: '01/02/2020' may be day first or month first; "
-        "say date_format='day=%d/%m/%Y' or say date_format='day=%m/%d/%Y'."
+        "pass date_format='day=%d/%m/%Y' or pass date_format='day=%m/%d/%Y'."
     )
     with pytest.raises(DataError, match=r"may be day first or month first\. Pass date_format="):
         decided({"day": ("text", texts)}, date=("day",))

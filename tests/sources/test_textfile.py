@@ -232,10 +232,10 @@ def test_text__blanks_and_a_header(tmp_path, monkeypatch, batch_bytes):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1 2 x", "line 5 has 3 cells, not 2"),
+        ("1 2 x", "line 5 of .* has 3 cells, but the first row has 2"),
         ("lots x", "Column 'a' of .* has 'lots' in line 5, which is not a number"),
         ('1 "x', "ends inside a quote that opens in line 5"),
-        ("1", "line 5 has 1 cells, not 2"),
+        ("1", "line 5 of .* has 1 cells, but the first row has 2"),
     ],
 )
 @pytest.mark.parametrize("begin", ["# drawn\n#  by hand \na y\n1 x\n", " a  y \n1 'x'\n\n \n"])

@@ -110,7 +110,7 @@ def test_referenced__moved(place, tmp_path):
 def test_referenced__of_another_shape(place, tmp_path):
     ingest_file(place, tmp_path / "d", **READ)
     zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"].resize((61, 5))
-    with pytest.raises(DamagedDataError, match=r"shape \(61, 5\), and had \(60, 5\)"):
+    with pytest.raises(DamagedDataError, match=r"shape \(61, 5\), but had \(60, 5\)"):
         Dataset.open(tmp_path / "d")
 
 
