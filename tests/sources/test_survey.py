@@ -265,7 +265,7 @@ def test_decide__texts_that_are_not_all_alike_stay_text():
         (["469,13 €", "12,50 €"], "they have decimal commas."),
         (
             ["1.234 €", "999 €"],
-            "separate thousands, or numeric='p' if they precede decimals",
+            "points separate thousands, or numeric='p' if they precede decimals",
         ),
     ],
 )
