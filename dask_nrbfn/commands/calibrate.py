@@ -77,7 +77,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     Parameters
     ----------
     location : Location
-        Location of the dataset; a chunk or two of it are read.
+        Location of the dataset; one or two chunks are read.
     n_basis, n_neighbors : int
         Rates depend on them a little; at most 1,500 basis rows are used.
 

@@ -558,7 +558,7 @@ def ingest_dask(
 def _rows_of_chunk(
     source: Source, chunk_rows: int | None, dtype: np.dtype[Any], row_values: float | None
 ) -> int:
-    """Return `chunk_rows`; by default a chunk has 16 MiB, and at most all rows."""
+    """Return the rows of a chunk: `chunk_rows`, or 16 MiB of rows; at most all rows."""
     n_features, schema = source.n_features, source.schema
     if chunk_rows is None:
         if schema is not None and not schema.is_plain:

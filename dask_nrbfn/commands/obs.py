@@ -48,7 +48,7 @@ class ObsTarget:
     Parameters
     ----------
     cells : path, URL or RemoteLocation
-        Of an AnnData store in Zarr, or path of an .h5ad file.
+        Location of an AnnData store in Zarr, or path of an .h5ad file.
     to : str
         The column "obs/NAME" of the labels; "obs/NAME_confidence" has their probabilities. Several
         numbers have a column "obs/NAME_TARGET" each.

@@ -376,7 +376,7 @@ def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArra
 
 
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
-    """Return the rows of a chunk of predictions, which does not depend on the dataset's chunks.
+    """Return the number of rows of a chunk of predictions, whatever the chunks of the dataset.
 
     Parameters
     ----------

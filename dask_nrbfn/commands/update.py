@@ -500,7 +500,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
 
 
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
-    """Return the expected memory of a task, or raise MemoryBudgetError."""
+    """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
     params = model.params

@@ -362,7 +362,7 @@ def _no_workers(address: str) -> ClusterError:
 
 
 def _threads_of_workers(client: Client) -> int | None:
-    """Return the fewest BLAS threads of a worker; None if every worker died when asked."""
+    """Return the smallest number of BLAS threads of a worker; None if all workers died."""
     answers = client.run(_blas_threads_once_loaded, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):

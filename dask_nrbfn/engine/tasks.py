@@ -52,7 +52,7 @@ class Engine(ABC):
     memory_bytes : int
         Memory that each task may use.
     worker_limit_bytes : int or None
-        Memory limit of the worker that has the least for a task. None: `memory_bytes`.
+        Memory limit of the worker with the least memory per task. None: `memory_bytes`.
     expected_bytes : int
         Expected memory of the current tasks with their process, for error messages. 0: unknown.
     peak_bytes : int
@@ -75,7 +75,7 @@ class Engine(ABC):
 
     @property
     def limit_bytes(self) -> int:
-        """Memory limit of the worker that has the least for a task."""
+        """Memory limit of the worker with the least memory per task."""
         limit = self.worker_limit_bytes
         return self.memory_bytes if limit is None else limit
 

@@ -23,7 +23,7 @@ class StageFigures:
     Attributes
     ----------
     n_rows : int
-        Rows that it reads.
+        Rows that the stage reads.
     n_tasks, n_done : int
         Tasks of its passes so far, and those that are done.
     peak_bytes : int
@@ -31,7 +31,7 @@ class StageFigures:
     predicted_bytes : int
         Predicted peak. 0: unknown.
     n_starts, n_errors : int
-        How often it began in this job, and how often it failed.
+        How often the stage began and failed in this job.
     seconds : float or None
         Duration; None while it is in progress.
     """

@@ -174,7 +174,7 @@ def searched_neighbors(n_neighbors: int) -> int:
 
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
-    """Return the work of NNDescent.
+    """Return the number of candidate updates of NNDescent.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ class Cube:
 
     @property
     def axis(self) -> int:
-        """Where several values of a pixel lie among the dimensions of the pixels."""
+        """Position of the feature dimension among the dimensions of the pixels."""
         return 0 if self.feature_dim is None else self.dims.index(self.feature_dim)
 
     @property

@@ -199,11 +199,11 @@ class Beginning:
 
         Notes
         -----
-        The usual delimiter is kept if all rows have the same number of cells and more than one.
-        Otherwise no reader accepts the table, unless it is one column of numbers, and then no other
-        delimiter divides all its rows alike: the only one that does is taken. Another quote is
-        taken if it is around cells of every row and closes at the end of each. If no delimiter
-        divides all rows, blanks may.
+        The usual delimiter is kept if all rows have the same number of cells, more than one.
+        Otherwise another delimiter is used if it is the only one that divides all rows into
+        equally many cells; a table of one column of numbers has none. Another quote is used if it
+        surrounds cells of every row and closes at the end of each. If no delimiter divides all
+        rows, blanks may.
 
         Examples
         --------
@@ -228,7 +228,7 @@ class Beginning:
         return found[0] if kept else usual
 
     def n_cells(self, way: Dialect) -> int:
-        """Return the cells of every row, or 0 if rows differ; the last row may be cut."""
+        """Return the number of cells of each row, or 0 if rows differ; the last row may be cut."""
         counts = [len(row) for row in _rows(self.lines, way) if row]
         counts = counts[:-1] if self.cut else counts
         return counts[0] if len(set(counts)) == 1 else 0

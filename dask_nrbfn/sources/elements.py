@@ -89,14 +89,14 @@ class Matrix:
 
     @property
     def readings(self) -> int:
-        """How often all values are decoded to read all rows."""
+        """How many times each value is decoded to read all rows."""
         if self.order != "csc":
             return 1
         return max(1, math.ceil((self.n_values or 0) * _VALUE_BYTES / _CSC_BYTES))
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are decoded at once; of CSR any."""
+        """Number of rows that are decoded at once; in CSR any number."""
         if self.order == "csc":
             return -(-self.shape[0] // self.readings)
         chunks = getattr(self.stored, "chunks", None)

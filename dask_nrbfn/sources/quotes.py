@@ -182,7 +182,7 @@ class ScannedFile(io.RawIOBase):
 
 
 def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
-    """Return the byte of the quote that a stream leaves open, None if all are closed.
+    """Return the byte offset of the quote that a stream leaves open, None if all are closed.
 
     Parameters
     ----------

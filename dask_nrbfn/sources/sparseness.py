@@ -67,7 +67,7 @@ def stored_values(source: Source, sparse: str) -> int | None:
 
 
 def expanded_values(schema: Schema | None, sparse: str) -> int | None:
-    """Return the most values of a row that are not 0 if features are made in CSR; None if dense.
+    """Return the largest number of nonzero values of a row in CSR; None if features are dense.
 
     Parameters
     ----------

@@ -402,7 +402,7 @@ class ColumnSurvey:
 
     @property
     def n_values(self) -> int:
-        """Rows that have a value."""
+        """Number of rows that have a value."""
         return self.n_rows - self.n_missing
 
     @property

@@ -128,7 +128,7 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
 
 
 def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
-    """Return the rows of the sample that places partitions.
+    """Return the number of rows of the sample that places partitions.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
 
 
 def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
-    """Return the rows of the sample that bounds the distances of the candidates' neighbours.
+    """Return the size of the sample that bounds the distances of the candidates' neighbours.
 
     At most a fourth of the rows: if a candidate misses some neighbours, others still lie within a
     bound that has room for more.

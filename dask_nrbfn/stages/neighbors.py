@@ -154,7 +154,7 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
 
 
 def decided_search(run: Run) -> NeighborSearch:
-    """Return the search that a run began with."""
+    """Return the recorded search of a run."""
     return NeighborSearch(**run.decisions["neighbors"])
 
 
@@ -230,7 +230,7 @@ def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: i
 
 
 def _partition_rows(dataset: Dataset, params: FitParams, n_partitions: int) -> int:
-    """Return the rows of the largest of `n_partitions` partitions."""
+    """Return the number of rows of the largest of `n_partitions` partitions."""
     if n_partitions == 1:
         return dataset.n_rows
     return math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / n_partitions)

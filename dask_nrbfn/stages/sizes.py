@@ -171,12 +171,12 @@ class FitSizes:
 
     @property
     def n_kept(self) -> int:
-        """Basis rows that the model keeps."""
+        """Number of basis rows that the model keeps."""
         return min(self.params.prune or self.r, self.r)
 
     @property
     def n_parts(self) -> int:
-        """Parts of a pass."""
+        """Number of parts of a pass."""
         return len(self.layout.spans)
 
     @property
@@ -242,7 +242,7 @@ class FitSizes:
 
     @property
     def n_searched(self) -> int:
-        """Rows whose neighbours are searched."""
+        """Number of rows whose neighbours are searched."""
         return self.n if self.search.n_candidates is None else self.search.n_candidates
 
     @property

@@ -256,7 +256,7 @@ def check_penalties(params: FitParams, tuning: TuneParams) -> None:
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
-    """Return the rows of the sample, at most all."""
+    """Return the number of rows of the sample, at most all rows."""
     rows = tuning.search_rows
     if rows is None:
         rows = max(
@@ -266,6 +266,6 @@ def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
 
 
 def search_basis_size(dataset: Dataset, params: FitParams, tuning: TuneParams) -> int:
-    """Return the basis rows of the search: no more than the fit will have."""
+    """Return the basis size of the search, at most the basis size of the fit."""
     asked = asked_size(params, dataset) or dataset.n_rows
     return max(min(tuning.search_basis, asked, dataset.n_rows), dataset.n_classes)

@@ -73,7 +73,7 @@ class ChunkSummary(NamedTuple):
 def default_chunk_rows(
     n_features: int, dtype: DTypeLike, *, row_values: float | None = None, n_numbers: int = 0
 ) -> int:
-    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
+    """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
     Parameters
     ----------

@@ -245,7 +245,7 @@ class Dataset:
 
     @property
     def _n_own(self) -> int:
-        """Rows that are read from X."""
+        """Number of rows that are read from X."""
         n_rows: int = self.X.shape[0]
         return self._n_labelled if self.labelled_only else n_rows
 
@@ -356,7 +356,7 @@ class Dataset:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of one chunk."""
+        """Number of rows of one chunk."""
         return self.X.chunks[0]
 
     @property

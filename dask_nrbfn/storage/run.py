@@ -316,7 +316,7 @@ class Run:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of a chunk of the arrays that have a row for every row of X."""
+        """Number of rows of a chunk of the arrays with one row for every row of X."""
         return self.layout.chunk_rows
 
     @cached_property
