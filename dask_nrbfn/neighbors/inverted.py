@@ -298,7 +298,7 @@ def _near_of_tile(rows: Rows, candidates: Rows, bounds: Floats, centre: NDArray[
 def _surplus(
     rows: NDArray[Any], candidates: NDArray[Any], bounds: Floats, half: float
 ) -> NDArray[Any]:
-    """Return bound minus distance of pairs, computed as one product of extended rows."""
+    """Return half of bound minus squared distance of pairs, as one product of extended rows."""
     dtype, ones = rows.dtype, np.ones
     squares, own = (half * np.einsum("ij,ij->i", each, each) for each in (rows, candidates))
     lifted = np.column_stack([rows, -squares, ones(len(rows))]).astype(dtype, copy=False)

@@ -36,7 +36,8 @@ CellKind = Kind | Literal["text"]
 MOST_TEXTS = 2**16
 """Texts of a column that are counted: some MiB of them."""
 
-# Number of smallest hashes that are kept. They estimate the number of distinct values to 1.6 %.
+# Number of smallest hashes, and of sampled texts. The hashes estimate the number of distinct
+# numbers to 1.6 %.
 _MOST_HASHES = 2**12
 # A column with at least `_FEW_ROWS` rows looks like an id if this share of its values differs.
 _FEW_ROWS = 50
