@@ -2,7 +2,7 @@
 
 Training rows lie in a chunked Zarr `Dataset`; a fit is a sequence of restartable stages that run on
 dask workers and leave a `Run`, whose small `Model` predicts. `NRBFNClassifier` and
-`NRBFNRegressor` are scikit-learn faces of the same stages.
+`NRBFNRegressor` are scikit-learn estimators on the same stages.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""What can go wrong for a user.
+"""Errors that a user can cause or mend.
 
 Every error says what is wrong and how to mend it, and is also the builtin a caller would expect.
-It names parameters, between backticks where it is raised; a face that spells them otherwise, such
-as the command line, asks for its own spelling.
+It names parameters, between backticks where it is raised. A front end that spells them differently,
+such as the command line, asks for its own spelling.
 """
 
 import re
@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 # A quoted text of the user, which stays as it is, or a parameter, perhaps with the text to give it.
-# A parameter stands apart, so that backticks in a path or in a longer word are not taken for one.
+# Blanks or marks surround a parameter; backticks in a path or a longer word do not make one.
 _PARAMETER = re.compile(
     r"""(?<![^\s=(])(?P<mark>['"])(?:\\.|(?!(?P=mark)).)*(?P=mark)(?=[\s.,;:)]|$)"""
     r"""|(?<![^\s(])`(?P<name>\w+)`(?P<given>=(?P<quote>['"])(?P<value>.*?)(?P=quote))?"""
@@ -32,7 +32,7 @@ class Advice(NamedTuple):
         return self.spelled(str)
 
     def spelled(self, spell: Callable[[str], str]) -> str:
-        """Return the text with every parameter's name as `spell` gives it, and values likewise.
+        """Return the text with the names of parameters, and their values, spelled by `spell`.
 
         >>> Advice("Say `drop`='my id'.").spelled(lambda name: f"--{name}")
         "Say --drop 'my id'."
@@ -103,7 +103,7 @@ class DataError(NRBFNError, ValueError):
 
 
 class MissingDataError(NRBFNError, FileNotFoundError):
-    """A file, dataset, run, model or one of its chunks is not there."""
+    """A file, dataset, run, model or chunk is missing."""
 
 
 class DamagedDataError(NRBFNError, OSError):
@@ -111,7 +111,7 @@ class DamagedDataError(NRBFNError, OSError):
 
 
 class NewerVersionError(NRBFNError, OSError):
-    """A newer version of this package wrote what is stored; it is sound, and never replaced."""
+    """A newer version of this package wrote the stored data; the data is never replaced."""
 
 
 class DamagedResultError(DamagedDataError):
@@ -123,7 +123,7 @@ class DamagedResultError(DamagedDataError):
     stage : str
         Name of the stage's group.
     parts : tuple of int
-        The parts that are concerned; empty for the whole stage.
+        The damaged parts; empty for the whole stage.
     """
 
     def __init__(self, problem: str, remedy: str, stage: str, parts: tuple[int, ...]) -> None:
@@ -148,7 +148,7 @@ class RunMismatchError(NRBFNError, ValueError):
 
 
 class AlreadyAddedError(NRBFNError, ValueError):
-    """Rows that a run holds would be added once more."""
+    """Rows that a run already holds would be added again."""
 
 
 class WorseModelError(NRBFNError, ArithmeticError):
@@ -160,7 +160,7 @@ class IllConditionedError(NRBFNError, ArithmeticError):
 
 
 class IllConditionedWarning(UserWarning):
-    """The ridge system was solved, but rounding decides much of the weights."""
+    """The ridge system was solved, but the weights have large rounding errors."""
 
 
 class MemoryBudgetError(NRBFNError, MemoryError):
@@ -168,7 +168,7 @@ class MemoryBudgetError(NRBFNError, MemoryError):
 
 
 class RecallError(NRBFNError, ArithmeticError):
-    """The neighbours that were found are too few of the true ones."""
+    """The neighbour search found too few of the true neighbours."""
 
 
 class RunBusyError(NRBFNError, RuntimeError):
@@ -176,7 +176,7 @@ class RunBusyError(NRBFNError, RuntimeError):
 
 
 class WorkerLostError(NRBFNError, RuntimeError):
-    """Workers died while they ran the same task, again and again."""
+    """Workers died repeatedly while they ran the same task."""
 
 
 class ClusterError(NRBFNError, ConnectionError):

@@ -99,7 +99,7 @@ def stages_of(
 
 
 def stages_of_run(run: Run) -> list[Stage[Any]]:
-    """Return the stages of a run, those that it has not reached too, in order.
+    """Return all stages of a run, finished and unfinished, in order.
 
     Some depend on what a search chooses.
     """
@@ -117,19 +117,19 @@ def stages_in(context: FitContext) -> list[Stage[Any]]:
 
 
 def check_fit(context: FitContext) -> None:
-    """Raise what is known to be wrong with a fit before any row is read."""
+    """Raise an error if a fit cannot succeed, before any row is read."""
     for stage in stages_in(context):
         stage.check(context)
 
 
 def with_search(context: FitContext) -> FitContext:
-    """Return a context with the neighbour search that a fit begins with now."""
+    """Return a context with the neighbour search that is decided for a new fit."""
     seen = context.rows(None, labelled_only=True)
     return replace(context, search=plan_search(seen, context.needing_confidence, context.engine))
 
 
 def in_run(context: FitContext, run: Run) -> FitContext:
-    """Return a context with what a run has decided and its finished stages have chosen.
+    """Return a context with the decisions of a run and of its finished stages.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def in_run(context: FitContext, run: Run) -> FitContext:
 
 
 def largest_basis(context: FitContext) -> int:
-    """Return the most basis rows that the workers' memory allows, at most all rows."""
+    """Return the largest basis size that fits the workers' memory, at most all rows."""
     sizes = FitSizes.of(context, n_basis=1)
     costs = [stage.cost for stage in stages_in(context) if stage.grows_with_basis]
 
@@ -164,7 +164,7 @@ def largest_basis(context: FitContext) -> int:
 
 
 def with_planned_basis(context: FitContext) -> FitContext:
-    """Return a context with the basis rows asked for or found, or the most that it may find."""
+    """Return a context with the known basis size, or with its upper limit."""
     if context.found_basis or context.asked_size:
         return context
     most = max(min(largest_basis(context), MOST_FOUND), context.dataset.n_classes)
@@ -172,12 +172,12 @@ def with_planned_basis(context: FitContext) -> FitContext:
 
 
 def stage_costs(context: FitContext) -> dict[str, StageCost]:
-    """Return what every stage of a fit costs by its name."""
+    """Return the cost of every stage of a fit by its name."""
     return {stage.name: stage.cost_in(context) for stage in stages_in(context)}
 
 
 def remaining_costs(run: Run, context: FitContext) -> dict[str, StageCost]:
-    """Return what every stage costs that a run misses, by its name.
+    """Return the cost of every unfinished stage of a run by its name.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
 
 
 def start_run(location: Location, context: FitContext) -> Run:
-    """Begin a run, or open the one that was begun, with the search that it began with.
+    """Begin a run, or open an unfinished run with its recorded search.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def start_run(location: Location, context: FitContext) -> Run:
 
 
 def _fitting_search(context: FitContext) -> NeighborSearch:
-    """Return how neighbours will be searched, once every stage is known to fit the memory."""
+    """Return the neighbour search; raise an error if a stage does not fit the memory."""
     context = with_search(context)
     assert context.search is not None
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
@@ -249,13 +249,13 @@ def finish_run(
     rates: Rates | None = None,
     check_still_locked: Callable[[], None],
 ) -> None:
-    """Run the stages that a run misses, and do again what turns out to be damaged.
+    """Run the unfinished stages of a run, and repeat stages whose results are damaged.
 
     Parameters
     ----------
     run, context
     rates : Rates or None
-        Of a worker, as far as they are known.
+        Rates of a worker, as far as they are known.
     check_still_locked : callable
         Raises if the run belongs to another job by then.
     """
@@ -290,7 +290,7 @@ def _write_given(run: Run, context: FitContext) -> None:
 
 
 def _drop_scratch(run: Run, finished: Collection[str]) -> None:
-    """Delete what stages that are finished left and no later one needs."""
+    """Delete results of finished stages that no later stage needs."""
     stages = stages_of_run(run)
     ended = all(stage.name in run.stages for stage in stages)
     for stage in stages:
@@ -312,13 +312,13 @@ def run_stage(
     rates: Rates | None = None,
     before_recording: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run one stage, whose predecessors are finished, and record what it took.
+    """Run one stage, whose predecessors are finished, and record its cost.
 
     Parameters
     ----------
     stage, run, context
     rates : Rates or None
-        As for `finish_run`.
+        See `finish_run`.
     before_recording : callable
         Raises if the run belongs to another job by then.
     """

@@ -57,7 +57,7 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
             raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
         check_path_outside_groups(text)
         if os.path.lexists(target) and not target.is_file():
-            raise ExistsError(f"{path} exists and is no file.", "Give another path.")
+            raise ExistsError(f"{path} exists and is not a file.", "Give another path.")
         if target.exists() and not overwrite:
             raise ExistsError(f"{path} exists.", "Give another path, or `overwrite` it.")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def check_distinct(outputs: Mapping[str, str | os.PathLike[str] | None]) -> None
         other = names.setdefault(os.path.realpath(path), name)
         if other != name:
             raise ParameterError(
-                f"`{other}` and `{name}` are both {path}.", "Give each a name of its own."
+                f"`{other}` and `{name}` are both {path}.", "Give two different paths."
             )
 
 
@@ -110,7 +110,7 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
     Parameters
     ----------
     path, overwrite
-        As for `check_output_file`.
+        See `check_output_file`.
 
     Yields
     ------
@@ -162,7 +162,7 @@ def place_new(new: Path, target: Path) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise ExistsError(
-            f"{target} exists: another job has written it meanwhile.", "Give another path."
+            f"{target} exists: another job wrote it during this one.", "Give another path."
         ) from error
 
 

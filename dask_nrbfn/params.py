@@ -164,7 +164,7 @@ class Params:
         return {field.name: field.metadata["option"] for field in fields(cls)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as plain JSON values."""
+        """Return the parameters as JSON-serializable values."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
@@ -269,22 +269,22 @@ class FitParams(Params):
     svd: int | None = option(
         None,
         int,
-        "Replace every row by so many coordinates of a truncated SVD.",
+        "Number of coordinates of a truncated SVD that replace every row.",
         least=1,
         none="the rows as they are",
     )
     scale: str = option(
         "auto",
         str,
-        "Columns to mean 0 and variance 1, learned weights on top, or rows to unit length; auto: "
-        "standard for tables with categories, dates or filled gaps, else none.",
+        "standard: columns to mean 0 and variance 1; learned: also learned weights; unit: rows to "
+        "length 1; auto: standard for tables with categories, dates or filled gaps, else none.",
         choices=("auto", "none", "standard", "unit", "learned"),
     )
     metric_rounds: int = option(
         5, int, "Rounds in which the weights of columns are learned.", least=1, most=100
     )
     confidence_threshold: float = option(
-        0.9, float, "Rows with a confidence below it form the basis.", above=0, most=1
+        0.9, float, "Rows with a confidence below this threshold form the basis.", above=0, most=1
     )
     basis: str = option(
         "auto",
@@ -307,7 +307,7 @@ class FitParams(Params):
     basis_rule: str = option(
         "least-confident",
         str,
-        "Which rows of low confidence form a basis of a given size.",
+        "Rule that chooses rows of low confidence for a basis of a given size.",
         choices=("least-confident", "uniform"),
     )
     candidates: int | str = option(
@@ -329,7 +329,7 @@ class FitParams(Params):
     kernel: str = option(
         "gaussian",
         str,
-        "How activations fall with distance.",
+        "Kernel function of the distance.",
         choices=tuple(KERNELS),
         predicts=True,
     )
@@ -339,7 +339,7 @@ class FitParams(Params):
     class_weight: str | None = option(
         None,
         str,
-        "Let the rows of every class together weigh the same.",
+        "balanced: all classes have the same total weight.",
         choices=("balanced",),
         none="every row weighs the same",
     )
@@ -349,34 +349,34 @@ class FitParams(Params):
     penalty: str = option(
         "weights",
         str,
-        "What the ridge keeps small: weights, the kernel's own norm, or weights of small clusters.",
+        "Quadratic form of the penalty: weights, the kernel's norm, or weights of small clusters.",
         choices=tuple(PENALTIES),
     )
     locality: float = option(
         0.0,
         float,
-        "Penalty of neighbours whose scores differ, relative like alpha; 0: none.",
+        "Penalty on score differences between neighbours, relative like alpha; 0: no penalty.",
         least=0,
         most=1,
     )
     loss: str = option(
         "squared",
         str,
-        "What a wrong score costs; of all but squared, each class against the others.",
+        "Loss of a score; all except squared are one class against the others.",
         choices=tuple(LOSSES),
         predicts=True,
     )
     prune: int | None = option(
         None,
         int,
-        "Keep only so many basis rows, those that explain most.",
+        "Number of basis rows to keep: those that explain most.",
         least=1,
         none="all basis rows",
     )
     components: int | None = option(
         None,
         int,
-        "Combine only so many eigenfunctions of the basis, the smoothest ones.",
+        "Number of eigenfunctions of the basis to combine: the smoothest ones.",
         least=1,
         none="any weights",
     )
@@ -391,13 +391,13 @@ class FitParams(Params):
     neighbors: str = option(
         "auto",
         str,
-        "How neighbours are searched; auto: the way that is estimated to be faster.",
+        "Method of the neighbour search; auto: the one that is estimated to be faster.",
         choices=("auto", "exact", "approximate"),
     )
     n_partitions: int | None = option(
         None,
         int,
-        "Search neighbours in so many overlapping parts of the feature space.",
+        "Number of overlapping partitions in which neighbours are searched.",
         least=1,
         none="1 if that fits 1 GiB, else as many as do",
     )
@@ -554,7 +554,7 @@ class TuneParams(Params):
     effort: str = option(
         "normal",
         str,
-        "How much is tried of what is not listed.",
+        "Number of values to try for options that are not listed.",
         choices=("quick", "normal", "thorough"),
     )
     validation: str | None = option(
@@ -574,7 +574,7 @@ class TuneParams(Params):
         "components", None, "Numbers of eigenfunctions to try."
     )
     losses: Sequence[str] | None = _tried(
-        "loss", None, "Losses to try, after all else.", none=_BY_EFFORT
+        "loss", None, "Losses to try, after all other options.", none=_BY_EFFORT
     )
     width_factors: Sequence[float] | None = _tried(
         "width_factor", None, "Width factors to try.", none="by kernel, then between and beyond"
@@ -591,12 +591,15 @@ class TuneParams(Params):
         "basis_rule", None, "Rules to try for a basis of a given size.", none=_BY_EFFORT
     )
     search_basis: int = option(
-        1000, int, "Basis rows while all but penalty and loss is tried, at most.", least=2
+        1000,
+        int,
+        "Largest basis size in the search of all options but penalty and loss.",
+        least=2,
     )
     search_rows: int | None = option(
         None,
         int,
-        "Rows on which they are tried.",
+        "Rows of the search.",
         least=2,
         none="256 MiB of them, from 20,000 to 100,000",
     )

@@ -225,7 +225,7 @@ def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
-    """Return the parts in the sum that a sum is added to next; None for the sum of all parts.
+    """Return the parts of the sum to which a sum is added; None for the sum of all parts.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def members_of(family: range) -> list[range]:
 
 
 def last_read(n_parts: int) -> int:
-    """Return the most sums that the last task reads to reach the sum of all parts.
+    """Return the largest number of sums that the last task reads to get the sum of all parts.
 
     Examples
     --------
@@ -417,7 +417,7 @@ def _sum_part(
 
 
 def _add_family(run_location: Location, reduction: Reduction, family: range) -> None:
-    """Add the stored members of a family, and go on with their sum."""
+    """Add the stored members of a family, and continue with their sum."""
     run, first = Run.open(run_location), members_of(family)[0]
     if not _is_summed(run, reduction, family):
         sums = {key: _read(run, reduction, first, key) for key in reduction.kinds}
@@ -536,7 +536,7 @@ def _gone(stage: str, parts: Iterable[int]) -> DamagedResultError:
 
 
 def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
-    """Return a record; None if there is none, or an older version wrote it."""
+    """Return a record; None if it is missing, or an older version wrote it."""
     if written is None:
         return None
     names = [each.name for each in fields(SumRecord)]

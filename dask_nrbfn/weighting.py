@@ -28,7 +28,7 @@ def check_total_weight(total: float, *, whole: bool = False) -> None:
     ----------
     total : float
     whole : bool
-        Whether it is the weight of all rows, which also has a lower limit.
+        Whether `total` is the weight of all rows, which also has a lower limit.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def check_total_weight(total: float, *, whole: bool = False) -> None:
     else:
         return
     raise DataError(
-        f"the weights of the rows sum to {total:.3g}, which {fault} float64 in other sums.",
+        f"the weights of the rows sum to {total:.3g}, which {fault} float64 in sums of products.",
         f"Divide all weights by the largest; their sum must be {allowed}.",
     )
 
@@ -83,7 +83,7 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return the weights for the classes of a dataset from those of a model.
+        """Return the class weights of a dataset from the class weights of a model.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class RowWeights:
         return cls(np.asarray(of_classes)[list(codes)])
 
     def to_list(self) -> list[float] | None:
-        """Return the weights of the classes as plain JSON values."""
+        """Return the weights of the classes as JSON-serializable values."""
         return None if self.of_classes is None else self.of_classes.tolist()
 
     def of_rows(self, codes: NDArray[Any], weights: Floats | None) -> Floats | None:
@@ -134,7 +134,7 @@ class Reading:
         Rows of a block.
     weighting : RowWeights
     n_folds, seed : int
-        As for `folds_of_rows`.
+        See `folds_of_rows`.
     codes_in_model : sequence of int or None
         New code of each class of the dataset; None: its own code.
     """

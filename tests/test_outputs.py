@@ -28,7 +28,7 @@ def refused_places(directory):
         "old.txt/new/page.html": (StorageError, r"page.html cannot be written \("),
         "/sys/page.html": (StorageError, r"/sys/page.html cannot be written \("),
         f"{'x' * 300}.html": (StorageError, r"x.html cannot be written \(File name too long"),
-        "/dev/full": (ExistsError, "/dev/full exists and is no file"),
+        "/dev/full": (ExistsError, "/dev/full exists and is not a file"),
         "s3://bucket/page.html": (ParameterError, "is not a local file"),
     }
 
@@ -99,7 +99,7 @@ def test_new_file__two_writers_of_a_new_name(tmp_path):
         unfinished.write_text("first")
         second.__enter__().write_text("second")
     with pytest.raises(
-        ExistsError, match=r"page.html exists: another job has written it meanwhile"
+        ExistsError, match=r"page.html exists: another job wrote it during this one"
     ):
         second.__exit__(None, None, None)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"page.html": "first"}

@@ -207,7 +207,7 @@ def test_add_up__a_sibling_that_nobody_used_and_is_gone(dataset, monkeypatch):
         return read(*arguments)
 
     monkeypatch.setattr(parts_module, "_read", read_late)
-    with pytest.raises(DamagedResultError, match="part 1 of sums is not there") as caught:
+    with pytest.raises(DamagedResultError, match="part 1 of sums is missing") as caught:
         parts_module._add_up(run, reduction, range(3, 4), *last)
     assert caught.value.parts == (1,)
 

@@ -85,7 +85,7 @@ def test_fit__a_basis_file_of_pickled_objects_is_refused(tmp_path):
     problem, _ = refuse(
         "fit", tmp_path / "data", tmp_path / "run", "--basis", tmp_path / "basis.npy"
     )
-    assert "is no .npy file of numbers" in problem
+    assert "is not an .npy file of numbers" in problem
     assert not (tmp_path / "run-it").exists()
 
 

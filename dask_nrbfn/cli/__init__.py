@@ -75,7 +75,7 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
 
 
 def _tells(record: logging.LogRecord) -> bool:
-    """Keep the INFO of dask's scheduler and nannies out: they take up whatever handler is there."""
+    """Return False for INFO records of dask's scheduler and nannies, which use any handler."""
     return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
 
 

@@ -1,4 +1,4 @@
-"""Commands for datasets and for whatever was stored: ingest, check, inspect."""
+"""Commands for datasets and other stored data: ingest, check, inspect."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ from dask_nrbfn.sources.formats import listing_suffixes
     "--n-features",
     type=int,
     metavar="P",
-    help="Features of svmlight text, which leaves zeros out.  [default: as many as it shows]",
+    help="Number of features of svmlight text.  [default: by the largest index]",
 )
 @click.option(
     "--sparse",
@@ -40,7 +40,7 @@ from dask_nrbfn.sources.formats import listing_suffixes
     "if they have 256 features or more and take less than half as many bytes.",
 )
 @scene_options
-@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
+@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of rows]")
 @click.option(
     "--copy",
     is_flag=True,
@@ -73,7 +73,7 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
 
 
 def _without_foreign_options(source: Any, dataset: Any) -> Any:
-    """Return the source without options that are for the file system of another protocol."""
+    """Return the source without options of the file system of another protocol."""
     from dask_nrbfn.storage.location import RemoteLocation
 
     urls = [place.url for place in (source, dataset) if isinstance(place, RemoteLocation)]
@@ -121,7 +121,7 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
 @json_option
 @locations("path")
 def inspect(path: str, as_json: bool) -> None:
-    """Print what is known of a dataset, run, model or predictions at PATH."""
+    """Print a description of the dataset, run, model or predictions at PATH."""
     from dask_nrbfn.commands.describe import describe
 
     show(describe(path), as_json)

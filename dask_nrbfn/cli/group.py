@@ -84,7 +84,7 @@ def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
 
 
 def spelling(ctx: click.Context) -> Callable[[str], str]:
-    """Return how a parameter is written for the command that runs in a group's context.
+    """Return the spelling of a parameter for the command that runs in a group's context.
 
     One that only other commands take is named with the first of them, such as
     ``ingest --chunk-rows``; one that no command takes keeps its name in Python.

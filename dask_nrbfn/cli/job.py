@@ -1,4 +1,4 @@
-"""One call of the program: what it works on, what it took, and how it tells."""
+"""One call of the program: its input, its duration, and its output."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ SMALL_WORK_S = 20.0
 
 @dataclass
 class Job:
-    """What a command does; click hands it to the commands that ask for it.
+    """The job of a command; click passes it to the commands that ask for it.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class Job:
         )
 
     def tell_error(self, problem: str, remedy: str) -> None:
-        """Print on standard error what is wrong and how to mend it.
+        """Print the problem and the remedy of an error on standard error.
 
         Parameters
         ----------

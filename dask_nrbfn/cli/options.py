@@ -23,7 +23,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def _storage_options(
     ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return what ``a.b=1`` and the like say, as nested dictionaries."""
+    """Return texts such as ``a.b=1`` as nested dictionaries."""
     options: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -35,7 +35,7 @@ def _storage_options(
         for part in tables:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise click.BadParameter(f"{part} has a value of its own.", ctx, param)
+                raise click.BadParameter(f"{part} has a value and subkeys.", ctx, param)
         try:
             table[key] = json.loads(value)
         except ValueError:
@@ -58,7 +58,7 @@ def _locate(value: str | tuple[str, ...], storage_options: Mapping[str, Any]) ->
 
 
 def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command storage options, and those to its arguments `names` that are URLs."""
+    """Return a decorator that adds storage options, which apply to the arguments `names`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -66,7 +66,7 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
             named = {name: values[name] for name in names if values[name] is not None}
             if storage_options and not any(map(_has_url, named.values())):
                 raise ParameterError(
-                    "storage options are given, but no URL.",
+                    "storage options are given without a URL.",
                     "Give a URL such as s3://bucket/name, or leave --storage-option out.",
                 )
             located = {name: _locate(value, storage_options) for name, value in named.items()}
@@ -78,7 +78,7 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
             multiple=True,
             metavar="KEY=VALUE",
             callback=_storage_options,
-            help="For URLs: what their fsspec file system is told, such as "
+            help="For URLs: an option of their fsspec file system, such as "
             "client_kwargs.endpoint_url=http://host:9000. VALUE may be JSON. Secrets are safer in "
             "environment variables.",
         )(run)
@@ -87,7 +87,7 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 class _Address(click.ParamType):
-    """Host and port; without a host all of this machine's."""
+    """Host and port; without a host, all addresses of this machine."""
 
     name = "[HOST:]PORT"
 
@@ -115,7 +115,7 @@ class Values(click.ParamType):
         try:
             return tuple(self._convert(part.strip()) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} are no numbers with commas between them.", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers separated by commas.", param, ctx)
 
 
 def together(
@@ -181,30 +181,30 @@ def _type(option: Option) -> click.ParamType | type:
 
 engine_options = together(
     click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
-    click.option("--scheduler-file", metavar="FILE", help="The file it wrote."),
+    click.option("--scheduler-file", metavar="FILE", help="The file that a dask scheduler wrote."),
     click.option(
         "--workers",
         type=int,
-        help="Local worker processes without a scheduler  [default: 1, or none for a few seconds "
-        "of work; 0: none, run here]",
+        help="Number of local worker processes; 0: run in this process  [default: 1, or 0 for a "
+        "few seconds of work]",
     ),
-    click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
-    click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
+    click.option("--threads", type=int, help="Threads of each worker  [default: all cores]"),
+    click.option("--memory", metavar="BYTES", help="Memory limit of each worker, such as 4GiB."),
 )
 
 
 unlabelled_option = click.option(
     "--unlabelled-dataset",
     metavar="DATASET",
-    help="Rows that join the basis, scale and width as if they had no labels.",
+    help="Rows without labels, which take part in the choice of basis, scale and width.",
 )
 
 
 schema_option = click.option(
     "--schema",
     metavar="SCHEMA",
-    help="Fill the gaps of DATASET as this .toml or .json file says, or as another dataset, run or "
-    "model does.  [default: as DATASET says]",
+    help="Schema that fills missing values of DATASET: a .toml or .json file, or another dataset, "
+    "run or model.  [default: the schema of DATASET]",
 )
 
 
@@ -232,7 +232,7 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
 
         if opened.schema is None:
             raise ParameterError(
-                f"`schema` is {schema}, and {dataset} has none: it was made of arrays.",
+                f"`schema` is {schema}, but {dataset} has no schema: it was made of arrays.",
                 "Leave it out.",
             )
         opened = opened.encoded_by(load_schema(schema))
@@ -246,19 +246,19 @@ watching = together(
     click.option(
         "--performance-report",
         metavar="FILE",
-        help="Write dask's report of what the cluster did, as HTML.",
+        help="Write dask's performance report as HTML.",
     ),
     click.option(
         "--metrics",
         type=_Address(),
-        help="Serve metrics to Prometheus while the job runs.  [port 0: any that is free]",
+        help="Serve metrics to Prometheus while the job runs.  [port 0: any free port]",
     ),
     click.option(
         "--metrics-file",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Leave the last metrics for the textfile collector of Prometheus's node exporter, "
-        "which wants the suffix .prom.",
+        help="Write the last metrics for the textfile collector of Prometheus's node exporter, "
+        "which needs the suffix .prom.",
     ),
 )
 
@@ -296,7 +296,7 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
             raise ValueError("it is an archive")  # noqa: TRY004
     except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
-            f"{source} is no .npy file of numbers.",
+            f"{source} is not an .npy file of numbers.",
             f"Give one of {', '.join(known)}, or such a file.",
         ) from error
     del values["basis"]

@@ -38,9 +38,9 @@ target_options = together(
     click.option(
         "--unlabelled",
         metavar="VALUE",
-        help='The label of rows that have none, "" for an empty cell; of numbers what stands for '
-        "none, such as nan. Such rows join the basis, scale and width of a fit.  [default: every "
-        "row has its label]",
+        help='Marker of a missing label or target: "" for an empty cell, or nan for numbers. '
+        "Unlabelled rows take part in the choice of basis, scale and width.  [default: every row "
+        "has a label]",
     ),
 )
 
@@ -49,36 +49,36 @@ written_options = together(
     click.option(
         "--format",
         metavar="NAME",
-        help=f"Format of the files to read: {', '.join(NAMED_FORMATS)}.  [default: what the suffix "
-        "says; if it is unknown, what the first lines show]",
+        help=f"Format of the files to read: {', '.join(NAMED_FORMATS)}.  [default: by the "
+        "suffix; if it is unknown, by the first lines]",
     ),
     click.option(
         "--delimiter",
         metavar="MARK",
-        help="Between the cells of CSV; tab for a tab, a space for any number of blanks.  "
-        "[default: what the first lines show; in doubt a comma, in .tsv a tab]",
+        help="Delimiter of CSV cells: tab for a tab, a space for any number of blanks.  "
+        "[default: by the first lines; in doubt a comma, in .tsv a tab]",
     ),
     click.option(
         "--quote",
         metavar="MARK",
-        help='Around text in CSV, " or \'.  [default: what the first lines show; in doubt "]',
+        help='Quote around text in CSV, " or \'.  [default: by the first lines; in doubt "]',
     ),
-    click.option("--decimal", metavar="MARK", help="Before decimals in CSV, . or ,  [default: .]"),
+    click.option("--decimal", metavar="MARK", help="Decimal mark of CSV, . or ,  [default: .]"),
     click.option(
         "--encoding",
-        help="Of CSV, such as latin-1.  [default: utf-8, or utf-16 where a file begins with its "
-        "mark]",
+        help="Encoding of CSV, such as latin-1.  [default: utf-8, or utf-16 if a file begins with "
+        "its mark]",
     ),
     click.option(
         "--no-header",
         is_flag=True,
         help="The first line of CSV is a row; the columns are column_0, column_1 and so on.  "
-        "[default: what the first lines show; in doubt it names the columns]",
+        "[default: by the first lines; in doubt the first line is a header]",
     ),
     click.option(
         "--missing-values",
         metavar="MARKS",
-        help="What stands in text for no value beside nothing at all, such as ?,-  [default: in "
+        help="Markers of a missing value besides empty text, such as ?,-  [default: in "
         "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A]",
     ),
 )
@@ -88,22 +88,22 @@ scene_options = together(
     click.option(
         "--variable",
         metavar="NAMES",
-        help="Variable of a scene: Zarr, netCDF or what else xarray opens. Its pixels are rows. "
-        "Of NAME,NAME each is a feature, or has one for each coordinate of --feature-dim.  "
-        "[default: the only one with a --feature-dim]",
+        help="Variable of a scene: Zarr, netCDF or another file that xarray opens. Its pixels are "
+        "rows. NAME,NAME: each variable is a feature, or has a feature for each coordinate of "
+        "--feature-dim.  [default: the only variable with the --feature-dim]",
     ),
     click.option(
         "--feature-dim",
         metavar="DIMENSION",
-        help="Dimension along which the features lie, such as band; several variables need none.",
+        help="Dimension of the features, such as band; not needed with several variables.",
     ),
 )
 
 id_option = click.option(
     "--id",
     metavar="COLUMN",
-    help="What names the rows of a table and is carried along to their predictions; no feature, "
-    "unless it is one of RUN.",
+    help="Column with the ids of rows, which is copied to the predictions. It is not a feature, "
+    "unless RUN has this feature.",
 )
 
 # What the columns of a table are.
@@ -119,48 +119,50 @@ table_options = together(
     click.option(
         "--categorical",
         metavar="COLUMNS",
-        help="Columns of categories, though they may be numbers.  [default: columns of text, but "
-        "for those in which nearly all rows differ]",
+        help="Columns of categories, also if they are numbers.  [default: columns of text, except "
+        "columns in which nearly all rows differ]",
     ),
     click.option(
         "--numeric",
         metavar="COLUMNS",
-        help="Columns of numbers, whatever they begin with, also with a unit or marks.",
+        help="Columns of numbers, even if the first rows are not; also with a unit or marks.",
     ),
-    click.option("--date", metavar="COLUMNS", help="Columns of dates, whatever they begin with."),
+    click.option(
+        "--date", metavar="COLUMNS", help="Columns of dates, even if the first rows are not."
+    ),
     click.option(
         "--date-format",
         metavar="FORMAT",
         multiple=True,
-        help="How dates are written, such as %d/%m/%Y, or COLUMN=FORMAT for one column; may be "
-        "repeated.  [default: what the values show]",
+        help="Format of dates, such as %d/%m/%Y, or COLUMN=FORMAT for one column; may be "
+        "repeated.  [default: by the values]",
     ),
     click.option(
         "--missing",
         type=click.Choice(["error", "drop", "impute"]),
         default="error",
         show_default=True,
-        help="Rows without a value: refuse, leave out (without a label or target too), or fill "
-        "features with the median.",
+        help="Rows with a missing value: error; drop, also if the label or target is missing; or "
+        "impute features with the median.",
     ),
     click.option(
         "--max-categories",
         type=int,
         default=100,
         show_default=True,
-        help="The most frequent categories of a column that have a feature each; the others have "
-        "one together.",
+        help="Largest number of categories of a column with a feature each; all rarer categories "
+        "share one feature.",
     ),
     click.option(
         "--schema",
         metavar="PLACE",
-        help="What the columns are: a .toml or .json file, or a dataset, run or model of such a "
-        "table.  [default: what the table has]",
+        help="Schema of the columns: a .toml or .json file, or a dataset, run or model of such a "
+        "table.  [default: by the table]",
     ),
     click.option(
         "--write-schema",
         metavar="FILE",
-        help="Write what the columns are to a .toml or .json file.",
+        help="Write the schema of the columns to a .toml or .json file.",
     ),
 )
 
@@ -172,5 +174,5 @@ _NAMES = (
 
 
 def take_reading(options: dict[str, Any]) -> dict[str, Any]:
-    """Take what says how a file is read out of the options of a command."""
+    """Take the reading options out of the options of a command."""
     return {name: options.pop(name) for name in _NAMES if name in options}

@@ -134,7 +134,7 @@ def _tell(finished: "Run", as_json: bool) -> None:
     click.echo(run_table(finished))
 
 
-# What is of targets, what an embedding has no choice of, and what it says in its own words.
+# Options about targets, options that an embedding lacks, and options with another help text.
 _NOT_OF_EMBEDDINGS = frozenset(
     {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
 )
@@ -143,8 +143,8 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @click.command()
 @click.argument("dataset")
 @click.argument("run")
-@click.option("--components", type=int, default=2, show_default=True, help="Coordinates.")
-@click.option("--output", metavar="OUT", help="Write the coordinates of all rows there too.")
+@click.option("--components", type=int, default=2, show_default=True, help="Number of coordinates.")
+@click.option("--output", metavar="OUT", help="Write the coordinates of all rows to OUT too.")
 @options_of(FitParams, leave_out=_NOT_OF_EMBEDDINGS)
 @options_of(FitLimits)
 @schema_option
@@ -169,7 +169,7 @@ def embed(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make coordinates of the rows of DATASET, which needs no labels, by eigenfunctions of a basis.
+    """Compute coordinates of the rows of DATASET by eigenfunctions of a basis; needs no labels.
 
     The basis is random for auto. RUN is then used by predict, which writes the coordinates of other
     rows, and by report, which draws some. OUT is a Zarr group, or by its suffix a .csv or .parquet
@@ -201,7 +201,7 @@ def embed(
 @click.option(
     "--evaluate",
     metavar="ROWS",
-    help="Show how it does on these rows too, of a dataset or a file such as RUN was trained on.",
+    help="Evaluate RUN on these rows too: a dataset, or a file like the training file.",
 )
 @engine_options
 @locations("run", "evaluate")
@@ -209,7 +209,7 @@ def embed(
 def report(
     job: Job, run: str, out: str | None, overwrite: bool, evaluate: str | None, **options: Any
 ) -> None:
-    """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.plan import scores_s
@@ -238,12 +238,12 @@ def report(
     "--n-rows",
     type=int,
     metavar="N",
-    help="Plan for so many rows like those of DATASET.  [default: its own]",
+    help="Number of rows to plan for.  [default: the rows of DATASET]",
 )
 @click.option(
     "--rates",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What a worker does in a second, as plan --json prints it.  [default: measured]",
+    help="JSON with the rates of a worker, as plan --json prints them.  [default: measured]",
 )
 @schema_option
 @engine_options
@@ -259,7 +259,7 @@ def plan(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Print what fitting DATASET would take, stage by stage, and fit nothing.
+    """Print the expected cost of fitting DATASET, stage by stage, without fitting.
 
     The rates are measured in a few seconds, in this process or on a worker of --scheduler. With
     --workers, --threads, --memory and --rates the plan is for a cluster that need not exist.

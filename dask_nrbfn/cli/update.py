@@ -1,4 +1,4 @@
-"""Commands that bring a run up to date: update, merge, branch, refresh."""
+"""Commands that change a run: update, merge, branch, refresh."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,13 +27,13 @@ _judge_options = together(
     click.option(
         "--evaluate",
         metavar="ROWS",
-        help="Try the new model on these rows, of a dataset or a file such as RUN was trained on.",
+        help="Evaluate the new model on these rows: a dataset, or a file like the training file.",
     ),
     click.option(
         "--max-error-rate",
         type=click.FloatRange(0, 1),
-        help="Keep the old model, and exit with 2, if the new one makes more errors on them. Of "
-        "numbers 1 - R2 is the error.",
+        help="Keep the old model, and exit with 2, if the new model has a larger error rate on the "
+        "--evaluate rows. For numbers the error is 1 - R2.",
     ),
 )
 
@@ -42,7 +42,7 @@ _judge_options = together(
 def _judging(
     run: Any, evaluate: str | None, max_error_rate: float | None
 ) -> "Iterator[Judge | None]":
-    """Give what a new model of a run is judged by, if that is asked for."""
+    """Yield the judge of a new model, if the options ask for one."""
     if (evaluate is None) != (max_error_rate is None):
         raise ParameterError(
             "one of `evaluate` and `max_error_rate` is missing.", "Give both or none."
@@ -60,7 +60,7 @@ def _judging(
 @click.command()
 @click.argument("run")
 @click.argument("rows")
-@click.option("--forget", is_flag=True, help="Take the rows away.")
+@click.option("--forget", is_flag=True, help="Remove the rows from RUN.")
 @_judge_options
 @x_option
 @target_options
@@ -176,7 +176,7 @@ def refresh(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fit RUN anew, its basis too, on all ROWS, and put the new run in its place.
+    """Fit RUN again with a new basis on all ROWS, and replace it by the new run.
 
     ROWS are datasets, or files or directories as update takes them; without any, all rows that RUN
     holds. Started again it finishes what is missing; until then, and if the new model is not good

@@ -33,36 +33,36 @@ _SCENE = ("variable", "feature_dim")
 @click.option(
     "--to",
     metavar="obs/NAME",
-    help="Instead of OUT: add a column of labels, and NAME_confidence of their probabilities, to "
-    "the cells of ROWS, an AnnData store in Zarr or an .h5ad file; of numbers theirs.",
+    help="Instead of OUT: add the labels as a column, and their probabilities as NAME_confidence, "
+    "to the cells of ROWS, an AnnData store in Zarr or an .h5ad file. A regression adds numbers.",
 )
 @click.option(
     "--probabilities",
     is_flag=True,
-    help="Write the probability of every class too; calibrated where RUN was tuned.",
+    help="Write the probability of every class too; it is calibrated if RUN was tuned.",
 )
 @click.option(
     "--scores",
     is_flag=True,
-    help="Write the score of every class too. A Zarr group has them in any case.",
+    help="Write the score of every class too. A Zarr group always has scores.",
 )
 @click.option(
     "--keep",
     metavar="COLUMNS",
-    help="Columns of the file, as COLUMN or COLUMN,COLUMN, to stand beside the predictions in a "
+    help="Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the predictions in a "
     ".csv or .parquet file.",
 )
 @click.option(
     "--prediction-name",
     metavar="NAME",
-    help="Name of the predictions in a .csv or .parquet file.  [default: prediction; of numbers "
-    "those of their targets, unless --keep has one of them]",
+    help="Name of the predictions in a .csv or .parquet file.  [default: prediction; for numbers "
+    "the names of the targets, unless --keep has one of these names]",
 )
 @click.option(
     "--skip-bad",
     is_flag=True,
-    help="Leave the predictions of rows empty that have no value, or none that can be read, where "
-    "one is needed; say how many. Of a .csv or .parquet file.  [default: an error]",
+    help="Leave predictions empty for rows with missing or unreadable values, and log how many; "
+    "for a .csv or .parquet file.  [default: an error]",
 )
 @click.option(
     "--overwrite",
@@ -211,7 +211,7 @@ def _map(
 @locations("run", "rows")
 @click.pass_obj
 def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> None:
-    """Print how RUN, or a saved model, does on ROWS: its error rate, or R2, RMSE and MAE.
+    """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
     ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
     names, in any order, and read as those that RUN was trained on.
@@ -249,7 +249,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     type=click.Choice(["float64", "float32"]),
     default="float64",
     show_default=True,
-    help="Type of the numbers that the file takes, computes with and gives.",
+    help="Type of the inputs, the computation and the outputs of the file.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace PATH once the new file is complete.")
 @json_option

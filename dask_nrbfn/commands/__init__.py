@@ -1,1 +1,1 @@
-"""What a person asks for: each command, on any engine, for every face."""
+"""The commands, on any engine, for the command line and for Python."""

@@ -1,4 +1,4 @@
-"""How fast one worker is, measured on rows of the dataset at hand."""
+"""The speed of one worker, measured on rows of the dataset."""
 
 import math
 import tempfile
@@ -77,7 +77,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     Parameters
     ----------
     location : Location
-        Of the dataset; a chunk or two of it are read.
+        Location of the dataset; one or two chunks are read.
     n_basis, n_neighbors : int
         Rates depend on them a little; at most 1,500 basis rows are used.
 

@@ -116,7 +116,7 @@ def dask_rows(
     lengths : bool, optional
         Whether the lengths of the partitions of a frame are computed.
     name : str
-        Of X in error messages.
+        Name of X in error messages.
     schema : Schema, optional
 
     Returns
@@ -126,8 +126,8 @@ def dask_rows(
     Raises
     ------
     DataError
-        If it is no table, or a column is missing or not numeric; of Python objects, when they are
-        computed.
+        If it is not a table, or a column is missing or not numeric. For Python objects,
+        when the collection is computed.
     """
     if schema is not None:
         return _stored(X, schema, name)
@@ -167,7 +167,7 @@ def rows_and_schema(
     ----------
     X : dask array (n, c) or dask dataframe
     missing : {"error", "impute"}
-        As for `ingest_arrays`.
+        See `ingest_arrays`.
     schema : Schema or None
         None: it is decided from the values, which are then computed once more.
 

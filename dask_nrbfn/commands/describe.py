@@ -27,7 +27,7 @@ _CHOSEN = (
 
 
 def describe(location: Location) -> dict[str, Any]:
-    """Return the sizes and figures of whatever this package stored at `location`.
+    """Return the sizes and figures of the data that this package stored at `location`.
 
     Raises
     ------

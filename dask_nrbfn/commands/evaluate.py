@@ -48,7 +48,7 @@ class Evaluation:
         All rows, and the rows with a wrong predicted label. Rows whose label the model does not
         know are errors.
     classes : tuple of int or str
-        Of the model.
+        Classes of the model.
     confusion : tuple of tuples of int
         Number of rows by class (first index) and predicted label. If there are labels that the
         model does not know, their rows are counted together in one more line, the last.
@@ -92,7 +92,7 @@ class Evaluation:
         allowed : float
             The largest allowed `error_rate`.
         on : Location
-            Of the rows.
+            Location of the rows.
 
         Returns
         -------
@@ -159,7 +159,7 @@ class NumberEvaluation:
         allowed : float
             The largest allowed `error_rate`.
         on : Location
-            Of the rows.
+            Location of the rows.
 
         Returns
         -------
@@ -186,7 +186,7 @@ def evaluate_dataset(
     Parameters
     ----------
     model : Location
-        Of a model or a finished run.
+        Location of a model or a finished run.
     dataset : Dataset
     engine : Engine
 
@@ -228,9 +228,9 @@ def evaluate_dataset(
     present = dataset.classes[dataset.class_counts > 0].tolist()
     if not set(opened.classes.tolist()) & set(present):
         raise DataError(
-            f"the labels of {dataset.location}, such as {present[0]!r}, are none "
-            f"of the model's, such as {opened.classes.tolist()[0]!r}.",
-            "Ingest the labels as those of the training rows: all whole numbers, or all text.",
+            f"the labels of {dataset.location}, such as {present[0]!r}, are not "
+            f"classes of the model, such as {opened.classes.tolist()[0]!r}.",
+            "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
     counts = run_tasks(engine, _count, arguments, label="evaluate")
     confusions, log_losses, rankings = zip(*counts, strict=True)

@@ -67,12 +67,12 @@ def opened_rows(
     Parameters
     ----------
     place : path, URL or RemoteLocation
-        Of a dataset, or of a file or directory that `ingest_file` accepts. The columns of a table
-        are found by their names.
+        Location of a dataset, or of a file or directory that `ingest_file` accepts. Columns of a
+        table are found by name.
     model : Location
-        Of a model or a run.
+        Location of a model or a run.
     beside : Location
-        The rows of a file are written beside it, under a hidden name that all workers must be able
+        The rows of a file are written next to it, under a hidden name that all workers must be able
         to open, and removed when the block ends.
     labelled : bool
         Whether labels, target numbers and weights are read, from the columns of the fit.
@@ -129,7 +129,7 @@ def opened_rows(
 
 
 def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
-    """Return some columns of a table, None if there are no names."""
+    """Return some columns of a table, None without names."""
     if not names:
         return None
     # Imports pyarrow, which files of arrays do not need.
@@ -137,7 +137,7 @@ def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatc
 
     if not isinstance(source, TableSource):
         raise ParameterError(
-            f"`keep` is given, and {place} is no table.",
+            f"`keep` is given, but {place} is not a table.",
             "Give a CSV, Parquet or Arrow file, or leave it out.",
         )
     return source.carried(names)
@@ -160,12 +160,12 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
     what : str
         What is at the place, such as "a dataset".
     **options
-        None, False and () stand for an option that is not given.
+        None, False and () mark an option that is not given.
     """
     for name, value in options.items():
         if value not in (None, False, ()):
             raise ParameterError(
-                f"`{name}` is given, and {place} is {what}.", "Give it for a file only."
+                f"`{name}` is given, but {place} is {what}.", "Give it for a file only."
             )
 
 

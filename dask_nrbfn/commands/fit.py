@@ -49,7 +49,7 @@ def fit_dataset(
         Rows without a label are candidates for the basis and count in scale and width.
         `Dataset.with_unlabelled` adds such rows of another dataset.
     location : Location
-        Of the run.
+        Location of the run.
     params : FitParams
     engine : Engine
     basis : array-like (r, p), optional
@@ -97,7 +97,7 @@ def tune_dataset(
     Parameters
     ----------
     dataset, location, params, engine, basis, min_recall
-        As for `fit_dataset`. The values that `tuning` tries replace those of `params`.
+        See `fit_dataset`. The values that `tuning` tries replace those of `params`.
     tuning : TuneParams
     validation : Dataset, optional
         Held-out rows, instead of cross-validation folds.
@@ -153,7 +153,7 @@ def embed_dataset(
     dataset : Dataset
         Needs no labels; only a "sknn" basis uses them.
     location, engine, basis, min_recall
-        As for `fit_dataset`.
+        See `fit_dataset`.
     params : FitParams
         `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
         and has at least as many rows. Parameters of targets are ignored.
@@ -170,7 +170,7 @@ def embed_dataset(
         few eigenfunctions.
     MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, MissingDataError, \
 DamagedDataError
-        As for `fit_dataset`.
+        See `fit_dataset`.
 
     Notes
     -----
@@ -189,7 +189,7 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     Parameters
     ----------
     location : Location
-        As for `fit_dataset`.
+        See `fit_dataset`.
     context : FitContext
 
     Returns
@@ -201,7 +201,7 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     ------
     DataError, ParameterError, MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, \
 MissingDataError, DamagedDataError
-        As for `fit_dataset`.
+        See `fit_dataset`.
     """
     check_fit(context)
     context.dataset.check_stored()

@@ -103,7 +103,7 @@ def ingest_file(
         A file, a directory of files of one suffix, or a store; Notes list the formats.
     location : Location
     format : str, optional
-        A name from the list in Notes; by default the suffix tells, and where it is unknown, the
+        A name from the list in Notes; by default the suffix decides; if it is unknown, the
         first lines of text do.
     x, y : str, optional
         Where features and labels are, as listed in Notes. Of lists of numbers, each element becomes
@@ -114,7 +114,7 @@ def ingest_file(
     target : str, optional
         Numeric targets to be learned instead of labels, as listed in Notes: (n,) or (n, q).
     weights : str, optional
-        One sample weight above 0 per row, as listed in Notes; such a column is no feature.
+        One sample weight above 0 per row, as listed in Notes; such a column is not a feature.
     delimiter, quote, decimal, encoding : str, optional
         How CSV is written. Delimiter: by default a comma (in .tsv a tab, with decimal commas a
         semicolon); a space stands for any number of blanks. Quote around text: by default ". Both
@@ -146,7 +146,7 @@ def ingest_file(
         booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
         an indicator feature where more than 1 % of the rows lack the value.
     missing_values : str or sequence of str, optional
-        Marks that stand for a missing value in text, beside empty cells; by default in CSV ?, NA,
+        Markers of a missing value in text, besides empty cells; by default in CSV ?, NA,
         N/A, NaN, nan, null, NULL, None and #N/A.
     max_categories : int
         The most frequent categories get a feature each, the others one together.
@@ -229,7 +229,7 @@ def ingest_file(
     )
     if write_schema is not None and opened.schema is None:
         raise ParameterError(
-            f"`write_schema` is given, and {path} is no table.",
+            f"`write_schema` is given, but {path} is not a table.",
             "Leave it out: arrays have no schema.",
         )
     dataset = ingest_source(
@@ -321,7 +321,7 @@ def ingest_arrays(
     schema : Schema, optional
         Kinds of the columns; by default inferred from the values.
     unlabelled, chunk_rows, overwrite
-        As in `ingest_file`.
+        See `ingest_file`.
 
     Returns
     -------
@@ -384,7 +384,7 @@ def ingest_source(
     source : Source
     location : Location
     sparse, unlabelled, chunk_rows, overwrite, copy
-        As for `ingest_file`.
+        See `ingest_file`.
     gaps : bool
         Whether rows may lack values that the schema does not impute; their features are NaN.
     classes : sequence of int or str
@@ -518,9 +518,9 @@ def ingest_dask(
     weights : dask array (n,) or dask series, optional
         Weights of the rows, finite and above 0.
     missing, schema
-        As in `ingest_arrays`.
+        See `ingest_arrays`.
     unlabelled, chunk_rows, overwrite
-        As in `ingest_file`.
+        See `ingest_file`.
 
     Returns
     -------
@@ -558,7 +558,7 @@ def ingest_dask(
 def _rows_of_chunk(
     source: Source, chunk_rows: int | None, dtype: np.dtype[Any], row_values: float | None
 ) -> int:
-    """Return `chunk_rows`, by default so many that a chunk has 16 MiB, at most all rows."""
+    """Return the rows of a chunk: `chunk_rows`, or 16 MiB of rows; at most all rows."""
     n_features, schema = source.n_features, source.schema
     if chunk_rows is None:
         if schema is not None and not schema.is_plain:

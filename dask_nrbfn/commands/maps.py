@@ -97,7 +97,10 @@ class Layers(NamedTuple):
 def _check_no_dimension(cube: Cube, name: str) -> None:
     """Raise DataError if the pixels have a dimension that is the name of an array of the map."""
     if name in cube.grid.sizes:
-        raise DataError(f"{cube.name} has a dimension {name}, as its map has.", "Rename it.")
+        raise DataError(
+            f"{cube.name} has a dimension {name}, which is the name of an array of the map.",
+            "Rename the dimension.",
+        )
 
 
 class _Coding(NamedTuple):
@@ -174,10 +177,10 @@ class MapLayout(NamedTuple):
         Parameters
         ----------
         group : zarr.Group
-            Of the map.
+            Group of the map.
         cube : Cube
         names : sequence of str
-            Of the results.
+            Names of the results.
         """
         import xarray as xr
 
@@ -233,12 +236,12 @@ class MapLayout(NamedTuple):
         Parameters
         ----------
         group : zarr.Group
-            Of the map.
+            Group of the map.
         name : str
-            Of the result.
+            Name of the result.
         box : Box
         values : array (b, q), (b,) or (b, 1)
-            Of the b pixels of the box.
+            Values of the b pixels of the box.
         """
         place = [*box.values()]
         lengths = [each.stop - each.start for each in place]
@@ -257,11 +260,11 @@ class MapLayout(NamedTuple):
         Parameters
         ----------
         group : zarr.Group
-            Of the map.
+            Group of the map.
         names : sequence of str
-            Of the results.
+            Names of the results.
         index : tuple of int
-            Of the box along each dimension.
+            Index of the box along each dimension.
 
         Returns
         -------
@@ -337,7 +340,7 @@ def wanted_names(model: Model) -> tuple[str, ...] | None:
 
 
 def feature_order(model: Model, cube: Cube) -> tuple[int, ...]:
-    """Return the indices of a model's columns among the features of a cube; empty: all in order.
+    """Return the feature indices of a model's columns in a cube; empty if the order is the same.
 
     Parameters
     ----------
@@ -382,16 +385,16 @@ def predict_scene(
     coordinate of an embedding, and the further results. They have the dimensions and coordinates of
     the variable without the dimension of the features. Pixels that lack a feature are missing.
     Text labels are codes with ``flag_meanings``. ``probability`` and ``score``, float32, have a
-    dimension ``class`` in the place of the features.
+    dimension ``class`` instead of the features.
 
     Parameters
     ----------
     model : Location
-        Of a model or a finished run.
+        Location of a model or a finished run.
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
-        A path or URL. An unfinished map lies beside it under a hidden name, and the next call
+        A path or URL. An unfinished map has a hidden name next to it, and the next call
         resumes it.
     engine : Engine
     variable : str or sequence of str, optional
@@ -454,7 +457,7 @@ def write_map(
     ----------
     work : MapWork
     out, engine, overwrite
-        As for `predict_scene`.
+        See `predict_scene`.
 
     Returns
     -------
@@ -463,7 +466,7 @@ def write_map(
     Raises
     ------
     DataError, ExistsError, RunMismatchError, MemoryBudgetError, StorageError
-        As for `predict_scene`.
+        See `predict_scene`.
     """
     with open_scene(work.scene.place) as opened:
         model, cube = work.model.open(), work.scene.cube(opened)
@@ -529,7 +532,7 @@ class MapWork:
     order : tuple of int
         As returned by `feature_order`.
     names : tuple of str
-        Of the results; the first one is written last.
+        Names of the results; the first one is written last.
     n_pixels : int
     """
 
@@ -555,7 +558,7 @@ class MapWork:
         Parameters
         ----------
         model, scene, variable, feature_dim, probabilities, scores
-            As for `predict_scene`.
+            See `predict_scene`.
 
         Returns
         -------
@@ -564,7 +567,7 @@ class MapWork:
         Raises
         ------
         DataError, ParameterError
-            As for `predict_scene`.
+            See `predict_scene`.
         """
         pinned = PinnedModel.at(model)
         opened, found = pinned.open(), _scene_at(scene, variable, feature_dim)

@@ -1,4 +1,4 @@
-"""Predict cells: labels and their probabilities as columns beside the cells."""
+"""Predict cells: labels and their probabilities as columns of the cells."""
 
 import os
 from contextlib import ExitStack
@@ -48,7 +48,7 @@ class ObsTarget:
     Parameters
     ----------
     cells : path, URL or RemoteLocation
-        Of an AnnData store in Zarr, or path of an .h5ad file.
+        Location of an AnnData store in Zarr, or path of an .h5ad file.
     to : str
         The column "obs/NAME" of the labels; "obs/NAME_confidence" has their probabilities. Several
         numbers have a column "obs/NAME_TARGET" each.
@@ -80,8 +80,9 @@ class ObsTarget:
         in_file = not place.is_remote and place.name.endswith(".h5ad")
         if not (is_anndata(place) if place.is_directory() else in_file):
             raise ParameterError(
-                f"`to` is given, and {cells} is no AnnData store in Zarr and no .h5ad file here.",
-                "Give one, such as `adata.write_zarr` writes, or a place for the predictions.",
+                f"`to` is given, but {cells} is neither an AnnData store in Zarr nor a local .h5ad "
+                "file.",
+                "Give such a store, or a place for the predictions.",
             )
         self.cells, self.model, self.overwrite = cells, model, overwrite
         self.columns = self._columns(name)
@@ -100,7 +101,7 @@ class ObsTarget:
         Parameters
         ----------
         run : Location
-            Of a model or a finished run.
+            Location of a model or a finished run.
         dataset : Dataset
             The cells.
         engine : Engine

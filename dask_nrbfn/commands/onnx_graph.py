@@ -25,12 +25,12 @@ _OWN = "nrbfn/"
 
 @dataclass
 class Graph:
-    """A graph as it grows.
+    """A graph that operators are added to.
 
     Attributes
     ----------
     dtype : dtype
-        Of its numbers: float64 or float32.
+        Dtype of its numbers: float64 or float32.
     """
 
     dtype: np.dtype
@@ -99,9 +99,9 @@ class Graph:
         *operands : Tensor or array-like
             Anything but a tensor becomes a constant.
         domain : str
-            Of the operator.
+            Domain of the operator.
         **attributes
-            Of the node.
+            Attributes of the node.
 
         Returns
         -------

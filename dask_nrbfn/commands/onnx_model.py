@@ -58,10 +58,10 @@ def export_onnx(
     Parameters
     ----------
     model : Location
-        Of a model or a finished run.
+        Location of a model or a finished run.
     path : path
     dtype : {"float64", "float32"}
-        Of the inputs, the computation and the outputs.
+        Dtype of the inputs, the computation and the outputs.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
 
@@ -99,14 +99,14 @@ def write_onnx(
     ----------
     model : Model
     path, dtype, overwrite
-        As for `export_onnx`.
+        See `export_onnx`.
     told : mapping
         The description of the model, for the model card.
 
     Returns
     -------
     dict
-        As for `export_onnx`.
+        See `export_onnx`.
     """
     proto = onnx_model(model, dtype=dtype, told=told)
     with new_file(path, overwrite=overwrite) as unfinished:
@@ -201,8 +201,8 @@ def _check_size(model: Model, dtype: np.dtype) -> None:
         why = f"; ONNX stores the zeros of the sparse basis too, which has {stored} without them"
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
-            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, and an ONNX file "
-            f"holds 2 GiB{why}.",
+            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, but an ONNX file "
+            f"holds at most 2 GiB{why}.",
             "Fit with a smaller `basis_size`, with `prune` or `svd`, or write `dtype` float32.",
         )
     logger.info("export: the file will have %s of %s%s", format_bytes(n_bytes), dtype, why)

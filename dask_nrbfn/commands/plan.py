@@ -61,7 +61,7 @@ class Plan:
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        The given number of basis rows, or the most that the fit may find.
+        The given number of basis rows, or the largest number that the fit may find.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_partitions : int
@@ -140,17 +140,17 @@ def plan_on_options(
     rates: Path | None = None,
     n_rows: int | None = None,
 ) -> Plan:
-    """Return the plan of a fit on the engine that `options` describe, which is not started.
+    """Return the plan of a fit on the engine of `options`, without starting the engine.
 
     Parameters
     ----------
     dataset : Dataset
     params : FitParams
     options : EngineOptions
-        With a scheduler, the cluster tells its workers, and one of them is measured.
+        With a scheduler, the cluster lists its workers, and one worker is measured.
     rates : path, optional
-        JSON of the rates of one worker. Default: they are measured; without a scheduler in this
-        process, and rates beyond this machine's cores are assumed to grow with the threads.
+        JSON of the rates of one worker. Default: the rates are measured, without a scheduler in
+        this process. With more threads than cores, rates are assumed to grow with the threads.
     n_rows : int, optional
         Number of rows to plan for; default: that of the dataset.
 
@@ -161,7 +161,7 @@ def plan_on_options(
     Raises
     ------
     ParameterError
-        If `n_rows` is not above 0, or as for `plan_fit`.
+        If `n_rows` is not above 0; see also `plan_fit`.
     """
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
@@ -229,7 +229,7 @@ def read_rates(path: Path) -> Rates:
     except FileNotFoundError as error:
         raise MissingDataError(f"{path} does not exist.", _RATES_REMEDY) from error
     except ValueError as error:
-        raise ParameterError(f"{path} is no JSON ({error}).", _RATES_REMEDY) from error
+        raise ParameterError(f"{path} is not JSON ({error}).", _RATES_REMEDY) from error
     if isinstance(found, dict):
         found = found.get("rates", found)
     names = [field.name for field in fields(Rates)]
@@ -273,7 +273,7 @@ def fit_s(
     params : FitParams
     tuning : TuneParams, optional
     embeds : bool
-        Whether it is an embedding.
+        Whether the fit is an embedding.
 
     Returns
     -------

@@ -84,7 +84,7 @@ def predict_dataset(
     Parameters
     ----------
     model : Location
-        Of a model or a finished run.
+        Location of a model or a finished run.
     dataset : Dataset
         Needs no labels. Its ids are also written.
     out : Location
@@ -146,7 +146,7 @@ def predict_dataset(
 
 @contextmanager
 def scratch_beside(place: Location) -> Iterator[Location]:
-    """Yield a hidden location beside a path or URL; what is written there is removed at the end."""
+    """Yield a hidden location next to a path or URL; its content is removed at the end."""
     scratch = hidden_sibling(place, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         yield scratch
@@ -162,7 +162,7 @@ def write_results(
     Parameters
     ----------
     model : Location
-        Of a model or a finished run.
+        Location of a model or a finished run.
     dataset : Dataset
     out : Location
     engine : Engine
@@ -196,7 +196,7 @@ def check_asked(
     ----------
     model : Model
     out, scores, probabilities, skip_bad, prediction_name
-        As for `predict_dataset`.
+        See `predict_dataset`.
     keep : sequence of str
         Names of the kept columns.
 
@@ -242,7 +242,7 @@ def check_prediction_place(out: Location, *, overwrite: bool) -> None:
     Parameters
     ----------
     out, overwrite
-        As for `predict_dataset`.
+        See `predict_dataset`.
 
     Raises
     ------
@@ -376,7 +376,7 @@ def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArra
 
 
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
-    """Return the rows of a chunk of predictions, which does not depend on the dataset's chunks.
+    """Return the number of rows of a chunk of predictions, whatever the chunks of the dataset.
 
     Parameters
     ----------
@@ -448,7 +448,7 @@ def _table_columns(
     keep : collection of str
         Further columns of the table.
     prediction_name : str, optional
-        As for `predict_dataset`.
+        See `predict_dataset`.
     """
     classes, targets = attributes.get("classes", []), attributes.get("target_names", [])
     values, own = targets, prediction_name or _PREDICTION
@@ -485,8 +485,8 @@ def check_in_csv(kept: "pa.RecordBatchReader") -> None:
     for field in kept.schema:
         if pa.types.is_nested(field.type) or "binary" in str(field.type):
             raise ParameterError(
-                f"`keep` names {field.name!r}, whose type {field.type} CSV does not have.",
-                "Write .parquet, or leave it out.",
+                f"`keep` names {field.name!r} of type {field.type}, which CSV does not support.",
+                "Write .parquet, or leave the column out of `keep`.",
             )
 
 
@@ -502,7 +502,8 @@ def _write_predictions(
     Parameters
     ----------
     source : Location
-        Of the group of predictions. Rows in its array ``skipped`` get nulls, except for the id.
+        Location of the group of predictions. Rows in its array ``skipped`` get nulls; their id is
+        kept.
     target : Path
     names : mapping
         Names of the columns of each array, as returned by `_table_columns`.

@@ -1,4 +1,4 @@
-"""Refresh: a run is fitted anew, with a new basis, and replaces the old run."""
+"""Refresh: a run is fitted again, with a new basis, and replaces the old run."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,20 +55,20 @@ def refresh_run(
     judge: Judge | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Fit a run anew with its own parameters, and replace it by the new run.
+    """Fit a run again with its own parameters, and replace it by the new run.
 
     Parameters
     ----------
     location : Location
-        Of a run with a model, which may be damaged: only the attributes of the run are needed. The
-        run stays until the new one is complete.
+        Location of a run with a model, which may be damaged: only the attributes of the run are
+        needed. The run stays until the new one is complete.
     datasets : sequence of Dataset
         Rows to fit; empty: all rows that the run holds. Rows of a file are read from the file.
     engine : Engine
     judge : Judge, optional
         Judges the new model.
     min_recall : float
-        As for `fit_dataset`.
+        See `fit_dataset`.
 
     Returns
     -------
@@ -78,8 +78,8 @@ def refresh_run(
     Raises
     ------
     MissingDataError, DataError
-        If no datasets are given and those of the run are missing or have changed; if two datasets
-        have the same rows.
+        If no datasets are given and the datasets of the run are missing or have changed; if two
+        datasets have the same rows.
     ParameterError
         If the basis of the run was given, or the run is in the memory of this process.
     WorseModelError
@@ -149,7 +149,7 @@ def _check_has_model(run: Run) -> None:
 
 
 def _check_refreshable(old: Run, judge: Judge | None) -> None:
-    """Raise ParameterError if a run cannot be fitted anew, or cannot be judged."""
+    """Raise ParameterError if a run cannot be fitted again, or cannot be judged."""
     if old.params.basis_is_given:
         raise ParameterError(
             f"the basis of {old.location} was given.", "Fit a new run with another basis."
@@ -173,7 +173,7 @@ def _begin_or_resume(
     try:
         finish_fit(building, context)
     except RunMismatchError as error:
-        logger.warning("%s It was begun on other rows and begins anew.", error.problem)
+        logger.warning("%s The refresh was begun on other rows and starts again.", error.problem)
         remove_group(building)
         finish_fit(building, context)
 
@@ -195,8 +195,9 @@ def _rows_held(
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
     if taken:
         raise DataError(
-            f"{run.location} has forgotten the rows of {taken[0]}, which were added with others.",
-            "Give datasets without them.",
+            f"{run.location} has forgotten the rows of {taken[0]}, which were added together "
+            "with other rows.",
+            "Give datasets without the forgotten rows.",
         )
     held_now = [content for content, times in held.items() if times > 0 and content not in beside]
     return [_open_member(run, known[content], files) for content in held_now], opened
@@ -255,7 +256,7 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
     if others:
         raise DataError(
-            f"{first.unlabelled!r} means no label in {first.location}, and not so in "
+            f"{first.unlabelled!r} means a missing label in {first.location}, but not in "
             f"{others[0].location}.",
             "Ingest them with the same `unlabelled`.",
         )
@@ -281,7 +282,7 @@ class _Joined(Source):
                 raise DataError(
                     f"{other.location} has other columns, or labels of another type, than "
                     f"{first.location}.",
-                    "Give datasets of one table.",
+                    "Give datasets with the same columns and label type.",
                 )
         self.unlabelled = _common_mark(datasets)
         self._datasets = datasets

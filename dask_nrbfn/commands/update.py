@@ -140,7 +140,7 @@ def update_run(
     Parameters
     ----------
     location : Location
-        Of a run with a model, or of a branch.
+        Location of a run with a model, or of a branch.
     dataset : Dataset
         With labels among the run's classes, or the run's targets. Class weights are those of the
         fit. Rows without a label are left out.
@@ -223,7 +223,7 @@ def merge_runs(
     location, other : Location
         Such as a run and a branch of it. The other run is not changed.
     engine, judge
-        As for `update_run`.
+        See `update_run`.
     of_fit : bool
         Add only the rows that the other run was fitted on, not those that joined it later.
 
@@ -271,9 +271,10 @@ def branch_run(location: Location, target: Location) -> Run:
     Parameters
     ----------
     location : Location
-        Of a run with a model.
+        Location of a run with a model.
     target : Location
-        Of the new run; `update_run` adds rows to it and `merge_runs` adds them to the old run.
+        Location of the new run. `update_run` adds rows to it; `merge_runs` adds them to the old
+        run.
 
     Returns
     -------
@@ -288,7 +289,7 @@ def branch_run(location: Location, target: Location) -> Run:
     run, model = Run.open(location), Model.load(location)
     _check_updatable(run)
     if exists(target):
-        raise ExistsError(f"{target} exists.", "Give another path: a branch replaces nothing.")
+        raise ExistsError(f"{target} exists.", "Give another path: a branch cannot replace it.")
     model = replace(model, weights=np.zeros_like(model.weights))
     with replacing_group(target, kind="run", overwrite=False) as group:
         model.write(group.require_group("model"))
@@ -385,7 +386,7 @@ class _Draft:
             record["fitting_error"],
         )
         if self.run.chosen_params.locality:
-            logger.info("%s: locality is that of the neighbours in the fit", self.action)
+            logger.info("%s: locality uses the neighbours of the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
@@ -397,7 +398,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
     if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
         raise ParameterError(
             f"{location} is a store object, whose models cannot be judged before they are used.",
-            "Give a run at a path or URL, or no judge.",
+            "Give a run at a path or URL, or leave the judge out.",
         )
     _check_updatable(Run.open(location))
     with locked_run(location) as check_still_locked:
@@ -483,7 +484,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     if draft.action == ADD and held > 0 and not again:
         raise AlreadyAddedError(
             f"the run {draft.run.location} holds the rows of {dataset.location} already.",
-            "Add each row once; forget takes rows away.",
+            "Add each row once. To remove rows, use forget.",
         )
     if draft.action == FORGET and (held < 0 or (known and held == 0)):
         raise DataError(
@@ -499,7 +500,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
 
 
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
-    """Return the expected memory of a task, or raise MemoryBudgetError."""
+    """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
     params = model.params

@@ -62,7 +62,7 @@ def read_full_model(run: Run, place: str | None) -> Model:
     Parameters
     ----------
     run, place
-        As for `read_model`.
+        See `read_model`.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def read_version_moments(run: Run, place: str | None) -> Moments:
     Parameters
     ----------
     run, place
-        As for `read_model`.
+        See `read_model`.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def solve_version(
     base : str or None
         The place of the version that is continued.
     name : str
-        Of the new version.
+        Name of the new version.
     combine : Combine
     arguments : tuple
         Further arguments of `combine`.
@@ -220,9 +220,9 @@ def combine_rows(
     ----------
     run : Run
     model : Model
-        Of the version.
+        Model of the version.
     moments : Moments
-        Of the version; overwritten.
+        Moments of the version; overwritten.
     reduction : Reduction
         The finished sums over the new rows.
     forget : bool
@@ -269,11 +269,11 @@ def combine_runs(
     Parameters
     ----------
     run, model, moments
-        As for `combine_rows`.
+        See `combine_rows`.
     other : Location
-        Of the other run.
+        Location of the other run.
     place : str
-        Of its version.
+        Name of its version.
     n_rows : int
         Rows of that version.
 
@@ -314,7 +314,7 @@ def _check_left(moments: Moments, taken: Moments) -> None:
     """Raise DataError if more was subtracted than was added, or only rounding errors are left."""
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(
-            "next to nothing would be left, less than the rounding errors.",
+            "the sums that are left would be smaller than their rounding errors.",
             "Fit the rows that are left, or refresh with them.",
         )
     squares, taken_squares = moments.target_gram.diagonal(), taken.target_gram.diagonal()
@@ -327,6 +327,6 @@ def _check_left(moments: Moments, taken: Moments) -> None:
     sizes = np.concatenate([taken.diagonal(), taken_squares, most])
     if (left < -_LEFT_OVER * sizes).any():
         raise DataError(
-            "more would be taken away than was added: the rows cannot all have been in the run.",
+            "the rows to forget cannot all be in the run: sums of squares would be negative.",
             "Forget rows that were fitted or added before.",
         )

@@ -1,4 +1,4 @@
-"""How tasks run: in this process, or on any dask cluster.
+"""Engines that run tasks: in this process, or on any dask cluster.
 
 A task is a module-level function of store locations and small parameters. It writes its result to
 the store and returns a small summary; running it twice does no harm.

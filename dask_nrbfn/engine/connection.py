@@ -87,7 +87,7 @@ class EngineOptions:
         if given and (self.scheduler or self.scheduler_file):
             raise ParameterError(
                 f"{' and '.join(given)} given with a running scheduler.",
-                "They shape the local cluster; a running scheduler has its workers already.",
+                "Leave them out: they configure a local cluster only.",
             )
         for name, least in (("workers", 0), ("threads", 1)):
             if (value := local[name]) is not None:
@@ -97,17 +97,17 @@ class EngineOptions:
         if self.performance_report is not None and self.workers == 0:
             raise ParameterError(
                 "`performance_report` is given, but `workers` is 0.",
-                "Leave it out, or give `workers`: dask reports on a cluster.",
+                "Leave it out, or give `workers`: only a cluster writes a report.",
             )
         if self.overwrite and self.performance_report is None:
             raise ParameterError(
                 "`overwrite` is given, but no `performance_report`.",
-                "Leave it out: nothing else is overwritten.",
+                "Leave it out: it applies to the performance report only.",
             )
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option chooses where tasks run, or needs a cluster."""
+        """Whether an option selects or needs a cluster."""
         shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
         return self.performance_report is not None or any(each is not None for each in shaping)
 
@@ -119,7 +119,7 @@ def connect(
     *,
     watch: Watch | None = None,
 ) -> Iterator[Engine]:
-    """Give an engine on `client`, on a running scheduler, or on a local cluster made for it.
+    """Yield an engine on `client`, on a running scheduler, or on a new local cluster.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def connect(
     client : distributed.Client, optional
         Used as it is and left open.
     watch : Watch, optional
-        Where the engine counts what it does; default: one of its own.
+        Counts what the engine does; default: a new one.
 
     Yields
     ------
@@ -138,13 +138,13 @@ def connect(
     ClusterError
         If the scheduler cannot be reached or has no workers.
     ExistsError, ParameterError, StorageError
-        If the performance report could not be written, as of `check_output_file`.
+        If the performance report could not be written; see `check_output_file`.
 
     Notes
     -----
     dask's configuration key ``nrbfn.no-workers-timeout``, "5 minutes" if not set, is how long tasks
     wait when all workers are lost before they raise ClusterError. A worker that joins meanwhile
-    goes on with the work.
+    continues the work.
     """
     options, watch = options or EngineOptions(), watch or Watch()
     if options.performance_report is not None:
@@ -170,7 +170,7 @@ def connect(
 
 @contextmanager
 def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
-    """Give `client`, or one of a running scheduler, or of a local cluster made for it."""
+    """Yield `client`, or a client of a running scheduler or of a new local cluster."""
     if client is not None:
         yield client
     elif options.scheduler or options.scheduler_file:
@@ -196,7 +196,7 @@ def _blas_threads_once_loaded() -> int:
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
-    """Return an engine with the numbers of a local cluster, without starting workers.
+    """Return an engine with the sizes of a local cluster, without starting workers.
 
     The options of a running scheduler are ignored.
     """
@@ -313,7 +313,7 @@ def _read_scheduler_file(path: str) -> str:
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"{path} is no scheduler file ({type(error).__name__}: {error}).",
+            f"{path} is not a scheduler file ({type(error).__name__}: {error}).",
             "Give the file that the scheduler wrote.",
         ) from error
     return address
@@ -362,7 +362,7 @@ def _no_workers(address: str) -> ClusterError:
 
 
 def _threads_of_workers(client: Client) -> int | None:
-    """Return the fewest BLAS threads of a worker; None if every worker died when asked."""
+    """Return the smallest number of BLAS threads of a worker; None if all workers died."""
     answers = client.run(_blas_threads_once_loaded, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):

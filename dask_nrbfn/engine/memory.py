@@ -12,7 +12,7 @@ NNDESCENT_PROCESS_BYTES = 460 * 2**20
 
 
 def usable_bytes(limit_bytes: int, n_threads: int) -> int:
-    """Return what each task of a worker may use of the worker's memory limit.
+    """Return the bytes of a worker's memory limit that one task may use.
 
     A nanny kills its worker at a fraction of the limit, before the limit is reached. The fraction
     is read from this process's dask configuration, which may differ from the nanny's.

@@ -201,7 +201,7 @@ def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
         for sample in family.samples
     ):
         raise ParameterError(
-            f"{textfile} exists and holds something else than metrics of this program.",
+            f"{textfile} exists and does not contain metrics of this program.",
             "Give another path.",
         )
     for family in families:

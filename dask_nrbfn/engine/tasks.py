@@ -52,7 +52,7 @@ class Engine(ABC):
     memory_bytes : int
         Memory that each task may use.
     worker_limit_bytes : int or None
-        Memory limit of the worker that has the least for a task. None: `memory_bytes`.
+        Memory limit of the worker with the least memory per task. None: `memory_bytes`.
     expected_bytes : int
         Expected memory of the current tasks with their process, for error messages. 0: unknown.
     peak_bytes : int
@@ -75,13 +75,13 @@ class Engine(ABC):
 
     @property
     def limit_bytes(self) -> int:
-        """Memory limit of the worker that has the least for a task."""
+        """Memory limit of the worker with the least memory per task."""
         limit = self.worker_limit_bytes
         return self.memory_bytes if limit is None else limit
 
     @property
     def memory_text(self) -> str:
-        """A clause that says what a task may use, and of which limit."""
+        """A clause with the memory that a task may use, and the limit that it is part of."""
         usable, limit = format_bytes(self.memory_bytes), format_bytes(self.limit_bytes)
         if self.memory_bytes == self.limit_bytes:
             return f"workers have {usable} for a task"
@@ -96,7 +96,7 @@ class Engine(ABC):
         held_bytes : int
             Memory that a task of the stage holds, with its process.
         remedy : str
-            A clause that tells what else to change, without a full stop.
+            A clause with another remedy, without a full stop.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Engine(ABC):
 
     @contextmanager
     def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage, and give its figures.
+        """Count the tasks of the block for a stage, and yield the figures of the stage.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class _Batch:
         self._lost: set[Future[Any]] = set()
 
     def next_finished(self) -> tuple[int, Measured] | None:
-        """Return number and result of the next task to finish; None if there is none left."""
+        """Return number and result of the next task to finish; None if no task is left."""
         self._submit()
         while self._running:
             self._workers.look()
@@ -323,7 +323,7 @@ class _Workers:
         elif self._none_since is None:
             self._none_since = now
             logger.warning(
-                "%s: all workers are lost; waits %g s for one", self._label, self._patience_s
+                "%s: all workers are lost; waiting %g s for a worker", self._label, self._patience_s
             )
         elif now - self._none_since > self._patience_s:
             raise ClusterError(
@@ -375,6 +375,6 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
 
 
 def _rounded_up(n_bytes: int) -> str:
-    """Return at least so many bytes as a value for `--memory`."""
+    """Return a value for `--memory` of at least `n_bytes`."""
     hundredths = math.ceil(n_bytes / 2**30 * 100)
     return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"

@@ -18,7 +18,7 @@ _ONE_TASK = Lock()
 
 
 def available_threads() -> int:
-    """Return the threads that a task in this process may use.
+    """Return the number of threads that a task in this process may use.
 
     That is at most the cores of its affinity and cgroup, and at most the threads that BLAS and
     OpenMP are limited to: joblib limits its workers in this way.
@@ -28,12 +28,12 @@ def available_threads() -> int:
 
 
 def threads_of_workers(n_workers: int) -> int:
-    """Return the threads of each worker process if `n_workers` share the cores of this one."""
+    """Return the number of threads of each worker if `n_workers` share the cores of this one."""
     return max(1, cpu_count() // n_workers)
 
 
 def blas_threads(*, default: int = 1) -> int:
-    """Return the BLAS threads of this process, `default` if they are unknown."""
+    """Return the number of BLAS threads of this process, `default` if it is unknown."""
     import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
 
     return max((pool["num_threads"] for pool in threadpool_info()), default=default)

@@ -23,7 +23,7 @@ class StageFigures:
     Attributes
     ----------
     n_rows : int
-        Rows that it reads.
+        Rows that the stage reads.
     n_tasks, n_done : int
         Tasks of its passes so far, and those that are done.
     peak_bytes : int
@@ -31,7 +31,7 @@ class StageFigures:
     predicted_bytes : int
         Predicted peak. 0: unknown.
     n_starts, n_errors : int
-        How often it began in this job, and how often it failed.
+        How often the stage began and failed in this job.
     seconds : float or None
         Duration; None while it is in progress.
     """
@@ -48,7 +48,7 @@ class StageFigures:
 
     @property
     def in_progress(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the stage is still running."""
         return self.seconds is None
 
     @property
@@ -83,13 +83,13 @@ class Watch:
 
     @contextmanager
     def stage(self, name: str, *, n_rows: int, predicted_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage.
+        """Count the tasks of the block for a stage.
 
         Parameters
         ----------
         name : str
         n_rows, predicted_bytes : int
-            As in `StageFigures`.
+            See `StageFigures`.
 
         Yields
         ------

@@ -53,7 +53,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. If the first batch was in memory, all batches must be.
+            See `fit`. If the first batch was in memory, all batches must be.
         classes : array-like (K,), optional
             All possible classes; by default those of the first batch. Ignored after the first
             batch. A class without rows has the score 0 until a batch has some. A first batch that
@@ -121,7 +121,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, feature_dim
-            As for `predict`. For pixels K scores lie along a dimension "class" in the place of the
+            See `predict`. For pixels K scores lie along a dimension "class" instead of the
             feature dimension.
         """
         scores = self._predict(X, "decisions", feature_dim, name="score")
@@ -138,7 +138,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, feature_dim
-            As for `decision_function`.
+            See `decision_function`.
         """
         shares = self._predict(X, "probabilities", feature_dim, name="probability")
         return self._as_output(shares, X, [f"probability_{label}" for label in self.classes_])
@@ -149,7 +149,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. Dask collections are predicted block by block.
+            See `fit`. Dask collections are predicted block by block.
         """
         if is_dask(X):
             return accuracy(self.predict(X), y, sample_weight)

@@ -53,9 +53,9 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     random_state : int, RandomState instance or None, default=0
         Seed of the choice of the basis.
     missing : {"error", "impute"}, default="error"
-        As for `NRBFNClassifier`.
+        See `NRBFNClassifier`.
     store : str, path or RemoteLocation, default=None
-        As for `NRBFNClassifier`.
+        See `NRBFNClassifier`.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         Products with the normalized activations are the coordinates.
     basis_, basis_indices_, width_, params_, n_features_in_, feature_names_in_, schema_, \
 feature_names_
-        As of `NRBFNClassifier`.
+        See `NRBFNClassifier`.
 
     Notes
     -----
@@ -151,7 +151,7 @@ feature_names_
             The result is lazy for a dask collection.
         feature_dim : str, optional
             X is a DataArray whose pixels are rows, or a Dataset with the variables that were
-            fitted. The result has a dimension "component" in the place of the feature dimension.
+            fitted. The result has a dimension "component" instead of the feature dimension.
         """
         return self._predict(X, "coordinates", feature_dim, name="coordinate")
 

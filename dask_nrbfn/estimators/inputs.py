@@ -207,7 +207,7 @@ class TrainingRows(NamedTuple):
         Parameters
         ----------
         rows, targets
-            As of `TrainingRows`.
+            See `TrainingRows`.
         sample_weight : array-like (n,) or None
         class_weights : float64 (n,), optional
             The weight of the class of each row.
@@ -247,7 +247,7 @@ class TrainingRows(NamedTuple):
         Parameters
         ----------
         schema, names
-            As for `dataset_in_memory`.
+            See `dataset_in_memory`.
 
         Returns
         -------
@@ -279,7 +279,7 @@ def dataset_in_memory(
         With a schema, rows as `stored_rows` encodes them.
     schema : Schema or None
     names : sequence of str or None
-        Of the features.
+        Names of the features.
     unlabelled : int, float or str, optional
     classes : sequence of int
         All classes of the dataset, also those without rows.
@@ -322,7 +322,7 @@ def chunked_dataset(
     Parameters
     ----------
     X, y, sample_weight
-        As for `LearningNetwork.fit`.
+        See `LearningNetwork.fit`.
     place, name
         Directory or URL and the name of the new dataset in it.
     numbers : bool or None
@@ -339,7 +339,7 @@ def chunked_dataset(
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
-                "y, `sample_weight` or `unlabelled` is given beside a Dataset.",
+                "y, `sample_weight` or `unlabelled` is given together with a Dataset.",
                 "Leave them out: a Dataset has its own.",
             )
         return X
@@ -387,7 +387,7 @@ def training_rows(
     estimator : estimator
         Remembers the columns if `reset`, otherwise X must have the same ones.
     X, y
-        As for `fit`.
+        See `fit`.
     schema : Schema or None
         With a schema the rows are its stored columns (n, c), otherwise the features (n, p).
     unlabelled : int, float or str, optional
@@ -438,7 +438,7 @@ def training_numbers(
     Parameters
     ----------
     estimator, X, y, schema, unlabelled, reset
-        As for `training_rows`.
+        See `training_rows`.
 
     Returns
     -------
@@ -469,7 +469,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     Parameters
     ----------
     estimator, X, schema, reset
-        As for `training_rows`.
+        See `training_rows`.
 
     Returns
     -------
@@ -504,7 +504,7 @@ def _checked(
 
 
 def _formats(estimator: Any) -> str | bool:
-    """Return the sparse format that an estimator accepts; False: none."""
+    """Return the sparse format that an estimator accepts; False: no format."""
     return "csr" if get_tags(estimator).input_tags.sparse else False
 
 
@@ -522,7 +522,7 @@ def set_columns(
     estimator : estimator
     n_features : int
     names : sequence of str or None
-        Of the features.
+        Names of the features.
     schema : Schema or None
     """
     columns = names

@@ -39,7 +39,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     weights_ : ndarray (K, p + 1), float64
         The first column belongs to the constant.
     mean_ : ndarray (p,), float64
-        Of the training rows.
+        Mean of the training rows.
     classes_ : ndarray (K,)
     fitting_error_ : float
         eps of the training rows; 1 is a perfect fit.
@@ -50,7 +50,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     feature_names_in_ : ndarray (n_features_in_,)
         Names of these columns, only if all are strings.
     schema_ : Schema or None
-        As of `NRBFNClassifier`.
+        See `NRBFNClassifier`.
     feature_names_ : ndarray (p,)
         Names of the features, only if the columns have names.
 
@@ -122,7 +122,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 
     def _take_dataset(self, dataset: Dataset, y: Any) -> None:
         if y is not None:
-            raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
+            raise ParameterError("y is given together with a Dataset.", "Leave y out.")
         check_targets(dataset, None)
         if dataset.has_weights:
             raise DataError(
@@ -171,7 +171,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 def _blocks(
     X: NDArray[Any] | Dataset, codes: NDArray[np.integer] | None
 ) -> Iterator[tuple[NDArray[Any], Any]]:
-    """Yield rows and class codes; those of a dataset come with it."""
+    """Yield rows and class codes; a dataset provides its class codes."""
     if isinstance(X, Dataset):
         for block in X.blocks(0, X.n_rows, block_rows(X.n_features + 1)):
             yield block.X, block.targets

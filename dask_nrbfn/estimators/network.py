@@ -101,7 +101,7 @@ def finished_run(
     params : FitParams
     tuning : TuneParams, optional
     embeds : bool
-        Whether it is an embedding.
+        Whether the estimator is an embedding.
     **options
         Further options of `fit_dataset`.
 
@@ -122,7 +122,7 @@ def finished_run(
 
 @contextmanager
 def _active_engine(dataset: Dataset) -> Iterator[Engine]:
-    """Give the workers of the active client; this process if there is none, or rows in memory."""
+    """Yield an engine: the active client, or this process without one or for rows in memory."""
     try:
         client = default_client()
     except ValueError:
@@ -254,7 +254,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         path, dtype, overwrite
-            As for `export_onnx`.
+            See `export_onnx`.
         """
         check_is_fitted(self)
         description = describe_model(self._model)
@@ -411,7 +411,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         return self._fit_in_memory(X, y, sample_weight)
 
     def _fit_in_memory(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
-        """Fit to arrays; `classes` are all possible classes, by default those of y."""
+        """Fit to arrays; `classes` are all possible classes, by default the classes of y."""
         schema = schema_of(X, self.missing, weights=sample_weight)
         rows = self._training_rows(X, y, sample_weight, schema, classes)
         dataset = rows.dataset(schema, getattr(self, "feature_names_in_", None))
@@ -437,7 +437,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         Raises
         ------
         ParameterError
-            As for `partial_fit`.
+            See `partial_fit`.
         DataError
             If the rows cannot all have been fitted or added, or none would be left.
         """
@@ -524,7 +524,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             self._update(X, y, sample_weight, forget=False)
         elif self.store is None and is_chunked(X):
             raise ParameterError(
-                "there is no place for the sums over the rows.",
+                "the sums over the rows cannot be kept without a `store`.",
                 "Pass a `store` to the constructor.",
             )
         elif is_chunked(X):
@@ -548,7 +548,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             return
         if isinstance(location, MemoryStore):
             raise ParameterError(
-                f"the first rows were in memory, these are a {type(X).__name__}.",
+                f"the first rows were in memory, but X is a {type(X).__name__}.",
                 "Pass arrays in memory, or begin with a Dataset or dask array and a store.",
             )
         with workplace(self.store, X) as place:

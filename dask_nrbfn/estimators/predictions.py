@@ -44,7 +44,7 @@ def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
     ----------
     model : Model
     threads : int, optional
-        As for `Scorer`.
+        See `Scorer`.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def predict_cube(
     store : Location, optional
         Where the model is written for the workers.
     name : str
-        Of the returned array.
+        Name of the returned array.
 
     Returns
     -------
@@ -303,7 +303,7 @@ def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
     ----------
     predicted : dask array (n,)
     y, sample_weight
-        As for `fit`.
+        See `fit`.
 
     Returns
     -------
@@ -325,7 +325,7 @@ def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> fl
     ----------
     predicted : dask array
     y, sample_weight
-        As for `fit`.
+        See `fit`.
     origin : float64 (q,)
         Subtracted before squares are taken: far from 0 they lose digits.
 

@@ -40,7 +40,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. If the first batch was in memory, all batches must be.
+            See `fit`. If the first batch was in memory, all batches must be.
 
         Returns
         -------
@@ -82,7 +82,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. Dask collections are predicted block by block.
+            See `fit`. Dask collections are predicted block by block.
         """
         if is_dask(X):
             return r2(self.predict(X), y, sample_weight, origin=self.intercept_)
@@ -157,7 +157,7 @@ class NRBFNRegressor(PlainNetwork, NumberNetwork):
         basis rows and count in scale and width; everything else is learned from the other rows.
         None: every row has targets.
     kernel, width_factor, svd, scale, metric_rounds, prune, components, n_parts, missing, store
-        As for `NRBFNClassifier`.
+        See `NRBFNClassifier`.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ class NRBFNRegressor(PlainNetwork, NumberNetwork):
         gamma; large if the fit uses the minor directions of the features.
     basis_, basis_indices_, width_, feature_weights_, feature_importances_, params_, \
 n_features_in_, feature_names_in_, schema_, feature_names_
-        As of `NRBFNClassifier`.
+        See `NRBFNClassifier`.
 
     Notes
     -----

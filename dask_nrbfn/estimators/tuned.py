@@ -91,7 +91,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
 n_partitions, overlap, min_recall, svd, scale, metric_rounds, n_parts, random_state, unlabelled, \
 missing, store
-        As for `NRBFNClassifier`.
+        See `NRBFNClassifier`.
 
     Attributes
     ----------
@@ -148,10 +148,10 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     ----------
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 scales, bases, search_basis, search_rows
-        As for `NRBFNClassifierCV`.
+        See `NRBFNClassifierCV`.
     n_neighbors, basis, basis_size, svd, scale, metric_rounds, n_parts, random_state, unlabelled, \
 missing, store
-        As for `NRBFNRegressor`.
+        See `NRBFNRegressor`.
 
     Attributes
     ----------

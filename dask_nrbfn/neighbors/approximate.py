@@ -1,4 +1,4 @@
-"""Approximate neighbours by NNDescent; the one module that knows pynndescent."""
+"""Approximate neighbours by NNDescent; the only module that uses pynndescent."""
 
 import logging
 import threading
@@ -65,10 +65,10 @@ def approximate_neighbors(
 
 
 def numba_threads(wanted: int) -> int:
-    """Return `wanted`, or the threads that numba has in this process if these are fewer.
+    """Return `wanted`, but at most the number of numba's threads in this process.
 
-    A run may go on where there are fewer cores than where it began, and joblib's workers, an
-    affinity or NUMBA_NUM_THREADS leave a process fewer than the machine has.
+    A run may continue on a machine with fewer cores. Joblib's workers, a CPU affinity or
+    NUMBA_NUM_THREADS can also limit the threads of a process.
     """
     from numba import config
 

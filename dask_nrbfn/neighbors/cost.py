@@ -26,7 +26,7 @@ _WORTH_S = 5.0
 # NNDescent's own limit of its candidate lists.
 _MAX_CANDIDATES = 60
 
-# Update buffers of NNDescent: pairs of the candidates of so many rows at a time, fitted to 0.8 GB
+# Update buffers of NNDescent: pairs of the candidates of this many rows at a time, fitted to 0.8 GB
 # at 30 neighbours.
 _UPDATED_ROWS = 16_384
 _BYTES_PER_UPDATE = 51
@@ -75,7 +75,7 @@ def faster_method(
 def faster_partitions(
     n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
 ) -> int:
-    """Return the number of partitions in which candidates are found in the least time.
+    """Return the number of partitions with the shortest search for candidates.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def _pair_s(n_features: int, row_values: float) -> float:
 
 
 def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
-    """Return the neighbours that the lists of NNDescent are made for.
+    """Return the number of neighbours in the lists of NNDescent.
 
     Rows in CSR are about equally far from each other, and miss fewer in lists that are a quarter
     longer: of 20,000 texts a recall of .998 instead of .994 for a third more time.
@@ -174,7 +174,7 @@ def searched_neighbors(n_neighbors: int) -> int:
 
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
-    """Return the work of NNDescent.
+    """Return the number of candidate updates of NNDescent.
 
     Parameters
     ----------
@@ -230,14 +230,14 @@ def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, me
 def largest_search(
     available_bytes: int, width: int, *, itemsize: int, n_neighbors: int, method: str
 ) -> int:
-    """Return the most rows that a search holds in some memory.
+    """Return the largest number of rows that a search can hold in some memory.
 
     Parameters
     ----------
     available_bytes : int
         Without the buffers of the search.
     width, itemsize, n_neighbors, method
-        As `search_bytes` takes them.
+        See `search_bytes`.
 
     Returns
     -------

@@ -129,15 +129,16 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class InvertedFile:
-    """The candidates by the partitions that each looks into; a row belongs to the nearest one.
+    """The candidates by the partitions that they search; a row belongs to its nearest partition.
 
     Attributes
     ----------
     candidates : float (N, p)
     centroids : float (S, p)
-        Of the partitions. With a single partition every candidate looks at every row.
+        Centroids of the partitions. With a single partition, every candidate is compared with every
+        row.
     probes : uint8 (ceil(S / 8), N)
-        Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
+        Bits: whether a candidate searches each of eight partitions. Lists of partitions would be
         the largest array for rows without structure.
     """
 
@@ -198,18 +199,18 @@ class InvertedFile:
 
     @property
     def n_probes(self) -> int:
-        """Partitions that each candidate looks into, m."""
+        """Number of partitions that each candidate searches, m."""
         return int(np.unpackbits(self.probes[:, 0]).sum())
 
     def _members(self, partition: int) -> NDArray[np.int64]:
-        """Return the candidates that look into a partition."""
+        """Return the candidates that search a partition."""
         byte, bit = divmod(partition, 8)
         return np.flatnonzero(self.probes[byte] & (128 >> bit))
 
     def near(
         self, rows: Rows, bounds: Floats, *, threads: int, most: float = math.inf
     ) -> Pairs | None:
-        """Return the pairs that are no further apart than the candidate's bound, and a few more.
+        """Return all pairs within the candidate's bound, and a few more.
 
         Parameters
         ----------
@@ -297,7 +298,7 @@ def _near_of_tile(rows: Rows, candidates: Rows, bounds: Floats, centre: NDArray[
 def _surplus(
     rows: NDArray[Any], candidates: NDArray[Any], bounds: Floats, half: float
 ) -> NDArray[Any]:
-    """Return by how much pairs are nearer than their bounds, as one product of longer rows."""
+    """Return half of bound minus squared distance of pairs, as one product of extended rows."""
     dtype, ones = rows.dtype, np.ones
     squares, own = (half * np.einsum("ij,ij->i", each, each) for each in (rows, candidates))
     lifted = np.column_stack([rows, -squares, ones(len(rows))]).astype(dtype, copy=False)
@@ -358,7 +359,7 @@ class CandidateSearch:
     bounds : float64 (N,)
         Upper bounds of the squared distances to the k nearest rows.
     numbers : int64 (N,)
-        Row numbers of the candidates. A candidate is no neighbour of itself.
+        Row numbers of the candidates. A candidate is not a neighbour of itself.
     n_neighbors, threads : int
     """
 
@@ -379,7 +380,7 @@ class CandidateSearch:
         """Add rows.
 
         They are added half by half if they have more pairs than the lists have places: where rows
-        are equally far from each other, or too near to be told apart, nearly all are pairs.
+        are equally far from each other, or too near to be distinguished, nearly all are pairs.
 
         Parameters
         ----------

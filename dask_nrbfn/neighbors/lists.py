@@ -17,7 +17,7 @@ _GATHER_ELEMENTS = 2**20
 _RELATIVE_TOLERANCE = 1e-9
 
 MISSING = -1
-"""The row number that stands for no neighbour."""
+"""The row number that marks a missing neighbour."""
 
 
 class Neighbors(NamedTuple):
@@ -72,7 +72,7 @@ def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) ->
 
 
 def _width(rows: Rows) -> int:
-    """Return how many values of a row are looked at."""
+    """Return how many values of a row are read."""
     return 1 + rows.nnz // max(1, rows.shape[0]) if is_sparse(rows) else rows.shape[1]
 
 
@@ -96,7 +96,7 @@ def measure_pairs(
 
     Notes
     -----
-    As in `measure_neighbors`.
+    See `measure_neighbors`.
     """
     squared = np.empty(len(places))
     step = max(1, _GATHER_ELEMENTS // _width(rows))

@@ -74,7 +74,7 @@ class Partitions:
         the geometric mean of what it holds and what it should. That needs only the order of
         distances, so it works whatever the scales of the clusters; the cells stay convex (a power
         diagram). k-means spends its centroids on wide clusters, whatever they hold: where offsets
-        do not mend that, the sample is halved again and again instead, and the means of the pieces
+        do not mend that, the sample is halved repeatedly instead, and the means of the pieces
         are balanced; that finds a few per cent fewer neighbours on even rows. Runs on one thread,
         because with more the last bits differ from run to run.
         """
@@ -132,7 +132,7 @@ class Partitions:
         ----------
         rows : float (b, p)
         overlap : int
-            As `balanced` takes it.
+            See `balanced`.
 
         Returns
         -------
@@ -242,7 +242,7 @@ def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats)
 
 
 def _means_of_pieces(rows: Rows, n_pieces: int, rng: np.random.Generator) -> Floats:
-    """Return the means of pieces of equally many rows, halved where they spread most, (S, p)."""
+    """Return the means of pieces of equal size, split where rows spread most, (S, p)."""
     mean = rows.mean(axis=0)
     if n_pieces == 1:
         return mean[None]

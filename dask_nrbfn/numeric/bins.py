@@ -105,7 +105,7 @@ def median(bins: Bins) -> float:
 
 
 def _first_of_equals(keys: NDArray[Any]) -> NDArray[np.intp]:
-    """Return where another key begins among ascending keys (m,)."""
+    """Return the first place of each distinct key among ascending keys (m,)."""
     begins = np.ones(len(keys), dtype=bool)
     np.not_equal(keys[1:], keys[:-1], out=begins[1:])
     return np.flatnonzero(begins)
@@ -126,7 +126,7 @@ class RankedScores(Bins):
 
     @classmethod
     def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
-        """Return the sum of a block.
+        """Return the counts of one block.
 
         Parameters
         ----------

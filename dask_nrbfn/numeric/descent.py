@@ -207,7 +207,7 @@ class Preconditioner:
 
 
 def _finite_diagonal(ridge: Floats) -> NDArray[np.bool_]:
-    """Return which weights a ridge does not keep at 0, bool (r,)."""
+    """Return a mask of the weights that a ridge does not fix at 0, bool (r,)."""
     return np.isfinite(ridge if ridge.ndim == 1 else ridge.diagonal())
 
 

@@ -1,4 +1,4 @@
-"""Squared distances between rows and the rows of a basis, about a point that keeps their digits."""
+"""Squared distances between rows and basis rows, about a point that limits rounding errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ class DistanceFactors(ABC):
         Parameters
         ----------
         rows : (b, p)
-            As `scaled` returns them.
+            As returned by `scaled`.
         ones : float64 (b, 1)
             Factors of ``|g|^2``.
 
@@ -82,7 +82,7 @@ class DistanceFactors(ABC):
         Parameters
         ----------
         rows : (b, p)
-            As `scaled` returns them.
+            As returned by `scaled`.
         ones : float64 (b, 1)
             Factors of the centre that x is subtracted from.
 
@@ -133,9 +133,9 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
     Parameters
     ----------
     basis : (r, p)
-        Scaled.
+        Scaled basis rows.
     scaling : Scaling or None
-        Of the rows.
+        Scaling of the rows.
     factor : float
 
     Returns
@@ -156,7 +156,7 @@ def _is_kept_sparse(row_values: float, n_features: int) -> bool:
 
 
 def product_flops(n_features: int, row_values: float, basis_values: float) -> float:
-    """Return the flops of BLAS that take as long as the product of a row and a basis row.
+    """Return the BLAS flops that take as long as the product of a row and a basis row.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ class Pivots:
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
-        Scaled.
+        Scaled basis rows.
     factors : DistanceFactors
         The factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
 
@@ -406,7 +406,7 @@ class Pivots:
         X : (b, p)
         exponents : float64 (b, r)
         spread : float64 (r,)
-            As `spread` returns it.
+            As returned by `spread`.
         """
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
@@ -429,7 +429,7 @@ class Pivots:
         exponents : float64 (b, r)
             Finite at `places`.
         spread : float64 (r,)
-            As `spread` returns it.
+            As returned by `spread`.
         places : intp (m,)
             Rows of X.
 
@@ -521,7 +521,7 @@ class BasisDistances:
         Parameters
         ----------
         basis : array-like or CSR (r, p)
-            Scaled.
+            Scaled basis rows.
         scaling : Scaling, optional
 
         Returns

@@ -1,4 +1,4 @@
-"""Drift: how new rows differ from the rows that a model was trained on."""
+"""Drift: differences between new rows and the training rows of a model."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -168,9 +168,9 @@ class Drift:
         Parameters
         ----------
         sums : NewLabelSums
-            Of the new rows.
+            Sums of the new rows.
         confidence_before, fitting_error_before : float
-            Of the training rows.
+            Values of the training rows.
         far_is_known : bool
             Whether the model stores the distance beyond which rows are far.
 
@@ -209,7 +209,7 @@ class NumberDrift:
         Mean squared error of new rows and of training rows over the variance of each target in the
         training rows; the mean of the targets that vary.
     far_share : float or None
-        As for `Drift`.
+        See `Drift`.
     """
 
     relative_error: float | None
@@ -225,11 +225,11 @@ class NumberDrift:
         Parameters
         ----------
         sums : NewNumberSums
-            Of the new rows.
+            Sums of the new rows.
         residuals, variances : float64 (q,)
             Mean squared residuals and variances of the training rows.
         far_is_known : bool
-            As for `Drift`.
+            See `Drift`.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Eigenfunctions of a basis: functions that vary little where its rows are dense.
+"""Eigenfunctions of a basis: functions that vary little in dense regions.
 
 Lee & Izbicki, *A Spectral Series Approach to High-Dimensional Nonparametric Regression*, 2016.
 """

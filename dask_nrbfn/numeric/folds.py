@@ -86,7 +86,7 @@ class FoldedBlock(NamedTuple):
     targets : integer (b,) or float64 (b, q)
         Class codes, or numbers.
     weights : float64 (b,) or None
-        Of the rows; None: all weigh 1.
+        Weights of the rows; None: all weigh 1.
     slices : list of slice
         Where each fold stands.
     start : int

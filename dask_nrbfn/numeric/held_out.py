@@ -1,4 +1,4 @@
-"""How models do on rows that were held out: their errors, and probabilities calibrated on them."""
+"""Errors of models on held-out rows, and probabilities that are calibrated on these rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 12 * _STEPS_OF_OCT
 # Scores whose log losses are computed together, 512 KiB: they stay in a core's cache.
 _STRIP_ELEMENTS = 2**16
 
-# Of the basis functions that are kept. A row nearer to none of them has scores of 0.
+# A row whose activations of all kept basis functions are smaller than this has scores of 0.
 LEAST_ACTIVATION = 1e-200
 
 
@@ -37,7 +37,7 @@ _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 @dataclass(frozen=True, eq=False)
 class JudgedSums(RowSum, ABC):
-    """Weighted sums over rows by which A models with q targets are judged. They add.
+    """Weighted sums over rows that measure A models with q targets. These sums add.
 
     Attributes
     ----------
@@ -84,12 +84,12 @@ class JudgedSums(RowSum, ABC):
 
     @abstractmethod
     def figures(self, model: int) -> dict[str, Any]:
-        """Return how one model does, by name; None where its scores are NaN."""
+        """Return the figures of one model by name; None where its scores are NaN."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(JudgedSums):
-    """Which labels A models give to rows.
+    """Labels that A models give to rows.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class LabelSums(JudgedSums):
 
     @property
     def error_rates(self) -> Floats:
-        """Share of the weight that got a wrong label, float64 (A,)."""
+        """Share of the weight with a wrong label, float64 (A,)."""
         wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
         rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
         return rates
@@ -154,7 +154,7 @@ class LabelSums(JudgedSums):
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSums(LabelSums):
-    """Which labels A models give to rows, and how well their probabilities can fit them.
+    """Labels that A models give to rows, and the log losses of their probabilities.
 
     Attributes
     ----------
@@ -262,15 +262,15 @@ def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSums(JudgedSums):
-    """How near A models come to numbers.
+    """Residuals of A models with numeric targets.
 
     Attributes
     ----------
     squared, absolute : float64 (A, q)
-        Of the residuals.
+        Weighted sums of the residuals.
     targets, squared_targets : float64 (q,)
     weight : float
-        Of the rows.
+        Total weight of the rows.
     """
 
     squared: Floats
@@ -394,7 +394,7 @@ def held_out_scores(
         of them alone.
     intercepts : float64 (A, q)
     squared, buffer, threads
-        As `RadialFeatures.weighted_sums` takes them.
+        See `RadialFeatures.weighted_sums`.
 
     Returns
     -------
@@ -408,7 +408,7 @@ def held_out_scores(
 
 
 def sums_of(targets: Targets) -> type[JudgedSums]:
-    """Return how models with such targets are judged."""
+    """Return the class that sums the errors for such targets."""
     return ResidualSums if targets.centred else HeldOutSums
 
 
@@ -421,7 +421,7 @@ class Calibration:
     temperature : float
         Scores are divided by it before the softmax.
     log_loss : float
-        Of a row on average.
+        Log loss of a row on average.
     """
 
     temperature: float
@@ -543,7 +543,7 @@ def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str
     classes : sequence of length K
     confusion : int64 or float64 (K, K) or (K + 1, K)
         Rows, or their weight, of each class (first axis) by the label they got (second axis). One
-        row more, the last, is of rows whose class is none of `classes`.
+        row more, the last, is of rows whose class is not in `classes`.
 
     Returns
     -------

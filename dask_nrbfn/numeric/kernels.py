@@ -127,7 +127,7 @@ MATERN52 = Kernel(
 
 
 def kernel_named(name: str) -> Kernel:
-    """Return the kernel of a name; raise ParameterError if there is none."""
+    """Return the kernel with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["kernel"].check("kernel", name)
     kernel: Kernel = KERNELS[name]
     return kernel

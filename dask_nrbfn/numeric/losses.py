@@ -108,7 +108,7 @@ probability is, not its value: it only orders the rows.
 
 
 def loss_named(name: str) -> Loss:
-    """Return the loss of a name; raise ParameterError if there is none."""
+    """Return the loss with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["loss"].check("loss", name)
     loss: Loss = LOSSES[name]
     return loss

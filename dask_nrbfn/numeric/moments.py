@@ -1,4 +1,4 @@
-"""The sums over rows from which every model is solved."""
+"""The sums over rows from which the weights of every model are solved."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -190,7 +190,7 @@ def check_moments(
     ----------
     moments : Moments
     total_weight : float
-        Of the rows that were summed.
+        Total weight of the rows that were summed.
     normalized : bool
         Whether activations of a row sum to 1. If not, only the weights are checked.
     largest : float

@@ -35,8 +35,8 @@ class Penalty:
     needs : mapping of str to str
         Parameters of a fit that the penalty requires, with their values.
     needs_shares : bool
-        Whether it uses the shares, float64 (r,): the share of the rows' weight that is nearest to
-        each basis row. If not, it gets None.
+        Whether the penalty uses the shares, float64 (r,): the share of the rows' weight that is
+        nearest to each basis row. If not, it gets None.
 
     Notes
     -----
@@ -113,7 +113,7 @@ an empty cluster is 0.
 
 
 def penalty_named(name: str) -> Penalty:
-    """Return the penalty of a name; raise ParameterError if there is none."""
+    """Return the penalty with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["penalty"].check("penalty", name)
     penalty: Penalty = PENALTIES[name]
     return penalty

@@ -101,11 +101,11 @@ class RadialFeatures:
         Parameters
         ----------
         basis : array-like or CSR (r, p)
-            Scaled.
+            Scaled basis rows.
         width : float
             Above 0.
         scaling : Scaling, optional
-            Of the rows.
+            Scaling of the rows.
         kernel : str
         normalized : bool
 

@@ -73,7 +73,7 @@ class Locality(NamedTuple):
     matrix: Floats
 
     def keep(self, kept: NDArray[np.bool_]) -> "Locality":
-        """Return the locality of some of the basis rows."""
+        """Return the locality of selected basis rows."""
         return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
@@ -107,9 +107,9 @@ class RidgeSystem:
     gram : float64 (r, r)
         ``Phi' Phi``, of activations less their means where these are not 0.
     cross : float64 (q, r)
-        ``T' Phi``, likewise.
+        ``T' Phi``, of targets and activations less their means in the same way.
     target_squares : float64 (q,)
-        Diagonal of ``T' T``, likewise.
+        Diagonal of ``T' T``, of targets less their means in the same way.
     target_means : float64 (q,)
     activation_means : float64 (r,)
         The means that were subtracted.
@@ -117,7 +117,7 @@ class RidgeSystem:
         P or its diagonal, see `Penalty`; None: I.
     locality : Locality, optional
     directions : float64 (r, J), optional
-        In whose span the weights are; None: anywhere.
+        Vectors whose span contains the weights; None: no constraint.
     """
 
     gram: Floats
@@ -175,7 +175,7 @@ class RidgeSystem:
         products : float64 (1 + q, r)
         target_products : float64 (1 + q, 1 + q)
         targets, normalized
-            As `of` takes them.
+            See `of`.
 
         Returns
         -------
@@ -219,7 +219,7 @@ class RidgeSystem:
         ----------
         alphas : sequence of float
         each, estimated
-            As `solve_path` takes them.
+            See `solve_path`.
 
         Yields
         ------
@@ -242,7 +242,7 @@ class RidgeSystem:
         return residuals
 
     def standardized(self) -> Self:
-        """Return the system of targets of mean square 1; those that are 0 stay so."""
+        """Return the system with targets scaled to mean square 1; targets of 0 stay 0."""
         sizes = np.sqrt(np.where(self.target_squares > 0, self.target_squares, 1.0))
         squares = (self.target_squares > 0).astype(np.float64)
         return replace(self, cross=self.cross / sizes[:, None], target_squares=squares)
@@ -252,7 +252,7 @@ class RidgeSystem:
         return self if places is None else self.keep(np.isin(np.arange(len(self.gram)), places))
 
     def keep(self, kept: NDArray[np.bool_]) -> Self:
-        """Return the system of some of the basis rows."""
+        """Return the system of selected basis rows."""
         if kept.all():
             return self
         penalty, block = self.penalty, np.ix_(kept, kept)
@@ -372,7 +372,7 @@ def solve_path(
     Parameters
     ----------
     gram, cross, alphas, penalty, locality
-        As `solve_weights` takes them.
+        See `solve_weights`.
     each : Each
         Solves the systems; each holds a matrix (r, r).
     estimated : bool
@@ -446,7 +446,7 @@ def solve_components(
     Parameters
     ----------
     gram, cross
-        As `solve_weights` takes them.
+        See `solve_weights`.
     directions : float64 (r, m)
         Independent.
     sizes, alphas : sequences of int and float
@@ -463,9 +463,9 @@ def solve_components(
     -----
     With orthonormal columns Q of the same spans (a QR factorization) the weights are
     ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``: what a ridge of this alpha has in the span,
-    and with J = r its weights. One Cholesky factorization of the largest system has those of all
-    others in its leading blocks, so that consecutive solutions of an alpha share it. ``4 r^2 m``
-    flops, and ``m^3 / 3`` for each of these.
+    and with J = r its weights. One Cholesky factorization of the largest system contains
+    the factors of all others in its leading blocks, so consecutive solutions of an alpha share
+    it. ``4 r^2 m`` flops, and ``m^3 / 3`` for each factorization.
     """
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
     inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
@@ -533,7 +533,7 @@ def ridge_of(
     Parameters
     ----------
     gram, alpha, penalty, locality
-        As `solve_weights` takes them.
+        See `solve_weights`.
 
     Returns
     -------
@@ -595,7 +595,7 @@ def singular_system(
     above : float
         The largest of them.
     penalty, locality
-        As `solve_weights` takes them.
+        See `solve_weights`.
 
     Returns
     -------

@@ -60,17 +60,17 @@ def solve_all(
     system : RidgeSystem
     kept : bool (r,)
     tried : sequence of Ridge
-        What is shared together.
+        Ridges with the same `Ridge.shared` are consecutive.
     penalize : callable
-        Takes a system and a ridge, returns the system with what the ridge keeps small.
+        Takes a system and a ridge, returns the system with the penalty of the ridge.
     directions_of : callable, optional
-        For eigenfunctions: takes `kept`, returns in whose spans the weights of these basis rows
-        are, float64 (r', J).
+        For eigenfunctions: takes `kept`, returns vectors whose span contains the weights of
+        these basis rows, float64 (r', J).
     each_of : callable
         Takes the size of the basis and whether weights are in spans, returns what solves the
         systems of one penalty.
     estimated : bool
-        As for `solve_path`.
+        See `solve_path`.
 
     Returns
     -------
@@ -80,9 +80,9 @@ def solve_all(
 
     Notes
     -----
-    Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
-    normalized activations stay divided by their sum over all of it. Singular systems have NaN and
-    None.
+    Weights of basis rows that are not `kept` are 0, as if the basis did not contain these rows.
+    But normalized activations are divided by their sum over the whole basis. Singular systems
+    have NaN and None.
     """
     weights = np.zeros((len(tried), len(system.cross), len(kept)))
     conditions: list[float | None] = [None] * len(tried)

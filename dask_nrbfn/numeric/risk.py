@@ -105,7 +105,7 @@ def error_and_risk(
     Parameters
     ----------
     weights, gram, cross, alpha, penalty, locality
-        As `solve_weights` returns and takes them.
+        See `solve_weights`.
     target_norm : float
         ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
 
@@ -148,7 +148,7 @@ def spectral_bounds(
     Parameters
     ----------
     weights, gram, cross, target_norm, alpha, penalty, locality
-        As for `error_and_risk`. `ideal` and `perturbed` need the norm of the weights as penalty and
+        See `error_and_risk`. `ideal` and `perturbed` need the norm of the weights as penalty and
         no locality.
     class_weights : float64 (K,), optional
         Sum of the row weights of each class. Only for classes and for activations of at least 0
@@ -247,7 +247,7 @@ def _ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) ->
         Of normalized activations.
     class_weights : float64 (K,)
     eigenvalues : float64 (r,), ascending
-        Of the gram matrix.
+        Eigenvalues of the gram matrix.
 
     Notes
     -----
@@ -277,7 +277,7 @@ def perturbation_bounds(
         Of normalized activations.
     class_weights : float64 (K,)
     eigenvalues : float64 (r,), ascending
-        Of the gram matrix.
+        Eigenvalues of the gram matrix.
     least_weight : float
         Smallest weight of a row.
 

@@ -278,7 +278,7 @@ def unseen_columns(
     Parameters
     ----------
     kind : str
-        Of the scaling.
+        Kind of the scaling.
     statistics : ColumnStatistics
     centred : bool
         Whether rows are centred. If not, they have the rounding error of their squared values.

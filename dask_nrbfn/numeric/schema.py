@@ -29,7 +29,7 @@ _YEAR_DAYS = 365.2425
 # Integers of JSON have no limit.
 _LARGEST = float(np.finfo(np.float64).max)
 _WRITTEN_NUMBER = re.compile(r"(\D*)1\D?234[.,]5(\D*)")
-# A column with more missing values than this share has a feature that tells them.
+# A column with more missing values than this share has an indicator feature for them.
 _OFTEN_MISSING = 0.01
 
 
@@ -86,7 +86,7 @@ class Column:
 
     @property
     def tells_missing(self) -> bool:
-        """Whether a feature tells which values of a number, boolean or date are missing."""
+        """Whether a feature marks missing values of a number, boolean or date."""
         return self.kind != "category" and self.missing > _OFTEN_MISSING
 
     @property
@@ -96,7 +96,7 @@ class Column:
 
     @property
     def unit(self) -> tuple[str, str]:
-        """The text before and after its numbers; empty if there is none or it is not known.
+        """The text before and after the numbers of the column; empty if unknown.
 
         >>> Column("price", "number", written="$1,234.5").unit
         ('$', '')
@@ -391,7 +391,8 @@ def _check_fields(what: str, values: Any, known: Mapping[str, str]) -> None:
     for name, value in values.items():
         if name not in known:
             raise DataError(
-                f"{what} has {name!r}, which is none of its fields.", f"It has {', '.join(known)}."
+                f"{what} has {name!r}, which is not one of its fields.",
+                f"It has {', '.join(known)}.",
             )
         if not _is(known[name], value):
             raise DataError(f"{what} has {value!r} as {name}.", f"Give {known[name]}.")

@@ -51,7 +51,7 @@ class SmallTable:
     basis : (r, p)
         Not scaled.
     basis_folds : int64 (r,)
-        The folds of the basis rows, -1 for what is none of the rows.
+        The folds of the basis rows, -1 for a point that is not one of the rows.
     spread, spread_weights : (m, p) and float64 (m,)
         The rows that widths and clusters are measured on: these, or also those without labels.
     block_rows : int
@@ -78,7 +78,7 @@ class SmallTable:
         return np.where(deviation > 0, deviation, 1.0)
 
     def thinned(self, n_rows: int, n_basis: int) -> Self:
-        """Return a draw of the rows and of the basis, at most so many.
+        """Return a draw of at most `n_rows` rows and `n_basis` basis rows.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ def _drawn(n: int, size: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class SmallNetwork:
-    """What a network is apart from its weights, and the ridges that are tried for these."""
+    """The parameters of a network without its weights, and the ridges to try."""
 
     kernel: str
     width_factor: float
@@ -160,7 +160,7 @@ def try_networks(
     each : Each
         Tries the networks; each has its own sums.
     threads : int
-        Of the elementwise steps that the networks share.
+        Threads of the elementwise steps that the networks share.
 
     Notes
     -----
@@ -185,13 +185,13 @@ def fit_network(
     Parameters
     ----------
     table, scaling
-        As `try_networks` takes them.
+        See `try_networks`.
     network : SmallNetwork
         Without locality and eigenfunctions.
     each : Each
         Solves the systems.
     threads : int
-        Of the elementwise steps.
+        Threads of the elementwise steps.
     """
     judging = _Judging(table, scaling, (), threads=threads, shares_distances=False)
     features = judging.features(network)
@@ -201,7 +201,7 @@ def fit_network(
 
 
 class _Judging:
-    """What networks of the same rows, basis and scaling share.
+    """Arrays that networks with the same rows, basis and scaling share.
 
     Rows stand in groups: one for each fold that is held out, and last those of all other folds.
     """
@@ -299,7 +299,7 @@ class _Judging:
         return {**network.ridges[place]._asdict(), **figures}
 
     def sums_of_groups(self, features: RadialFeatures) -> list[list[Floats]]:
-        """Return the sums of each group of rows that networks learn from."""
+        """Return the sums over each group of training rows."""
         # A single fold is not learned from, so that nothing is subtracted either.
         groups = self._groups if len(self._kept) > 1 else self._groups[-1:]
         return [self._sums(features, group) for group in groups]
@@ -379,7 +379,7 @@ class _Judging:
     def _judge(
         self, features: RadialFeatures, of_folds: list[PathWeights], kind: type[JudgedSums]
     ) -> JudgedSums:
-        """Return how the networks that have not seen a fold predict its rows."""
+        """Return the errors on a fold of the networks that have not seen it."""
         table, r = self._table, features.n_basis
         n_models, n_targets = of_folds[0].intercepts.shape
         judged, buffer = kind.zeros(n_models, n_targets), np.empty((0, r))
@@ -406,7 +406,7 @@ class _Judging:
 
 
 def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:
-    """Return the place of the least value of a figure; among equals of the largest "alpha".
+    """Return the place of the smallest value of a figure; of equal ones, the largest "alpha".
 
     None if the figure is None everywhere.
 

@@ -1,4 +1,4 @@
-"""Sums over rows, which add: the sum of disjoint rows is the sum of their sums."""
+"""Sums over rows. The sum over a union of disjoint rows is the sum of their sums."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -31,7 +31,7 @@ _DASHES = ("-", "--", ":", "-.")
 _MOST_LINES = 8
 _LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
-# With the colours, 16 classes can be told apart.
+# With the colours, 16 classes can be distinguished.
 _SHAPES = ("o", "s", "^", "D")
 # Longest name of a class in a legend.
 _MOST_LETTERS = 12
@@ -162,7 +162,7 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
     Parameters
     ----------
     target, place
-        As for `prediction_chart`.
+        See `prediction_chart`.
 
     Returns
     -------
@@ -189,7 +189,7 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
 def coordinates_chart(drawn: DrawnCoordinates) -> str:
     """Return the chart of rows in their first two coordinates, coloured by their targets.
 
-    If there are too many classes to tell apart, all are drawn alike. Rows without a label are grey.
+    If there are too many classes to distinguish, all have one colour. Unlabelled rows are grey.
     """
     looks = [(colour, shape) for shape in _SHAPES for colour in _SERIES]
     names = drawn.labels if len(drawn.labels) <= len(looks) else []

@@ -117,7 +117,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
 def _border(
     chosen: float, grid: Sequence[float], limits: tuple[float, float] = (0.0, float("inf"))
 ) -> str | None:
-    """Return the border of its grid at which a value lies; None if it lies inside or at a limit."""
+    """Return the border of the grid that equals a value; None if it is inside or at a limit."""
     if len(set(grid)) < 2 or chosen in limits:
         return None
     if chosen == min(grid):

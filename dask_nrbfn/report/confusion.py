@@ -75,7 +75,7 @@ class ConfusionTable:
         labels : sequence of str (K,)
         confusion : array-like (K, K) or (K + 1, K)
             Counts, or weights, of true classes by predicted label. The last row of K + 1 counts
-            rows whose class is none of `labels`.
+            rows whose class is not in `labels`.
         most : int
             Most classes that are shown in a table.
 

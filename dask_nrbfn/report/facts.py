@@ -60,7 +60,7 @@ def _unlabelled(finished: FinishedRun) -> str:
 def _weight_facts(finished: FinishedRun) -> list[Fact]:
     """Return the kind of the row weights.
 
-    Without the dataset, weights of its own show in their sum.
+    Without the dataset, sample weights are recognized by their sum.
     """
     if "moments" not in finished.stages:
         return []
@@ -195,7 +195,7 @@ def _loss_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def _version_facts(results: Results) -> list[Fact]:
-    """Return the figures of the latest version; all other figures are those of the fit."""
+    """Return the figures of the latest version; all other figures describe the fit."""
     finished = results.finished
     if not finished.versions:
         return []

@@ -90,7 +90,7 @@ class FinishedRun:
 
     @property
     def n_searched(self) -> int:
-        """Rows that have a confidence."""
+        """Number of rows that have a confidence."""
         return of_searched(self.run).n_rows
 
     @property
@@ -105,7 +105,7 @@ class FinishedRun:
 
     @property
     def n_labelled(self) -> int:
-        """Rows of the fit that have a target."""
+        """Number of rows of the fit that have a target."""
         return self.run.of_labelled().n_rows
 
     def tuned(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class FinishedRun:
         if self.tuning is None:
             raise MissingDataError(
                 f"the run {self.run.location} was fitted without tuning.",
-                "Give a run of tune.",
+                "Give a run that tune made.",
             )
         return describe_tuning(self.run)
 

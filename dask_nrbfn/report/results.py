@@ -89,9 +89,9 @@ class DrawnCoordinates(NamedTuple):
     targets : int64 (m,) or float64 (m,) or None
         The index of each row's class in `labels`, or numbers.
     labels : list of str
-        Of the classes; empty for numbers.
+        Labels of the classes; empty for numbers.
     name : str
-        Of the numbers.
+        Name of the numbers.
     """
 
     coordinates: Floats
@@ -124,7 +124,7 @@ class Results(ABC):
         Parameters
         ----------
         record : mapping
-            Of the stage "weights", or of a version.
+            Record of the stage "weights", or of a version.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class Results(ABC):
         Parameters
         ----------
         record : mapping
-            Of the stage that judged the rows.
+            Record of the stage that judged the rows.
         judged : str
             Number and origin of the rows.
 
@@ -181,7 +181,7 @@ class Results(ABC):
         return []
 
     def drawn_coordinates(self) -> DrawnCoordinates | None:
-        """Return rows in their first two coordinates; None if there are none."""
+        """Return rows in their first two coordinates; None without coordinates."""
         return None
 
 
@@ -208,7 +208,7 @@ class ClassResults(Results):
         Parameters
         ----------
         record, judged
-            As of `Results`.
+            See `Results`.
 
         Returns
         -------
@@ -295,7 +295,7 @@ class NumberResults(Results):
     Attributes
     ----------
     names : list of str
-        Of the targets.
+        Names of the targets.
     evaluation : NumberEvaluation or None
     """
 
@@ -318,7 +318,7 @@ class NumberResults(Results):
         Parameters
         ----------
         record, judged
-            As of `Results`.
+            See `Results`.
 
         Returns
         -------
@@ -470,7 +470,7 @@ def results_of(
     ----------
     finished : FinishedRun
     evaluation : Evaluation or NumberEvaluation, optional
-        Of the run's model, on other rows.
+        Evaluation of the run's model, on other rows.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Foreign formats that rows come from, each read as a stream of blocks.
+"""Foreign source formats, each read as a stream of blocks.
 
 A source knows its size and types before the first block is read, so that a dataset can be laid
 out at once. It never holds more than a few blocks.

@@ -56,14 +56,14 @@ class AnnDataSource(Source):
     Attributes
     ----------
     place : File
-        Of the store or .h5ad file.
+        Location of the store or .h5ad file.
     x : Matrix
     y : Column or None
-        Of the labels.
+        Column of the labels.
     numbers : tuple of Column
-        Of the targets that are numbers.
+        Columns of the targets that are numbers.
     weights, names : Column or None
-        Of the weights, and of the ids.
+        Columns of the weights, and of the ids.
     """
 
     place: File
@@ -206,7 +206,7 @@ def source_of(
 
 
 def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
-    """Return where rows are that can be read there, chunk by chunk and by whoever opens them."""
+    """Return the location of rows that can be read chunk by chunk without a copy."""
     import zarr
 
     stored = matrix.stored.group if matrix.order == "csr" else matrix.stored
@@ -290,7 +290,7 @@ def _with_features(
         raise DataError(
             f"{matrix.name} of {place} lacks {told}, of the {len(wanted)} features that the model "
             "was trained on.",
-            "Add what is missing, or name what has it with `x`.",
+            "Add the missing features, or name a matrix that has them with `x`.",
         )
     if twice := [feature for feature in wanted if counts[feature] > 1]:
         raise DataError(

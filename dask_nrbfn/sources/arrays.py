@@ -160,7 +160,7 @@ def array_rows(
     Parameters
     ----------
     headers, opened
-        As in `ArrayRows`.
+        See `ArrayRows`.
     n_values : int, optional
         Number of stored values, if the features are in CSR.
 

@@ -25,7 +25,7 @@ class ArrowFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """What the file says of itself.
+        """The metadata of the file.
 
         A stream says the number of its rows batch by batch: it is read as a whole.
         """

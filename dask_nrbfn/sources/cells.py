@@ -30,22 +30,22 @@ NOT_OF_KIND = {
 
 
 class CellError(DataError):
-    """A cell has no value of its column's kind.
+    """A cell cannot be read as its column's kind.
 
     Parameters
     ----------
     column, text : str
-        Its name, and what is in the cell.
+        Name of the column, and text of the cell.
     what : str
-        What that is not, such as "not a number".
+        What is wrong with the text, such as "not a number".
     row : int
-        Of the array that has it.
+        Index of the row in the array.
     """
 
     def __init__(self, column: str, text: str, what: str, row: int = 0) -> None:
         super().__init__(
             f"Column {column!r} has {text!r}, which is {what}.",
-            f"Write it otherwise, say with `missing_values` that it stands for none, or give "
+            f"Correct the cell, pass its text in `missing_values`, or give "
             f"`categorical`={column!r}.",
         )
         self.column, self.text, self.what, self.row = column, text, what, row
@@ -62,7 +62,7 @@ class CellError(DataError):
             The table, as errors call it.
         place : str
         remedy : str, optional
-            What to do about it, by default anything that helps.
+            How to mend the cell; default: all possible ways.
 
         Returns
         -------
@@ -76,7 +76,7 @@ class CellError(DataError):
 
 
 def kind_of(arrow: pa.DataType) -> Kind | None:
-    """Return the kind of a column of an Arrow type, None if it has no kind.
+    """Return the kind of a column of an Arrow type, None if no kind fits.
 
     A category of numbers counts as numbers; an option can make it a category.
     """
@@ -180,14 +180,14 @@ def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
 
 
 def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
-    """Return text without blanks around it, null where a mark stands for a missing value.
+    """Return text without blanks around it, null for markers of a missing value.
 
     Parameters
     ----------
     cells : Array (b,)
         Text, also in a dictionary.
     marks : sequence of str
-        Texts that stand for a missing value.
+        Markers of a missing value.
 
     Returns
     -------
@@ -253,7 +253,7 @@ def _codes(texts: pa.Array, column: Column) -> np.ndarray:
 
 
 def numbers_of(texts: Collection[str]) -> list[Decimal] | None:
-    """Return the exact numbers in texts, None if one has none; a code such as 007 is no number.
+    """Return the exact numbers in texts, None if one is not a number, such as code 007.
 
     >>> numbers_of(["1.50"]) == numbers_of(["1.5"]), numbers_of(["1.5", "x"])
     (True, None)
@@ -264,7 +264,7 @@ def numbers_of(texts: Collection[str]) -> list[Decimal] | None:
 
 
 def _read(array: pa.Array, column: Column) -> np.ndarray:
-    """Return the stored numbers (b,) of values or texts, NaN where there is none."""
+    """Return the stored numbers (b,) of values or texts, NaN for missing values."""
     kind, form = column.kind, form_of(column.kind, column.written) if column.written else None
     if form is not None and (is_text(array.type) or (kind == "date" and _is_whole(array.type))):
         texts = array.cast(pa.string()) if is_text(array.type) else texts_of(array)

@@ -104,15 +104,14 @@ class ColumnarSource(TableSource):
         return _names_of(rows, name, self.id_dtype)
 
     def _carried_type(self, name: str) -> pa.DataType:
-        """Return the type that all files can have of a column."""
+        """Return the common type of a column in all files."""
         fields = [pa.schema([(name, arrow)]) for arrow in self.types[name]]
         try:
             return pa.unify_schemas(fields, promote_options="permissive").field(0).type
         except pa.ArrowTypeError as error:
             types = ", ".join(dict.fromkeys(map(str, self.types[name])))
             raise DataError(
-                f"Column {name!r} of {self.asked.origin} has types that do not go together: "
-                f"{types}.",
+                f"Column {name!r} of {self.asked.origin} has incompatible types: {types}.",
                 "Write it with one type to every file, or leave it out of `keep`.",
             ) from error
 
@@ -126,7 +125,7 @@ def open_typed(
     ----------
     reading : Reading
     format_file : callable
-        Opens one file, given the marks that stand for a missing value in text.
+        Opens one file, given the markers of missing values in text.
 
     Returns
     -------
@@ -265,7 +264,7 @@ def _schema(files: Sequence[TypedFile], columns: TableColumns, types: Types) -> 
         name
         for name, kind in kinds.items()
         if kind in ("category", "text")
-        # Files do not tell NaN, nor lists that are absent.
+        # The metadata of files does not count NaN or absent lists.
         or options.missing != "error"
         or not all(file.tells(name) for file in files)
     )
@@ -299,14 +298,14 @@ def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:
     if kind is None:
         shown = ", ".join(dict.fromkeys(map(str, types)))
         raise DataError(
-            f"Column {name!r} of {asked.origin} has type {shown}, of which no feature is made.",
+            f"Column {name!r} of {asked.origin} has type {shown}, which cannot be a feature.",
             "Leave it out with `drop`; if it has lists of numbers, name it as `x`.",
         )
     return kind
 
 
 def _are_plain(column: Column, types: Sequence[pa.DataType]) -> bool:
-    """Return whether a column is stored as the numbers or booleans that it has."""
+    """Return whether a column of numbers or booleans is stored unchanged."""
     kinds = {kind_of(arrow) for arrow in types}
     if column.kind == "number":
         return kinds <= {"number", "boolean"}

@@ -43,7 +43,7 @@ class Grid:
     Attributes
     ----------
     sizes : mapping of str to int
-        Of the dimensions of the pixels, in their order.
+        Sizes of the dimensions of the pixels, in their order.
     steps : mapping of str to int
         Those of a box, which has whole chunks.
     """
@@ -75,7 +75,7 @@ class Grid:
 
     @property
     def n_pixels(self) -> int:
-        """All of them."""
+        """Number of all pixels."""
         return math.prod(self.sizes.values())
 
     def indices(self) -> list[tuple[int, ...]]:
@@ -135,7 +135,7 @@ class Cube:
 
     @property
     def name(self) -> str:
-        """What an error calls the arrays."""
+        """The name of the arrays in errors."""
         return "X" if self.place is None else f"{', '.join(self.arrays)} in {self.place}"
 
     @cached_property
@@ -157,12 +157,12 @@ class Cube:
 
     @property
     def axis(self) -> int:
-        """Where several values of a pixel lie among the dimensions of the pixels."""
+        """Position of the feature dimension among the dimensions of the pixels."""
         return 0 if self.feature_dim is None else self.dims.index(self.feature_dim)
 
     @property
     def n_features(self) -> int:
-        """Of a pixel."""
+        """Number of features of a pixel."""
         return sum(each.sizes.get(self.feature_dim, 1) for each in self.arrays.values())
 
     @cached_property
@@ -173,13 +173,13 @@ class Cube:
 
     @property
     def stored_bytes(self) -> int:
-        """Of a feature, before it is decoded."""
+        """Bytes of a feature before it is decoded."""
         kinds = (each.encoding.get("dtype", each.dtype) for each in self.arrays.values())
         return max(np.dtype(kind).itemsize for kind in kinds)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Coordinates of the only array, where it has any; of several NAME, or NAME_COORDINATE."""
+        """Names of the features: coordinates of a single array; else NAME or NAME_COORDINATE."""
         names: list[str] = []
         for name, array in self.arrays.items():
             if self.feature_dim not in array.dims:
@@ -212,7 +212,7 @@ class Cube:
     def values(self, box: Box | None = None) -> Any:
         """Return the features of the pixels of a box, or of all, (..., p).
 
-        Those of a box are in memory; of all those of dask's arrays are not.
+        The values of a box are in memory; all values of dask arrays are not.
         """
         parts = []
         for array in self.arrays.values():
@@ -251,8 +251,8 @@ class Cube:
         text = np.where(isna(values), "", values)
         if not all(isinstance(each, str) for each in text.tolist()):
             raise DataError(
-                f"{array.name} holds Python objects that are no text.",
-                "Give it a type of its own, such as y.astype(float), whose NaN is no label.",
+                f"{array.name} holds Python objects that are not text.",
+                "Convert it to one type, such as y.astype(float), where NaN marks a missing label.",
             )
         return text.astype(STRING)
 
@@ -261,7 +261,8 @@ class Cube:
         sizes = dict(array.sizes)
         if not sizes.items() <= self.grid.sizes.items():
             raise DataError(
-                f"{array.name} has the dimensions {sizes}, the pixels {dict(self.grid.sizes)}.",
+                f"{array.name} has the dimensions {sizes}, but the pixels have "
+                f"{dict(self.grid.sizes)}.",
                 "Give one value for every pixel, or for all along a dimension.",
             )
 
@@ -426,7 +427,7 @@ class CubeSource(Source):
             raise DataError(
                 f"no pixel of {cube.name} has all features"
                 f"{'' if y_dtype is None else ' and a label'}.",
-                "Check what stands for no value; `unlabelled` keeps pixels without a label.",
+                "Check the missing-value markers; `unlabelled` keeps pixels without a label.",
             )
         sizes = ", ".join(f"{name}: {size}" for name, size in cube.grid.sizes.items())
         logger.info("ids of the rows number the pixels in the order of (%s)", sizes)

@@ -1,4 +1,4 @@
-"""Decides by its cells what each column of a table becomes."""
+"""The decision of what each column of a table becomes, made from its cells."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -38,25 +38,25 @@ class Remedies(NamedTuple):
 
 
 FOR_FILES = Remedies(
-    "Say `missing`='impute' to fill such cells in, `missing`='drop' to leave their rows out; or "
+    "Pass `missing`='impute' to fill such cells in, `missing`='drop' to leave their rows out; or "
     "fill them in.",
-    "Say `missing`='drop' to leave such rows out; or `missing`='impute' to fill features in, with "
+    "Pass `missing`='drop' to leave such rows out; or `missing`='impute' to fill features in, with "
     "`unlabelled`='' to keep rows without a label, 'nan' for numbers.",
-    "Carry it along with `id`={0!r}, or take it with `categorical`={0!r}.",
-    "leave it out with `drop`={0!r}, or carry it along with `id`={0!r}.",
-    "`{1}`={0!r} says where it is; if it stands for no value, say so with `missing_values`.",
+    "Keep it as an id with `id`={0!r}, or use it as a feature with `categorical`={0!r}.",
+    "leave it out with `drop`={0!r}, or keep it as an id with `id`={0!r}.",
+    "`{1}`={0!r} finds its row; if it marks a missing value, pass it in `missing_values`.",
     " (`max_categories`)",
-    "say `date_format`='{0}={1}'",
+    "pass `date_format`='{0}={1}'",
     "Write one unit, or leave the column out with `drop`={0!r}.",
 )
 FOR_FRAMES = Remedies(
     "Fill such cells in, as networks do with `missing`='impute', or leave their rows out.",
     "Fill such cells in, or leave their rows out.",
-    "To take it, make numbers of it.",
+    "To use it as a feature, convert it to numbers.",
     "leave it out if it is one.",
-    "make it a number or a date, or none, and the column one of numbers or dates.",
+    "correct it or make it missing, and convert the column to numbers or dates.",
     "",
-    "make it a column of dates, as pandas.to_datetime does with format={1!r}",
+    "convert it to dates with pandas.to_datetime and format={1!r}",
     "Write one unit, or leave the column out.",
 )
 
@@ -89,7 +89,7 @@ def decide(
     remedies: Remedies = FOR_FILES,
     origin: object = "the table",
 ) -> Decision:
-    """Return the schema of a table, with lines about what no option asked for.
+    """Return the schema of a table, with lines about choices that no option made.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def unnamed_error(origin: object, place: int) -> DataError:
     """
     return DataError(
         f"Column {place + 1} of {origin} has no name.",
-        "Name it if it is a feature; leave it out if it is an index.",
+        "Name it if it is a feature; remove it if it is an index.",
     )
 
 
@@ -202,7 +202,7 @@ def gap_error(problem: str, *, decided: bool = False) -> DataError:
     problem : str
         What the error says is wrong.
     decided : bool
-        Whether a schema that is asked for decides what becomes of missing values.
+        Whether a given schema decides how missing values are handled.
 
     Returns
     -------
@@ -226,7 +226,7 @@ class _Candidate:
     written : str
         How its texts are written; empty: as everywhere, or not known yet.
     lines : tuple of str
-        What is said of it.
+        Messages about the column.
     """
 
     name: str
@@ -237,7 +237,7 @@ class _Candidate:
     lines: tuple[str, ...] = ()
 
     def recognized(self) -> Self:
-        """Return the column with its texts read as what they are; others are as they are."""
+        """Return the column with its texts read as their kind; other columns are unchanged."""
         if self.survey.kind != "text":
             return self
         said = self.options.said_kind(self.name)
@@ -252,7 +252,7 @@ class _Candidate:
         return self._read_as(said or "category", written)
 
     def _date_format(self) -> str:
-        """Return how dates are written that were asked for; raise DataError where that is open."""
+        """Return the format of a requested date column; raise DataError if it is ambiguous."""
         reading = date_reading(self.survey.texts)
         if reading.n_read <= self.survey.n_read("date", ""):
             return ""
@@ -262,13 +262,13 @@ class _Candidate:
         return reading.written[0]
 
     def _open_days(self, formats: Sequence[str]) -> tuple[str, str]:
-        """Return what is said of dates of which the day or the month may be first."""
+        """Return the message about dates with an ambiguous order of day and month."""
         ways = " or ".join(self.remedies.dates.format(self.name, each) for each in formats[:2])
         shown = min(self.survey.texts)
         return f"looks like a date: {shown!r} may be day first or month first", ways
 
     def _recognized_texts(self) -> Self:
-        """Return the column with its texts read as what most of them are, where no option tells."""
+        """Return the column read as the kind of most of its texts, if no option sets the kind."""
         survey, name = self.survey, self.name
         n_texts = sum(survey.texts.values())
         general = self.options.formats.get(None)
@@ -300,7 +300,7 @@ class _Candidate:
         return self._as_category(line)
 
     def _open_decimals(self, *, by_points: bool) -> str:
-        """Return what is said of numbers whose decimal mark may be a comma, if nobody knows."""
+        """Return the message about numbers whose decimal mark is unknown and may be a comma."""
         if self.survey.decimal:
             return ""
         texts = self.survey.sample()
@@ -308,20 +308,20 @@ class _Candidate:
         shown = min((text for text in texts if {".", ","} & {*text}), default="")
         if not shown or commas.n_read < MOST * sum(texts.values()):
             return ""
-        line = f"{self.name} has numbers such as {shown!r} and is text. Say `decimal`=, if "
+        line = f"{self.name} has numbers such as {shown!r} and is text. Pass `decimal`=, if "
         if not by_points:
             return line + "they have decimal commas."
         return (
-            f"{line}points stand between thousands, or `numeric`={self.name!r} if before decimals."
+            f"{line}points separate thousands, or `numeric`={self.name!r} if they precede decimals."
         )
 
     def _numbers(self) -> tuple[Reading, tuple[str, ...]]:
-        """Return how numbers are written, by some texts, and how many rows of all are; units."""
+        """Return the form of numbers, from a sample, with their count, and the units."""
         reading, units = number_reading(self.survey.sample(), self.survey.decimal)
         return reading._replace(n_read=self.survey.n_read("number", reading.written[0])), units
 
     def _read_as(self, kind: Kind, written: str) -> Self:
-        """Return the column with its texts read as a kind; an unusual way of writing is said."""
+        """Return the column with its texts read as a kind, and a message about an unusual form."""
         line = f"{self.name}: {kind}s written as {written}"
         survey = self.survey.read_as(kind, written)
         return replace(self, survey=survey, written=written, lines=(line,) * bool(written))
@@ -330,7 +330,7 @@ class _Candidate:
         return replace(self, survey=self.survey.read_as("category", ""), lines=(line,) * bool(line))
 
     def _nearly(self, kind: Kind, reading: Reading) -> str:
-        """Return what is said of text most of which is of another kind: a cell may be misspelt."""
+        """Return the message about text that is mostly of another kind, with a possible typo."""
         survey = self.survey
         if survey.overflows or reading.n_read <= survey.n_values / 2:
             return ""
@@ -342,11 +342,11 @@ class _Candidate:
         mend = self.remedies.misspelt.format(self.name, option)
         return (
             f"{self.name} is text, though {reading.n_read} of {survey.n_values} values are "
-            f"{kind}s{way}, but {others[0]!r} is none. If that is a mistake, {mend}"
+            f"{kind}s{way}, but {others[0]!r} is not. If that is a mistake, {mend}"
         )
 
     def reason_against(self) -> str | None:
-        """Return why the column becomes no feature, None if it does."""
+        """Return the reason why the column does not become a feature; None if it does."""
         name, survey = self.name, self.survey
         if not survey.n_values:
             return "it has no value in any row."
@@ -369,7 +369,7 @@ class _Candidate:
         )
 
     def decided(self) -> tuple[Column, list[str]]:
-        """Return the column as a schema has it, and further lines about it."""
+        """Return the schema's column, and further messages about it."""
         name, survey, options = self.name, self.survey, self.options
         imputes = options.missing == "impute"
         missing = survey.n_missing / survey.n_rows if imputes else 0.0
@@ -389,27 +389,27 @@ class _Candidate:
         return Column(name, "category", shown, others=others, missing=missing), lines
 
     def _about_numbers(self) -> list[str]:
-        """Return what is said of numbers that may be days or an id."""
+        """Return the messages about numbers that may be days or an id."""
         name, survey = self.name, self.survey
         if survey.kind != "number" or name in self.options.numeric:
             return []
         if survey.are_days:
             way = self.remedies.dates.format(name, DIGITS)
             return [
-                f"{name} looks like a date: its numbers are days such as 20201231. It is taken as "
+                f"{name} looks like a date: its numbers are days such as 20201231. It is used as "
                 f"a number; {way}."
             ]
         if survey.looks_like_id:
             return [
                 f"{name} looks like an id: {survey.n_different} different whole numbers in "
-                f"{survey.n_values} rows. It is taken as a number; "
+                f"{survey.n_values} rows. It is used as a number; "
                 f"{self.remedies.number_id.format(name)}"
             ]
         return []
 
 
 def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], list[str]]:
-    """Return the rows of each category, those of equal numbers under the shortest text of them."""
+    """Return the rows of each category; equal numbers are one category, with the shortest text."""
     numbers = numbers_of(texts)
     if numbers is None or len({*numbers}) == len(texts):
         return texts, []
@@ -418,5 +418,5 @@ def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], l
         alike.setdefault(number, []).append(text)
     spelt = [sorted(each, key=lambda text: (len(text), text)) for each in alike.values()]
     first = min(each for each in spelt if len(each) > 1)
-    line = f"{name} has {first[1]!r} and {first[0]!r}, which are one category: their number is one."
+    line = f"{name} has {first[1]!r} and {first[0]!r}: equal numbers, so they are one category."
     return {each[0]: sum(texts[text] for text in each) for each in spelt}, [line]

@@ -76,7 +76,7 @@ _DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 # Text of what is read together, once it is divided into columns: pyarrow's batches are small, and
 # each costs calls for every column.
 TOGETHER_BYTES = 2 << 20
-# Blanks of which a cell may consist that has no value.
+# A cell of these blanks only has no value.
 _MOST_BLANKS = 16
 _BLANK = ("", " ")
 
@@ -89,10 +89,10 @@ class CsvTable:
     ----------
     file : TextFile
     missing_values : tuple of str
-        What stands for no value, beside nothing at all.
+        Markers of a missing value, besides empty text.
     asked : Asked
     names : tuple of str
-        Of its columns.
+        Names of its columns.
     originals : mapping
         What pyarrow calls each column, by its name.
     types : mapping
@@ -145,7 +145,7 @@ class CsvTable:
 
     @property
     def decimal(self) -> str:
-        """What is before decimals, empty if nobody knows: a comma may be, among semicolons."""
+        """The decimal mark, empty if it is unknown: with semicolons it may be a comma."""
         return _decimal_of(self.file.dialect)
 
     def place(self, row: int) -> str:
@@ -160,7 +160,7 @@ class CsvTable:
         Parameters
         ----------
         kinds, batch_rows
-            As in `Table.batches`.
+            See `Table.batches`.
 
         Yields
         ------
@@ -192,12 +192,12 @@ class CsvTable:
             raise _open_quote_error(self.file, scan.opened)
 
     def _is_padded_mark(self, error: Exception) -> bool:
-        """Return whether a number was refused for the blanks around what stands for no value."""
+        """Return whether a number was refused because of blanks around a missing-value marker."""
         cell = _BAD_CELL.search(str(error))
         return bool(cell and cell[3] == _DOUBLE and cell[4].strip(BLANKS) in self.missing_values)
 
     def types_further_on(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the types that the first values suggest of columns whose first rows have none."""
+        """Return the types of the first values in columns whose first rows are empty."""
         types = dict.fromkeys(names, pa.null())
         for batch in self.batches(dict.fromkeys(names), SURVEY_ROWS):
             for name in filter(lambda name: pa.types.is_null(types[name]), names):
@@ -215,7 +215,7 @@ class CsvTable:
         return pa.string() if name in self.as_text else pa.float64()
 
     def _cells(self, cells: pa.Array, kind: CellKind | None) -> pa.Array:
-        """Return cells in which what stands for no value is none."""
+        """Return cells in which missing-value markers are null."""
         if kind is None or not pa.types.is_string(cells.type):
             return cells
         cells = without_marks(cells, self.missing_values)
@@ -292,7 +292,7 @@ def _shown(cells: pa.Array, marks: Sequence[str], dialect: Dialect) -> pa.DataTy
             return pa.float64()
     # What has marks between thousands is text until all of it has been looked at.
     for arrow in (pa.float64(), pa.bool_(), pa.timestamp("us"))[has_marks:]:
-        # The first tells nearly always; all of those that are none would be read one by one.
+        # The first value nearly always decides; reading all non-numbers one by one is slow.
         if all(_are_of(arrow, part) for part in (texts[:1], texts)):
             return arrow
     return pa.string()
@@ -317,7 +317,7 @@ class CsvSource(TableSource):
     label_is_plain: bool = True
 
     def check_places(self, trained: Schema) -> None:
-        """Raise DataError if columns without names may be others than in a table of a schema."""
+        """Raise DataError if unnamed columns may differ from the columns of a schema."""
         _check_places(trained, self.columns, self.tables)
 
     def _labels(self, rows: Rows, name: str) -> np.ndarray:
@@ -360,7 +360,7 @@ def open_rows(reading: Reading) -> CsvSource:
 
 
 def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
-    """Source of the rows of CSV files, which are read once for what their columns are.
+    """Source of the rows of CSV files, which are read once to find the column types.
 
     Parameters
     ----------
@@ -444,7 +444,7 @@ def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
 
 
 def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) -> None:
-    """Raise DataError if columns without names may be others than they are called.
+    """Raise DataError if unnamed columns may differ from the columns of a schema.
 
     Of a table whose first column, the label, is left out, each column is called as the one before.
     """
@@ -456,7 +456,7 @@ def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) 
         n_known = len(schema.columns) + len(labels | others)
         raise DataError(
             f"{columns.asked.origin} has no header and {len(columns.names)} columns, but training "
-            f"had {n_known}: which of them are absent cannot be told.",
+            f"had {n_known}: the missing columns cannot be identified.",
             "Give all columns that training had, in the same order.",
         )
 
@@ -464,7 +464,7 @@ def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) 
 def _types_of(
     tables: Sequence[CsvTable], names: Sequence[str], asked: Asked
 ) -> dict[str, list[pa.DataType]]:
-    """Return the types of columns in each table; where they decide, those of the first values."""
+    """Return the column types in each table; without an option, the types of the first values."""
     types = {name: [table.types[name] for table in tables] for name in names}
     empty = [name for name in names if all(map(pa.types.is_null, types[name]))]
     if empty and asked.schema is None:
@@ -480,7 +480,7 @@ class _WrittenNumberError(DataError):
 
 
 class _LabelKind:
-    """What the cells of a label column have been so far: whole numbers, or text.
+    """The type of the labels that were read so far: whole numbers, or text.
 
     Parameters
     ----------
@@ -536,7 +536,7 @@ class _LabelKind:
                 )
 
     def dtype(self) -> np.dtype:
-        """Return what all labels are stored as; raises DataError if some are not whole numbers."""
+        """Return the stored type of all labels; raise DataError if some are not whole numbers."""
         if self._text:
             return STRING
         if self._refused is not None:
@@ -618,7 +618,7 @@ def _csv_errors(file: TextFile, asked: Asked | None = None) -> Iterator[None]:
 
 
 def _explained(file: TextFile, error: Exception, asked: Asked | None) -> DataError | None:
-    """Return an error that names the line, None if there is no telling."""
+    """Return an error that names the line; None if the line is unknown."""
     message = str(error)
     if _LONG_CELL.search(message):
         with file.open() as text:
@@ -641,9 +641,9 @@ def _explained(file: TextFile, error: Exception, asked: Asked | None) -> DataErr
     if length := _BAD_LENGTH.search(message):
         row, n_expected, n_found = map(int, length.groups())
         return DataError(
-            f"{file} has a line of another length than its first row: line "
-            f"{_line_of_counted_row(file, row)} has {n_found} cells, not {n_expected}.",
-            "Write as many cells in every line, with quotes around text that holds the delimiter.",
+            f"line {_line_of_counted_row(file, row)} of {file} has {n_found} cells, but the first "
+            f"row has {n_expected}.",
+            "Write the same number of cells in every line. Quote text that contains the delimiter.",
         )
     return None
 
@@ -662,7 +662,7 @@ def _bad_cell_error(
         written.column = name
         return written
     if file.dialect.decimal != "," and _DECIMAL_COMMA.fullmatch(value):
-        return DataError(error.args[0], "Say `decimal`=, if numbers have decimal commas.")
+        return DataError(error.args[0], "Pass `decimal`=, if numbers have decimal commas.")
     return error
 
 

@@ -1,4 +1,4 @@
-"""How cells are written in CSV text: what a user says of it, and what its first lines show."""
+"""The dialect of CSV text: given by the user, or found from the first lines."""
 
 import csv
 import io
@@ -19,15 +19,15 @@ BLANK_RUNS = " "
 """The delimiter of cells that any number of spaces and tabs separates."""
 QUOTES = ('"', "'")
 DECIMALS = (".", ",")
-# pyarrow takes one byte; these are in no number and are no quote.
+# pyarrow takes one byte; these occur in no number and are not quotes.
 MARKS = {*string.punctuation, "\t", BLANK_RUNS} - {*"\"'.+-_"}
 # As they are typed in a shell.
 _TYPED = {"tab": "\t", r"\t": "\t"}
-# Blanks around a cell are no part of it.
+# Blanks around a cell do not belong to it.
 BLANKS = " \t"
 _COLUMN_NAME = "column_{}"
 _NUMBERED = re.compile(_COLUMN_NAME.format("([0-9]+)"))
-# The line with which Excel is told the delimiter.
+# The line that sets the delimiter for Excel.
 _SEP_LINE = re.compile(r"\"?sep=(.)\"?[\r\n]*", re.IGNORECASE)
 # So many numbers in ascending or descending order are names, such as wavelengths; fewer may be a
 # row, such as the first one of iris.
@@ -76,7 +76,7 @@ class Dialect:
 
     @property
     def mark(self) -> str:
-        """What stands between cells once blanks are taken out."""
+        """The delimiter between cells after blanks are removed."""
         return "\t" if self.delimiter == BLANK_RUNS else self.delimiter
 
     def names(self, header: Iterable[str]) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Dialect:
 
 
 def delimiter_of(typed: str) -> str:
-    r"""Return the delimiter that a user means: a tab can be written as tab or ``\t``.
+    r"""Return the delimiter of an option; a tab can be given as tab or ``\t``.
 
     >>> delimiter_of("tab"), delimiter_of(r"\t"), delimiter_of(";")
     ('\t', '\t', ';')
@@ -102,7 +102,7 @@ def delimiter_of(typed: str) -> str:
 def check_dialect(
     *, delimiter: str | None, quote: str | None, decimal: str | None, encoding: str | None
 ) -> None:
-    """Raise ParameterError unless a CSV file can be written so.
+    """Raise ParameterError if no CSV file can have this dialect.
 
     Parameters
     ----------
@@ -199,11 +199,11 @@ class Beginning:
 
         Notes
         -----
-        The usual delimiter is kept if all rows have the same number of cells and more than one.
-        Otherwise no reader accepts the table, unless it is one column of numbers, and then no other
-        delimiter divides all its rows alike: the only one that does is taken. Another quote is
-        taken if it is around cells of every row and closes at the end of each. If no delimiter
-        divides all rows, blanks may.
+        The usual delimiter is kept if all rows have the same number of cells, more than one.
+        Otherwise another delimiter is used if it is the only one that divides all rows into
+        equally many cells; a table of one column of numbers has none. Another quote is used if it
+        surrounds cells of every row and closes at the end of each. If no delimiter divides all
+        rows, blanks may.
 
         Examples
         --------
@@ -228,7 +228,7 @@ class Beginning:
         return found[0] if kept else usual
 
     def n_cells(self, way: Dialect) -> int:
-        """Return the cells of every row, or 0 if rows differ; the last row may be cut."""
+        """Return the number of cells of each row, or 0 if rows differ; the last row may be cut."""
         counts = [len(row) for row in _rows(self.lines, way) if row]
         counts = counts[:-1] if self.cut else counts
         return counts[0] if len(set(counts)) == 1 else 0
@@ -268,7 +268,7 @@ class Beginning:
         return None
 
     def _is_seen(self, way: Dialect) -> bool:
-        """Return whether cells are quoted this way, an unusual one: none is written otherwise."""
+        """Return whether cells use this unusual quoting, and no cell uses another one."""
         lines = self.lines
         try:
             rows = _bare_rows(lines, way, strict=True)
@@ -339,7 +339,7 @@ def _n_marked(lines: Sequence[str]) -> int:
 
 
 def _n_comments(marked: Sequence[str], table: Sequence[str], way: Dialect) -> int:
-    """Return how many of the lines that begin with a number sign are no rows of a table."""
+    """Return how many of the lines that begin with a number sign are comments."""
     first, *others = [*islice(filter(None, _rows(table, way)), 2)] or [[]]
     tells_names = not any(_are_numbers(first, way)) and any(
         any(_are_numbers(row, way)) for row in others
@@ -362,7 +362,7 @@ def _are_numbers(row: Iterable[str], way: Dialect) -> Iterator[bool]:
 
 
 def _number(cell: str, way: Dialect) -> float:
-    """Return the number in a cell, NaN if it is none or infinite."""
+    """Return the number in a cell, NaN if the cell is not a number or infinite."""
     text = cell.strip(BLANKS).translate(str.maketrans(f".{way.decimal}", f"{way.decimal}."))
     value = float(text) if NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else math.nan

@@ -1,8 +1,8 @@
 """The allowed types of features, targets and weights of every source, and how they are stored.
 
-Features are numbers, and true and false are 1 and 0; so are targets that are no labels, which
+Features are numbers, and true and false are 1 and 0; so are targets that are not labels, which
 become float64. Labels are whole numbers, as which true and false count too, or text; other numbers
-are no labels. A CSV file has no types of its own: a label column is text there unless all of it
+are not labels. A CSV file has no types: a label column is text there unless all of it
 reads as numbers.
 """
 
@@ -18,7 +18,7 @@ FLOAT64 = np.dtype(np.float64)
 STRING = np.dtypes.StringDType()
 LABEL_RULE = (
     "Write labels as whole numbers within int64 (floats: below 2**53), true and false, or text; "
-    "round numbers that stand for classes, or give the classes names."
+    "round numbers that encode classes, or give the classes names."
 )
 _INTEGER = re.compile(r"0|[+-]?[1-9][0-9]*")
 NUMBER = re.compile(
@@ -31,7 +31,7 @@ TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
 
 def label_of_text(text: str, decimal: str = ".") -> int | float | str:
-    """Label that a cell without a type stands for; a float is a number that is no label.
+    """Return the label in a cell of text; a float result is a number that is not a label.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
 def as_features(rows: np.ndarray) -> np.ndarray:
     """Return features of a type that numpy computes with: bfloat16 as float32.
 
-    Zarr has no bfloat16 either. Compressed, what float32 has more, zeros, takes no room.
+    Zarr has no bfloat16 either. The additional zero bits of float32 compress to nothing.
 
     >>> as_features(np.array([0x3F80, 0xC040], np.uint16).view("V2"))
     array([ 1., -3.], dtype=float32)
@@ -195,14 +195,14 @@ def checked_mark(
     Raises
     ------
     ParameterError
-        If there are no labels, or it is none of their type.
+        If there are no labels, or the marker has another type.
     """
     if unlabelled is None:
         return None
     if y_dtype is None:
         raise ParameterError(
-            f"`unlabelled` is {unlabelled!r}, and there are no labels or numbers.",
-            "Leave it out: without labels every row has none.",
+            f"`unlabelled` is {unlabelled!r}, but there are no labels or targets.",
+            "Leave it out: it applies to labels and targets only.",
         )
     if y_dtype == STRING:
         return str(unlabelled)
@@ -214,8 +214,8 @@ def checked_mark(
     elif isinstance(label := label_of_text(str(unlabelled)), int):
         return label
     raise ParameterError(
-        f"`unlabelled` is {unlabelled!r}, and the targets are numbers.",
-        "Give the number that stands there for none.",
+        f"`unlabelled` is {unlabelled!r}, but the targets are numbers.",
+        "Give the number that marks a missing target.",
     )
 
 
@@ -296,6 +296,6 @@ def _refuse_objects(dtype: np.dtype, name: str) -> None:
     if dtype.hasobject and dtype.kind != "T":
         raise DataError(
             f"{name} holds Python objects, not numbers or text of one type.",
-            "Give it a type of its own, such as X.astype(float), X.toarray() of a sparse matrix, "
+            "Convert it to one type, such as X.astype(float), X.toarray() of a sparse matrix, "
             "or y.astype(str).",
         )

@@ -40,7 +40,7 @@ def installed(name: str) -> ModuleType:
     except ImportError as error:
         raise ParameterError(
             f"AnnData needs a package that is not installed ({error}).",
-            "Install it: dask-nrbfn[anndata] brings it.",
+            "Install dask-nrbfn[anndata].",
         ) from error
 
 
@@ -89,14 +89,14 @@ class Matrix:
 
     @property
     def readings(self) -> int:
-        """How often all values are decoded to read all rows."""
+        """How many times each value is decoded to read all rows."""
         if self.order != "csc":
             return 1
         return max(1, math.ceil((self.n_values or 0) * _VALUE_BYTES / _CSC_BYTES))
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are decoded at once; of CSR any."""
+        """Number of rows that are decoded at once; in CSR any number."""
         if self.order == "csc":
             return -(-self.shape[0] // self.readings)
         chunks = getattr(self.stored, "chunks", None)
@@ -147,7 +147,7 @@ class Column:
     name : str
         Such as "obs/cell_type".
     stored : array (n,)
-        The values, or codes of categories, of which a negative one is none.
+        The values, or the codes of categories; a negative code is a missing value.
     categories : ndarray (K,) or None
     """
 
@@ -276,7 +276,7 @@ class Frame:
 
     @property
     def index(self) -> str | None:
-        """Name of the column that names the rows, None if there is none."""
+        """Name of the column that names the rows, None if no column does."""
         if self._is_whole:
             return str(self.stored.index.name or "_index")
         own = attribute(self.stored, "_index", None)
@@ -300,7 +300,7 @@ class Frame:
         Raises
         ------
         DataError
-            If it is not there, or encoded in another way than columns are.
+            If it is not there, or not encoded as a column.
         """
         known = [f"{self.name}/{column}" for column in self.columns]
         if name not in known:
@@ -312,7 +312,7 @@ class Frame:
 
     @property
     def row_names(self) -> Column | None:
-        """The names of the rows, None where they have none."""
+        """The names of the rows, None if rows have no names."""
         if self.index is None:
             return None
         return replace(self.column(self.index), name=f"{self.name}_names")
@@ -384,7 +384,7 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
     Raises
     ------
     DataError
-        If it is not there, or is stored as what has no rows.
+        If the matrix is missing, or is stored as an element without rows.
     """
     element = _element_at(root, name)
     if element is None or _encoding_of(element) == "null":
@@ -466,7 +466,7 @@ def is_array(element: Any) -> bool:
 
 
 def _element_at(root: Any, name: str) -> Any:
-    """Return an element that can be the features, None if it is not there."""
+    """Return an element that can be the features, None if it is missing."""
     place, _, field = name.partition("/")
     if name in ("X", "raw/X"):
         return root.get("raw.X" if field and "raw.X" in root else name)

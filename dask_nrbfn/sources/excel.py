@@ -36,7 +36,7 @@ class ExcelFile(TypedFile):
 
     @property
     def footer(self) -> Footer:
-        """What the sheet has."""
+        """The metadata of the sheet."""
         table, _ = self._sheet
         return Footer(table.schema, table.num_rows)
 

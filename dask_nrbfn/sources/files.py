@@ -44,7 +44,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """The last part of the path; that of a web address has no query."""
+        """The last part of the path; without the query of a web address."""
         path = self.path.partition("?")[0] if self._is_web else self.path
         return path.rstrip("/").rpartition("/")[2] if self.is_remote else os.path.basename(path)
 
@@ -126,8 +126,8 @@ class File:
             if self._is_web and not _sends_parts(fs, path):
                 if jumps:
                     raise StorageError(
-                        f"the server of {self} sends whole files only.",
-                        "Fetch the file and read the copy.",
+                        f"the server of {self} does not support range requests.",
+                        "Download the file and read the copy.",
                     )
                 how = {"block_size": 0}
             return io.BufferedReader(_RemoteFile(fs.open(path, "rb", **how), self))
@@ -140,8 +140,8 @@ class File:
         except ImportError as error:
             raise ParameterError(
                 f"{self} needs a package that is not installed ({error}).",
-                "Install it: dask-nrbfn[s3] brings what s3:// needs, dask-nrbfn[gcs] gs://, "
-                "dask-nrbfn[http] http://.",
+                "Install dask-nrbfn[s3] for s3://, dask-nrbfn[gcs] for gs:// or "
+                "dask-nrbfn[http] for http://.",
             ) from error
         except (TypeError, ValueError) as error:
             raise ParameterError(
@@ -203,14 +203,14 @@ def _sends_parts(fs: Any, path: str) -> bool:
 
 @contextmanager
 def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterator[None]:
-    """Raise DamagedDataError instead of what a library says of bytes that it cannot read.
+    """Raise DamagedDataError instead of a library's error about bytes that it cannot read.
 
     Parameters
     ----------
     problem, remedy : str
         What is wrong, to which the library's own text is added, and how to mend it.
     *causes : type of Exception
-        Errors of the library. PermissionError is none.
+        Errors of the library, without PermissionError.
     """
     try:
         yield

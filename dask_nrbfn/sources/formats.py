@@ -102,7 +102,7 @@ _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "datase
 
 
 def meanings(option: str) -> str:
-    """Return what an option names in each format that takes it, for help texts.
+    """Return, for help texts, the meaning of an option in each format that accepts it.
 
     >>> meanings("y").split("; ")[0]
     'npz: an array [default: y]'
@@ -126,7 +126,7 @@ def _listed_formats(*, with_options: bool) -> list[str]:
 
 
 def listing_formats(function: _Listing) -> _Listing:
-    """Return the function with the formats in its docstring, in the place of {formats}."""
+    """Return the function with the formats in its docstring, in place of {formats}."""
     return _with_lines(function, _listed_formats(with_options=True))
 
 
@@ -156,7 +156,7 @@ def open_source(
         Files of a directory have one suffix and are read in the order of their names. Those of
         Parquet and Arrow may be in subdirectories key=value, whose keys are columns.
     format : str, optional
-        A name in `FORMATS`; by default the suffix tells, and where it is unknown, the first lines
+        A name in `FORMATS`; by default the suffix decides; if it is unknown, the first lines
         of text do.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
@@ -345,8 +345,8 @@ def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[Fi
     absent = [name for name in names if name not in entries]
     if absent:
         raise MissingDataError(
-            f"{directory} has no {', '.join(absent)}, of which its state.json tells.",
-            "Bring all files that were written together.",
+            f"{directory} lacks {', '.join(absent)}, which its state.json lists.",
+            "Copy all files that were written together.",
         )
     return [entries[name] for name in names]
 
@@ -382,7 +382,7 @@ def _format_of(file: File, *, is_csv: bool) -> str:
         raise DataError(
             f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
             "a table of text.",
-            f"Say its `format`: {', '.join(NAMED_FORMATS)}. Supported are {', '.join(SUFFIXES)}, "
+            f"Pass its `format`: {', '.join(NAMED_FORMATS)}. Supported are {', '.join(SUFFIXES)}, "
             "and with `feature_dim` or `variable` scenes.",
         )
     logger.info("ingest: %s is read as %s, as its first lines show", file, kind)

@@ -1,4 +1,4 @@
-"""What Python users give: frames, categories and objects as plain numbers and text."""
+"""Input of Python users: frames, categories and objects as plain numbers and text."""
 
 import math
 from collections import Counter
@@ -46,7 +46,7 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
 
 def _same_name(names: Iterable[Any], name: str) -> DataError:
     twice = Counter(map(str, names)).most_common(1)[0][0]
-    return DataError(f"{name} has several columns named {twice!r}.", "Give each its own name.")
+    return DataError(f"{name} has several columns named {twice!r}.", "Give them different names.")
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
@@ -61,7 +61,7 @@ def as_columns(target: Any) -> Any:
 
 
 def target_names_of(target: Any) -> tuple[str, ...] | None:
-    """Return the names that a frame or series of targets has; None for other arrays."""
+    """Return the column names of a frame or series of targets; None for other arrays."""
     if hasattr(target, "to_frame") and not (isinstance(target.name, str) and target.name):
         return None
     return column_names(as_columns(target))
@@ -108,7 +108,7 @@ def plain_rows(X: Any, name: str = "X") -> Any:
     Raises
     ------
     DataError
-        If a column is text, a category of text, dates or anything else that is no number, or two
+        If a column is text, a category of text, dates or anything else that is not a number, or two
         have one name.
     """
     if as_frame(X, name) is None or not hasattr(X, "isetitem"):
@@ -198,7 +198,7 @@ def typed_labels(
     Parameters
     ----------
     y, name, first_row
-        As in `plain_labels`.
+        See `plain_labels`.
     unlabelled : int, str, float or None
         The marker for a missing label.
 

@@ -1,4 +1,4 @@
-"""Rows of .npy files: one, or those of a directory as the rows of one array."""
+"""Rows of one .npy file, or of all .npy files of a directory as one array."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ def column_files(reading: Reading) -> dict[str, tuple[str, tuple[File, ...]]]:
 
 
 def _npy_files(path: str, beside: File) -> tuple[File, ...]:
-    """Return an .npy file, or those of a directory; URLs are opened as the one beside them."""
+    """Return an .npy file, or the .npy files of a directory, with the options of another file."""
     place = replace(beside, path=path)
     if not (place.is_directory() if place.is_remote else os.path.isdir(place)):
         return (place,)
@@ -75,7 +75,7 @@ class Shards:
 
 @contextmanager
 def opened_shards(arrays: Iterable[Shards]) -> Iterator[ReadRows]:
-    """Give what reads the rows of several arrays, each in order."""
+    """Yield a reader of the rows of several arrays, each in order."""
     with ExitStack() as stack:
         readers = {
             shards.header.name: stack.enter_context(closing(_ShardReader(shards)))
@@ -105,7 +105,7 @@ def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
     DataError
         If the files have different columns.
     MissingDataError, DamagedDataError
-        If one does not exist, is no .npy file, or is cut short.
+        If a file does not exist, is not an .npy file, or is cut short.
     """
     headers = {file: _file_header(file, option=None if role == "x" else role) for file in files}
     first, *others = headers.values()
@@ -177,6 +177,6 @@ class _ShardReader:
             if not header.fortran_order:
                 assert self._file is not None
                 return read_rows({header.name: self._file}, header, self._start, stop)
-            # Mapped anew each time: pages of a mapping that stays open count as this process's
+            # Mapped each time: pages of a mapping that stays open count as this process's
             # memory.
             return np.array(np.lib.format.open_memmap(header.name, mode="r")[self._start : stop])

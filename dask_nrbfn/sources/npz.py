@@ -37,7 +37,7 @@ _MatrixRows = Callable[[int, int], "csr_array"]
 
 
 def open_rows(reading: Reading) -> ArrayRows:
-    """Return the rows of an .npz file; beside a sparse matrix, other columns are .npy files."""
+    """Return the rows of an .npz file; for a sparse matrix, other columns are .npy files."""
     file = reading.place
     with (
         numpy_damage_named(file),
@@ -99,7 +99,7 @@ def _matrix_rows(reading: Reading, members: Mapping[str, Header]) -> ArrayRows:
     file = reading.place
     if reading.x is not None:
         raise ParameterError(
-            f"`x`={reading.x} is given, and {file} holds a sparse matrix alone.", "Leave it out."
+            f"`x`={reading.x} is given, but {file} has only a sparse matrix.", "Leave it out."
         )
     files = column_files(reading)
     check_roles({"x": str(file), **{role: name for role, (name, _) in files.items()}})
@@ -119,7 +119,7 @@ def _matrix_rows(reading: Reading, members: Mapping[str, Header]) -> ArrayRows:
 def _opened_matrix(
     file: File, shape: tuple[int, ...], columns: Collection[Shards], *, is_csr: bool
 ) -> Iterator[ReadRows]:
-    """Give what reads the rows of a sparse matrix, and of the .npy files beside it."""
+    """Yield a reader of the rows of a sparse matrix and of its .npy files."""
     with opened_shards(columns) as read_column, numpy_damage_named(file), ExitStack() as stack:
         csr = _opened_csr(file, shape) if is_csr else nullcontext(_whole_matrix(file))
         rows = stack.enter_context(csr)
@@ -141,24 +141,24 @@ def _whole_matrix(file: File) -> _MatrixRows:
 
 @contextmanager
 def _opened_csr(file: File, shape: tuple[int, ...]) -> Iterator[_MatrixRows]:
-    """Give what reads the rows from `start` to `stop`, which must follow those read before."""
+    """Yield a reader of the rows from `start` to `stop`, which must follow the previous rows."""
     from scipy.sparse import csr_array
 
     ends = _whole_member(file, "indptr")
     if ends.shape != (shape[0] + 1,) or ends.dtype.kind != "i":
-        raise ValueError("its rows have no ends")
+        raise ValueError("its row pointers have a wrong shape or type")
     with ExitStack() as stack:
         names = ("data", "indices")
         members = {name: stack.enter_context(_opened_member(file, name)) for name in names}
         headers = {name: read_header(member, name) for name, member in members.items()}
         if [ends[0], ends[-1]] != [0, headers["data"].shape[0]] or (np.diff(ends) < 0).any():
-            raise ValueError("its rows do not end where they should")
+            raise ValueError("its row pointers do not match its values")
 
         def rows(start: int, stop: int) -> "csr_array":
             first, last = int(ends[start]), int(ends[stop])
             values, columns = (read_rows(members, headers[name], first, last) for name in names)
             if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
-                raise ValueError(f"a value is in none of its {shape[1]} columns")
+                raise ValueError(f"a column index is not below {shape[1]}")
             own = (values, columns, ends[start : stop + 1] - first)
             return canonical(csr_array(own, shape=(stop - start, shape[1])))
 
@@ -175,7 +175,7 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header:
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in _BOUNDED_COMPRESSION:
         raise DataError(
-            f"{name} is compressed in another way than numpy does.",
+            f"{name} is not compressed as numpy compresses.",
             "Save it again with numpy.savez_compressed, which can be read piece by piece.",
         )
     with archive.open(info) as member:

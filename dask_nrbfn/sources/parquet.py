@@ -25,7 +25,7 @@ class ParquetFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """What the file says of itself."""
+        """The metadata of the file."""
         return Footer(self._metadata.schema.to_arrow_schema(), self._metadata.num_rows)
 
     def tells(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where quotes open and close in CSV text, and which line of it a row is."""
+"""Positions of quotes in CSV text, and the line numbers of rows."""
 
 import io
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class QuoteScan:
             self._offset += len(text)
 
     def _alternate(self, quotes: np.ndarray, starts: np.ndarray) -> bool:
-        """Take quotes that open and close in turn, as nearly always; else change nothing."""
+        """Take quotes that open and close in turn; otherwise change nothing."""
         first = int(self.inside)
         doubled = np.diff(quotes, prepend=self._closed - self._offset) == 1
         if not (starts | doubled)[first::2].all():
@@ -133,7 +133,7 @@ class BlanksOut:
         return self._quote.join([*found, rest])
 
     def _before_quote(self, part: bytes) -> bytes:
-        """Return what stands before a quote, which opens or closes with it."""
+        """Return the text before a quote that opens or closes."""
         if self._inside:
             self._inside, self._closed = False, True
         elif self._closed and not part:  # The second of two that stand for one.
@@ -164,7 +164,7 @@ class BlanksOut:
 
 
 class ScannedFile(io.RawIOBase):
-    """A stream whose text a `QuoteScan` follows while somebody else reads it."""
+    """A stream that passes its text to a `QuoteScan` while it is read."""
 
     def __init__(self, stream: IO[bytes], scan: QuoteScan) -> None:
         self._stream = stream
@@ -182,7 +182,7 @@ class ScannedFile(io.RawIOBase):
 
 
 def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
-    """Return the byte of the quote that a whole stream leaves open, None if there is none.
+    """Return the byte offset of the quote that a stream leaves open, None if all are closed.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def line_of_row(stream: IO[bytes], row: int, scan: QuoteScan, *, skip_empty: boo
     scan : QuoteScan
         A fresh one.
     skip_empty : bool
-        Whether empty lines are no rows.
+        Whether empty lines are skipped.
     """
     found = -1
     for number, line in enumerate(lines_of(stream), 1):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is mapped: variables of a file or Zarr group, and which dimension has the features.
+    """The variables of a file or Zarr group that are mapped, and the feature dimension.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Scene:
     def at(cls, place: File, variables: Sequence[str] | None, feature_dim: str | None) -> "Scene":
         """Return the scene at a place.
 
-        Without a name it is of the only variable that has the dimension and another one.
+        Without `variables`, the only variable with `feature_dim` and another dimension is chosen.
 
         Parameters
         ----------
@@ -53,13 +53,13 @@ class Scene:
         Raises
         ------
         MissingDataError, DamagedDataError
-            If xarray opens nothing there.
+            If xarray cannot open `place`.
         ParameterError
-            If no dimension is named, or several variables have it, or none.
+            If no dimension is named, or if not exactly one variable has it.
         """
         if feature_dim is None and (variables is None or len(variables) == 1):
             raise ParameterError(
-                f"{place} is read as a scene, and nothing says where its features lie.",
+                f"{place} is read as a scene, but the dimension of its features is not known.",
                 "Name their dimension with `feature_dim`, or several variables with `variable`.",
             )
         if variables is None:
@@ -73,7 +73,8 @@ class Scene:
                 raise ParameterError(
                     f"{place} has {len(variables) or 'no'} variables along {feature_dim}"
                     f"{': ' * bool(variables)}{', '.join(variables)}.",
-                    "Name them with `variable`, and a dimension of theirs with `feature_dim`.",
+                    "Name variables with `variable`, and one of their dimensions with "
+                    "`feature_dim`.",
                 )
         return cls(place, tuple(variables), feature_dim)
 
@@ -116,7 +117,7 @@ class Scene:
         targets: Sequence[str] = (),
         unlabelled: int | str | float | None = None,
     ) -> CubeSource:
-        """Return the pixels as rows, with the variables of their labels or targets.
+        """Return the pixels as rows, with labels or targets from other variables.
 
         Parameters
         ----------
@@ -125,7 +126,7 @@ class Scene:
         targets : sequence of str
             Variables of numeric targets.
         unlabelled : int, str or float, optional
-            As in `CubeSource.of`.
+            See `CubeSource.of`.
 
         Returns
         -------
@@ -176,12 +177,12 @@ def open_scene(place: File) -> "xr.Dataset":
     -------
     Dataset
         To be closed: HDF5 gives what a file held as long as the process has it open, also if the
-        file was written anew.
+        file was written again.
 
     Raises
     ------
     MissingDataError, DamagedDataError, DataError, ParameterError
-        If there is none, or nothing installed reads it.
+        If the scene does not exist, or no installed engine reads it.
     """
     xr = import_xarray()
     # A server may know no directories.
@@ -202,12 +203,12 @@ def open_scene(place: File) -> "xr.Dataset":
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         if "IO backends" in str(error):
             raise ParameterError(
-                f"{place} is read by none of xarray's engines that are installed.",
-                "Check the file, or install what reads it: for netCDF h5netcdf or netCDF4.",
+                f"no installed engine of xarray can read {place}.",
+                "Check the file, or install an engine: h5netcdf or netCDF4 for netCDF files.",
             ) from error
         raise DamagedDataError(
             f"{place} cannot be opened by xarray ({error}).",
-            "Give what xarray.open_dataset opens; all dimensions have names there.",
+            "Give a file that xarray.open_dataset can open and whose dimensions have names.",
         ) from error
     words = (str(each.attrs.get("grid_mapping", "")) for each in opened.data_vars.values())
     mappings = {word.rstrip(":") for text in words for word in text.split()}
@@ -233,6 +234,6 @@ def import_xarray() -> ModuleType:
     except ImportError as error:
         raise ParameterError(
             f"scenes need a package that is not installed ({error}).",
-            "Install dask-nrbfn[xarray]; without it leave `feature_dim` and `variable` out.",
+            "Install dask-nrbfn[xarray], or leave `feature_dim` and `variable` out.",
         ) from error
     return xarray

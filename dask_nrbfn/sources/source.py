@@ -77,7 +77,7 @@ class Source:
     stored_at : StoredAt or None
         Where ``X`` is if it need not be copied.
     boolean_labels : bool
-        Whether the labels 0 and 1 stand for false and true.
+        Whether the labels 0 and 1 mean false and true.
     bad_rows : list of int
         Row indices, read so far, of a table whose cells may be spoiled: rows with a cell that is
         no value of its column, which counts as missing.
@@ -103,7 +103,7 @@ class Source:
     unseen: "dict[str, ColumnSurvey]" = field(default_factory=dict)
 
     def check_places(self, trained: Schema) -> None:
-        """Raise DataError if columns without names may be others than those of a schema."""
+        """Raise DataError if unnamed columns may differ from the columns of a schema."""
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time; the last block may be shorter.
@@ -188,7 +188,7 @@ class Reading:
 
     @property
     def written(self) -> dict[str, Any]:
-        """The given options that say how CSV is written."""
+        """The given options about the dialect of CSV."""
         names = ("delimiter", "quote", "decimal", "encoding", "no_header")
         return {name: value for name in names if (value := getattr(self, name))}
 
@@ -305,7 +305,7 @@ def check_one_kind(option: str, labels: object, target: object) -> None:
 
 
 def check_apart(option: str, name: str | None, *others: str | None) -> None:
-    """Raise ParameterError if an option names something that has another role.
+    """Raise ParameterError if an option names a column that has another role.
 
     Parameters
     ----------
@@ -340,5 +340,5 @@ def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
     if n_features > MAX_FEATURES:
         raise DataError(
             f"{origin} has {n_features} feature columns.",
-            f"Check what says so; at most {MAX_FEATURES} fit a row, so hash or project them first.",
+            f"Check the file; at most {MAX_FEATURES} are supported, so hash or project them first.",
         )

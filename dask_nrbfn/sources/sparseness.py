@@ -10,7 +10,7 @@ from dask_nrbfn.sources.source import Source
 
 _SPARSE = ("auto", "yes", "no")
 
-# Narrower rows are as small dense, and every step of a fit takes them.
+# Narrower rows are as small when dense, and every step of a fit accepts dense rows.
 _WIDE = 256
 # Of a value its column is stored too, an int32.
 _INDEX_BYTES = 4
@@ -37,7 +37,7 @@ def _pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
 def stored_values(source: Source, sparse: str) -> int | None:
     """Return about how many values of a source are stored in CSR; None if it is stored dense.
 
-    What decides where that is "auto" is how many values there are; of a table of numbers those of
+    With "auto" the number of values decides; for a table of numbers, the values of
     its first rows, if all of them are 0 or 1.
 
     Parameters
@@ -67,7 +67,7 @@ def stored_values(source: Source, sparse: str) -> int | None:
 
 
 def expanded_values(schema: Schema | None, sparse: str) -> int | None:
-    """Return the most values of a row that are not 0 if features are made in CSR; None if dense.
+    """Return the largest number of nonzero values of a row in CSR; None if features are dense.
 
     Parameters
     ----------

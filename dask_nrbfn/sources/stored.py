@@ -45,7 +45,7 @@ def schema_of(
     Raises
     ------
     DataError
-        If a column is none that features can be made of, or a value is missing.
+        If a column cannot become features, or a value is missing.
     """
     options = frame_options(missing)
     if not needs_schema(X, options, name):
@@ -67,7 +67,7 @@ def frame_options(missing: str) -> TableOptions:
     """
     if missing not in ("error", "impute"):
         raise ParameterError(
-            f"`missing` is {missing!r}.", "Give error or impute; leave rows out beforehand."
+            f"`missing` is {missing!r}.", "Give error or impute. To drop rows, remove them before."
         )
     return TableOptions(missing=missing)
 
@@ -131,7 +131,7 @@ def kinds_of(
     Raises
     ------
     DataError
-        If a type has no kind.
+        If no kind fits the type.
     """
     kinds = {}
     for column, given in types.items():
@@ -140,7 +140,7 @@ def kinds_of(
             raise DataError(
                 f"Column {column!r} of {name} has type {', '.join(map(str, given))}, which is no "
                 "number, boolean, text, category or date.",
-                "Leave it out, or give it another type.",
+                "Leave it out, or convert it.",
             )
         kinds[column] = kind
     return kinds
@@ -177,7 +177,7 @@ def survey_columns(
 
 
 def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurvey]:
-    """Return the surveys of a table from those of its parts."""
+    """Return the surveys of a table from the surveys of its parts."""
     return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
 
 
@@ -187,14 +187,14 @@ def decided(
     gap: Callable[[str], str] | None = None,
     name: str = "X",
 ) -> Schema:
-    """Return the schema of surveyed columns; what was not asked for is logged.
+    """Return the schema of surveyed columns; choices that no option made are logged.
 
     Parameters
     ----------
     surveys : mapping
     options : TableOptions
     gap : callable, optional
-        As in `decide`.
+        See `decide`.
     name : str
         The table, for errors.
 
@@ -209,7 +209,7 @@ def decided(
     """
     schema, lines, _ = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES, origin=name)
     if surveys and not schema.columns:
-        raise DataError(f"there is no feature, as {lines[0]}", "Give further columns.")
+        raise DataError(f"{name} has no feature: {lines[0]}", "Add feature columns.")
     for line in lines:
         logger.info("%s", Advice(line))
     return schema
@@ -247,7 +247,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     X : frame, with the columns of the schema in any order, or array (n, c) of them in order
     schema : Schema
     name : str
-        Of `X`, for the errors.
+        Name of `X`, for the errors.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame[Any
     frame = as_frame(X, name)
     if frame is not None:
         return frame
-    # What is masked has no value.
+    # Masked cells have no value.
     rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if rows.ndim != 2:
         raise DataError(
@@ -360,7 +360,7 @@ def _arrow_of(convert: Callable[[], pa.Array], column: Any, name: str) -> pa.Arr
         return convert()
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise DataError(
-            f"Column {column!r} of {name} has values of several types, or of none that is "
-            f"known ({error}).",
-            "Give it one, such as float for numbers or str for text.",
+            f"Column {column!r} of {name} has values of several types, or of an unknown "
+            f"type ({error}).",
+            "Convert it to one type, such as float or str.",
         ) from error

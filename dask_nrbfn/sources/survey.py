@@ -28,7 +28,7 @@ from dask_nrbfn.sources.cells import (
 from dask_nrbfn.sources.written import DIGITS, DateFormat
 
 MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A")
-"""What stands in text for no value, beside nothing at all."""
+"""Markers of a missing value in text, besides empty text."""
 
 CellKind = Kind | Literal["text"]
 """What cells are read as: text as it is written may turn out to be of any kind."""
@@ -36,19 +36,20 @@ CellKind = Kind | Literal["text"]
 MOST_TEXTS = 2**16
 """Texts of a column that are counted: some MiB of them."""
 
-# The least hashes that are kept, of more texts too: they tell how many numbers differ, to 1.6 %.
+# Number of smallest hashes, and of sampled texts. The hashes estimate the number of distinct
+# numbers to 1.6 %.
 _MOST_HASHES = 2**12
-# A column of at least so many rows looks like an id if so large a share of its values differ.
+# A column with at least `_FEW_ROWS` rows looks like an id if this share of its values differs.
 _FEW_ROWS = 50
 _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
-# What numbers and dates look like that are written as everywhere.
+# Patterns of numbers and dates in the standard notation.
 _SHAPES: dict[Kind, str] = {
     "number": r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?$",
     "date": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9:.]+(Z|[+-][0-9:]+)?)?$",
 }
 # Whole numbers that may be days.
 _FIRST_DAY, _LAST_DAY = 19_000_101, 21_001_231
-# What says of columns that they are of a kind.
+# The option that sets the kind of a column.
 _OPTIONS_OF_KINDS: dict[Kind, str] = {
     "category": "categorical",
     "number": "numeric",
@@ -56,9 +57,9 @@ _OPTIONS_OF_KINDS: dict[Kind, str] = {
     "boolean": "boolean",
 }
 
-# What is held of the sets of columns that rows lack values in, at most.
+# Largest size of the stored sets of columns in which rows lack values.
 _GAP_SETS_BYTES = 16 << 20
-# What Python takes for a set beside its bytes.
+# Overhead of a Python set.
 _SET_BYTES = 150
 
 
@@ -81,7 +82,7 @@ class TableOptions:
     missing : {"error", "impute", "drop"}
         Whether rows that lack a value are refused, filled or dropped.
     missing_values : tuple of str
-        Marks that stand for a missing value in text, beside empty cells.
+        Markers of a missing value in text, besides empty cells.
     max_categories : int
         The most frequent categories get a feature each.
 
@@ -130,7 +131,7 @@ class TableOptions:
 
     @property
     def formats(self) -> dict[str | None, str]:
-        """Formats of dates by column; that of None is for all other columns."""
+        """Formats of dates by column; the format of None applies to all other columns."""
         given = [text.rpartition("=") for text in self.date_format]
         return {name if sign else None: text for name, sign, text in given}
 
@@ -142,7 +143,7 @@ class TableOptions:
         return next(said, None)
 
     def beside(self, schema: Schema) -> Self:
-        """Return the options with which a table is read if its schema is given.
+        """Return the options to read a table whose schema is given.
 
         Raises
         ------
@@ -153,7 +154,7 @@ class TableOptions:
             if option not in ("id", "missing_values"):
                 raise ParameterError(
                     f"`{option}` and `schema` are both given.",
-                    f"Leave `{option}` out, or decide anew without the schema.",
+                    f"Leave `{option}` out, or leave `schema` out.",
                 )
         marks = tuple(schema.written.get("missing_values", self.missing_values))
         return self if "missing_values" in self.said else replace(self, missing_values=marks)
@@ -294,12 +295,12 @@ class ColumnSurvey:
         return np.isnan(stored)
 
     def column(self, name: str = "") -> Column:
-        """Return the column whose cells are read as those of its kind, which is not text."""
+        """Return the column of this kind, which is not text."""
         assert self.kind != "text"
         return Column(name, self.kind)
 
     def add_numbers(self, stored: np.ndarray) -> None:
-        """Add what is stored, float64 (b,), of further rows of a number, boolean or date."""
+        """Add stored values, float64 (b,), of further rows of a number, boolean or date."""
         numbers = stored[~np.isnan(stored)]
         self._add_counts(len(stored), len(stored) - len(numbers))
         if self.fills:
@@ -321,9 +322,9 @@ class ColumnSurvey:
         return both
 
     def read_as(self, kind: Kind, written: str) -> Self:
-        """Return the survey of its texts that are of a kind, without the other texts.
+        """Return a survey of the texts that can be read as a kind; other texts are left out.
 
-        Of more than 65,536 texts the median is that of 4,096.
+        With more than 65,536 different texts, the median is estimated from 4,096 of them.
 
         Parameters
         ----------
@@ -365,7 +366,7 @@ class ColumnSurvey:
         Parameters
         ----------
         kind, written
-            As in `read_as`.
+            See `read_as`.
 
         Returns
         -------
@@ -380,7 +381,7 @@ class ColumnSurvey:
         Parameters
         ----------
         kind, written
-            As in `read_as`.
+            See `read_as`.
 
         Returns
         -------
@@ -390,7 +391,7 @@ class ColumnSurvey:
         return sorted(text for text, is_bad in zip(self.texts, bad, strict=True) if is_bad)
 
     def _stored(self, kind: Kind, written: str) -> np.ndarray:
-        """Return what is stored of each text that is of a kind, else infinity or NaN."""
+        """Return the stored value of each text of a kind; infinity or NaN for other texts."""
         texts = pa.array(self.texts, pa.string())
         if self.decimal == "," and not written:
             texts = with_points(texts)
@@ -402,12 +403,12 @@ class ColumnSurvey:
 
     @property
     def n_values(self) -> int:
-        """Rows that have a value."""
+        """Number of rows that have a value."""
         return self.n_rows - self.n_missing
 
     @property
     def n_different(self) -> int:
-        """How many different texts or whole numbers there are; of many numbers an estimate."""
+        """Number of different texts or whole numbers; an estimate if there are many numbers."""
         if self.kind in ("category", "text"):
             return MOST_TEXTS + 1 if self.overflows else len(self.texts)
         if len(self._hashes) < _MOST_HASHES:
@@ -416,12 +417,12 @@ class ColumnSurvey:
 
     @property
     def median(self) -> float:
-        """Median of what is stored, of at least one value."""
+        """Median of the stored values; there is at least one."""
         return median(self.bins)
 
     @property
     def looks_like_id(self) -> bool:
-        """Whether nearly every row has another text, or whole number."""
+        """Whether nearly every row has a different text or whole number."""
         if self.overflows:
             return True
         share = {"category": _TEXTS_OF_IDS, "number": _NUMBERS_OF_IDS}.get(self.kind, np.inf)
@@ -429,7 +430,7 @@ class ColumnSurvey:
         return enough and self.n_different >= share * self.n_values
 
     def counts_rows(self) -> bool:
-        """Return whether its numbers are those of the rows, from 0 or from 1 on."""
+        """Return whether the numbers are the row numbers, counted from 0 or from 1."""
         if self.kind != "number" or self.n_missing or not self.are_whole:
             return False
         for first in (0, 1):
@@ -463,7 +464,7 @@ class ColumnSurvey:
         self._hashes = self._least(hashes)
 
     def _least(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the least hashes of those held and others; none of what is no whole number."""
+        """Return the smallest of the held and the other hashes; only whole numbers have hashes."""
         if not self.are_whole:
             return hashes[:0]
         if len(self._hashes) == _MOST_HASHES:
@@ -474,7 +475,7 @@ class ColumnSurvey:
 
 
 class GapSets:
-    """How many rows lack values in the same columns.
+    """Counts of rows that lack values in the same columns.
 
     Attributes
     ----------

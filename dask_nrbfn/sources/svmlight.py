@@ -49,7 +49,7 @@ class SvmlightSource(Source):
 
 
 def open_rows(reading: Reading) -> SvmlightSource:
-    """Return the rows of svmlight files, which are read once to learn their size.
+    """Return the rows of svmlight files, which are read once to find their size.
 
     Indices count from 1, as in scikit-learn, unless a 0 appears in one of the files or did so in
     the rows that a model was trained on.
@@ -78,9 +78,9 @@ def open_rows(reading: Reading) -> SvmlightSource:
     shown = highest + 1 - first_index if highest >= 0 else 0
     if n_features is not None and shown > n_features:
         raise DataError(
-            f"{reading.place} has the index {highest}, which is that of feature {shown} of "
-            f"{n_features}.",
-            "Give rows with at most as many features.",
+            f"{reading.place} has the index {highest}, which is feature {shown}, but only "
+            f"{n_features} features are expected.",
+            "Give rows with at most this number of features.",
         )
     width = shown if n_features is None else n_features
     check_size(str(reading.place), n_rows=n_rows, n_features=width if n_rows else 1)

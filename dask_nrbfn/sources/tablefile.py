@@ -27,7 +27,7 @@ Kinds = Mapping[str, CellKind | None]
 
 
 class Footer(NamedTuple):
-    """What a file says of itself."""
+    """The metadata of a file."""
 
     schema: pa.Schema
     n_rows: int
@@ -49,16 +49,16 @@ class TypedFile(ABC):
 
     @property
     def decimal(self) -> str:
-        """What is before decimals in its text."""
+        """Decimal mark of its text."""
         return "."
 
     @property
     @abstractmethod
     def footer(self) -> Footer:
-        """What the file says of itself."""
+        """The metadata of the file."""
 
     def tells(self, name: str) -> bool:
-        """Return whether it says that a column has a value in every row and cannot be an id."""
+        """Return whether the file records that a column is complete and cannot be an id."""
         return False
 
     def batches(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -67,7 +67,7 @@ class TypedFile(ABC):
         Parameters
         ----------
         kinds, batch_rows
-            As in `Table.batches`.
+            See `Table.batches`.
 
         Yields
         ------
@@ -98,12 +98,12 @@ class _ChangedFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """What the file says of itself, with the changed columns."""
+        """The metadata of the file, with the changed columns."""
         schema, n_rows = self._of.footer
         return Footer(self._changed_schema(schema), n_rows)
 
     def tells(self, name: str) -> bool:
-        """Return whether it says that a column has a value in every row and cannot be an id."""
+        """Return whether the file records that a column is complete and cannot be an id."""
         return self._of.tells(name)
 
     def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class _ChangedFile(TypedFile):
             first_row += batch.num_rows
 
     def place(self, row: int) -> str:
-        """Return how a person finds a row."""
+        """Return the name of a row for errors."""
         return self._of.place(row)
 
     def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -180,7 +180,7 @@ def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
 
 
 class ListedFile(_ChangedFile):
-    """A file of which some columns are lists, whose elements are columns of their own.
+    """A file with columns of lists; each element of a list becomes a column.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class ListedFile(_ChangedFile):
         }
 
     def tells(self, name: str) -> bool:
-        """Return whether a column cannot be an id; that it has values shows when it is read."""
+        """Return whether a column cannot be an id; missing values are found when it is read."""
         return name in self._lists or self._of.tells(name)
 
     def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -223,7 +223,7 @@ class ListedFile(_ChangedFile):
         return pa.RecordBatch.from_arrays([columns[name] for name in kinds], names=list(kinds))
 
     def _elements(self, name: str, lists: pa.Array, first_row: int) -> dict[str, pa.Array]:
-        """Return the columns of the elements of some lists, which lack values where a list does."""
+        """Return the columns of the elements of lists; a missing list has missing elements."""
         length = self._lengths[name]
         lengths = pc.list_value_length(lists)
         other = pc.index(pc.not_equal(lengths, length), True).as_py()
@@ -243,7 +243,7 @@ class ListedFile(_ChangedFile):
 
 
 class MarkedFile(_ChangedFile):
-    """A file in whose text some marks stand for no value.
+    """A file whose text has markers of missing values.
 
     Parameters
     ----------
@@ -265,14 +265,14 @@ class MarkedFile(_ChangedFile):
 
 
 class NamedFile(_ChangedFile):
-    """A file of which some columns are numbers that stand for names.
+    """A file with columns of numbers that encode names.
 
     Parameters
     ----------
     of : TypedFile
     names : mapping
-        Of each of these columns, the name that 0 stands for, 1 and so on; -1 is a name of its own,
-        which may be that of no class.
+        For each of these columns, the names of the numbers 0, 1 and so on. The number -1 is named
+        "-1"; it may mean that a row has no class.
     """
 
     def __init__(self, of: TypedFile, names: Mapping[str, Sequence[str]]) -> None:
@@ -301,7 +301,7 @@ class NamedFile(_ChangedFile):
             return pa.DictionaryArray.from_arrays(pc.add(codes.cast(pa.int64()), 1), names)
         except pa.ArrowIndexError as error:
             raise DataError(
-                f"Column {name!r} of {self} has a number that is none of its {len(names) - 1} "
+                f"Column {name!r} of {self} has a number without a name; it has {len(names) - 1} "
                 "names.",
                 f"Write numbers from 0 to {len(names) - 2}, or -1.",
             ) from error
@@ -354,7 +354,7 @@ def element_names(name: str, length: int) -> list[str]:
 
 
 def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, int]:
-    """Return how long the first list of each of some columns of lists is.
+    """Return the length of the first list of each column.
 
     Parameters
     ----------
@@ -369,14 +369,14 @@ def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, 
     Raises
     ------
     DataError
-        If elements are no numbers, or the first row has none.
+        If elements are not numbers, or the first row has no list.
     """
     lengths = {}
     for name in names:
         arrow = files[0].footer.schema.field(name).type
         if kind_of(arrow.value_type) not in ("number", "boolean"):
             raise DataError(
-                f"Column {name!r} of {files[0]} has type {arrow}, which is no list of numbers.",
+                f"Column {name!r} of {files[0]} has type {arrow}, which is not a list of numbers.",
                 "Leave it out, or write numbers.",
             )
         is_fixed = pa.types.is_fixed_size_list(arrow)
@@ -405,7 +405,7 @@ def _first_length(files: Sequence[TypedFile], name: str) -> int:
     if not (first := next(firsts, None)):
         raise DataError(
             f"Column {name!r} of {files[0]} has no value in its first row.",
-            "Begin with a row that has one: it tells how long all lists are.",
+            "Begin with a row that has a list: all lists must have its length.",
         )
     return len(first)
 

@@ -32,7 +32,7 @@ def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
         if count > 1:
             raise DataError(
                 f"{path} has several columns named {name!r}.",
-                "Give each column its own name, in the first line of a CSV file.",
+                "Give each column a different name, in the first line of a CSV file.",
             )
         # The first may be the index that pandas wrote.
         if "" in names[1:]:
@@ -81,7 +81,7 @@ class Asked:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the options of a table from those of its place."""
+        """Return the options of a table from the options of its source."""
         options = reading.table or TableOptions()
         roles = Roles(reading.label, reading.names("target"), reading.weights)
         schema = reading.schema
@@ -119,20 +119,20 @@ class Asked:
         return any(isinstance(known, str) for known in self.classes or ())
 
     def cell_remedy(self, name: str) -> str | None:
-        """Return the remedy for a cell that is not of its column's kind; None: the usual one."""
+        """Return the remedy for a cell that is not of its column's kind; None: the default."""
         roles, known = self.roles, self.schema or Schema(())
         if name in (*(roles.targets or ()), *(known.targets or ())):
             return (
-                "Write plain numbers, such as 1234.5, in the column of a `target`, or name one of "
-                "classes as `label`."
+                "Write plain numbers, such as 1234.5, in the column of a `target`, or name a "
+                "column of classes as `label`."
             )
         if name in (roles.weights, known.weights):
             return "Write one number above 0 per row in the column of `weights`."
         if self.schema is None:
             return None
         return (
-            "Write it otherwise, say with `missing_values` that it stands for none, or leave the "
-            "row out, as `skip_bad` does."
+            "Correct the cell, pass its text in `missing_values`, or leave the row out, as "
+            "`skip_bad` does."
         )
 
     def no_label_error(self, problem: str, *, is_target: bool = False) -> MissingLabelError:
@@ -150,11 +150,11 @@ class Asked:
         MissingLabelError
         """
         mark, noun = ("nan", "target") if is_target else ("", "label")
-        # What becomes of gaps was decided with the schema.
+        # The schema decided how missing values are handled.
         leave_out = (
-            "Remove such rows" if self.schema else "Say `missing`='drop' to leave such rows out"
+            "Remove such rows" if self.schema else "Pass `missing`='drop' to leave such rows out"
         )
-        remedy = f"{leave_out}, or say `unlabelled`='{mark}' to keep them without a {noun}."
+        remedy = f"{leave_out}, or pass `unlabelled`='{mark}' to keep them without a {noun}."
         return MissingLabelError(problem, remedy)
 
     @property
@@ -172,7 +172,7 @@ class Asked:
         Raises
         ------
         DataError
-            If one that is asked for is not there.
+            If a requested column is missing.
         ParameterError
             If one is named for two purposes.
         """
@@ -207,7 +207,7 @@ class Asked:
         return TableColumns(self, features, ignored, roles, ids, names)
 
     def _roles(self, names: tuple[str, ...]) -> Roles:
-        """Return the roles that are asked for, or those of the schema that there are."""
+        """Return the requested roles, or the roles of the schema whose columns exist."""
         roles, schema = self.roles, self.schema
         if schema is None:
             return roles
@@ -227,7 +227,7 @@ class Asked:
         )
 
     def _ids(self, names: tuple[str, ...]) -> str | None:
-        """Return the column of ids that is asked for, or that of the schema if it is there."""
+        """Return the requested id column, or the id column of the schema if it exists."""
         own = None if self.schema is None else self.schema.id
         # A column may have no name.
         if self.options.id is not None:
@@ -259,7 +259,7 @@ class TableColumns(NamedTuple):
 
     @property
     def given_schema(self) -> Schema:
-        """The schema that is asked for, with the roles that the columns have in this table."""
+        """The requested schema, with the roles of the columns in this table."""
         assert self.asked.schema is not None
         used = {**self.roles._asdict(), "id": self.id, "ignored": self.ignored}
         return replace(self.asked.schema, **used)
@@ -283,7 +283,7 @@ def schema_columns(
     Raises
     ------
     DataError
-        If one is not there.
+        If a column is missing.
     """
     columns = tuple(column.name for column in schema.columns)
     if absent := [name for name in columns if name not in names]:
@@ -294,7 +294,7 @@ def schema_columns(
     roles = (schema.label, schema.weights, schema.id)
     expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}
     if further := [name for name in names if name not in expected]:
-        logger.info("%s has further columns, which are left out: %s", origin, shown_names(further))
+        logger.info("extra columns of %s are ignored: %s", origin, shown_names(further))
     return columns
 
 

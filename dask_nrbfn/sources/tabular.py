@@ -49,7 +49,7 @@ class Table(Protocol):
         kinds : mapping
             As what each column is read; None: as its own type.
         batch_rows : int
-            At most so many rows.
+            The largest number of rows of a batch.
 
         Yields
         ------
@@ -88,7 +88,7 @@ class Rows:
         return f"Column {name!r} of {self.table}"
 
     def place(self, row: int) -> str:
-        """Return how a person finds one of these rows, the first of which is 0."""
+        """Return the name of a row for errors; the first of these rows is 0."""
         return str(self.table.place(self.first_row + row))
 
     def lacks(self, name: str, row: int) -> str:
@@ -184,7 +184,7 @@ class TableSource(Source, ABC):
 
     @property
     def asked(self) -> Asked:
-        """What a person says of the table."""
+        """The options of the table."""
         return self.columns.asked
 
     def _stored(self, rows: Rows) -> np.ndarray:
@@ -212,7 +212,7 @@ class TableSource(Source, ABC):
         """Return the ids (b,) in a column, of type `id_dtype`."""
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Return some columns of all rows as they are, those of CSV as text.
+        """Return some columns of all rows unchanged; columns of CSV are text.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class TableSource(Source, ABC):
 
 
 class _IdsAgain:
-    """Ids of a column that is a feature too, and is read as one beside this.
+    """Ids of a column that is also a feature and is read a second time as one.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ def read(
     ----------
     tables : iterable of Table
     kinds, batch_rows
-        As in `Table.batches`.
+        See `Table.batches`.
 
     Yields
     ------
@@ -364,7 +364,7 @@ def survey_tables(
     columns : TableColumns
         If a schema is asked for, the columns are as it says.
     kinds : mapping
-        Of the columns that may become features.
+        Kinds of the columns that may become features.
     see : callable
         Called with each batch of rows; raises MissingLabelError where a label is missing.
     """
@@ -526,11 +526,11 @@ def _read_gaps(
 
 
 def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) -> int:
-    """Return how many rows lack no value; say how many are left out, and for which columns."""
+    """Return the number of complete rows; log how many are left out, and for which columns."""
     if n_gaps == n_rows:
         raise DataError(
             f"every row of {origin} lacks a value.",
-            "Say `missing` as impute, or leave columns out with `drop`.",
+            "Pass `missing`='impute', or leave columns out with `drop`.",
         )
     if n_gaps:
         where = ", ".join(f"{name} {count}" for name, count in lacking.items() if count)
@@ -551,7 +551,7 @@ def _without_targets(rows: Rows, columns: TableColumns) -> dict[str, np.ndarray]
     """Return which cells of labels and targets, by column, have no value."""
     label, targets, _ = columns.roles
     lacking = {
-        # Other passes tell of cells that are no numbers.
+        # Other passes report cells that are not numbers.
         name: np.isnan(stored_values(rows.cells[name], Column(name, "number"), spoiled=True))
         for name in targets or ()
     }
@@ -574,7 +574,7 @@ def no_value_error(rows: Rows, name: str, row: int) -> DataError:
     Parameters
     ----------
     rows, name, row
-        As in `Rows.lacks`.
+        See `Rows.lacks`.
 
     Returns
     -------

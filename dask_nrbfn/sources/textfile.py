@@ -79,12 +79,12 @@ class TextFile:
             yield text
 
     def head(self) -> list[bytes]:
-        """Return the first two lines, if there are so many, each up to 64 MiB.
+        """Return the first two lines, or fewer, each up to 64 MiB.
 
         Raises
         ------
         DamagedDataError
-            If they are no text.
+            If the lines are not text.
         """
         with csv_damage_named(self.file):
             with self.open() as text:
@@ -135,7 +135,7 @@ def _arrow(stream: IO[bytes]) -> pa.NativeFile:
 
 
 def csv_damage_named(file: File) -> AbstractContextManager[None]:
-    """Return a context manager that names a file that is no text."""
+    """Return a context manager that names a file that is not text."""
     return damage_named(
         f"{file} cannot be read as CSV",
         "Write it as UTF-8 text, or say its `encoding`, such as cp1252, which Excel writes.",
@@ -146,7 +146,7 @@ def csv_damage_named(file: File) -> AbstractContextManager[None]:
 def text_kind(file: File) -> str | None:
     """Return the format that the first lines of a file look like, csv or svmlight; None: neither.
 
-    Text is CSV if all its lines are divided alike, into more than one cell.
+    Text is CSV if all its lines have the same number of cells, more than one.
     """
     try:
         beginning = _beginning(file, None)
@@ -190,16 +190,16 @@ def text_files(
     no_header : bool
         Whether the first row has values already.
     named : collection of str, optional
-        Columns that a user names, if the first rows may show that they are no header.
+        Columns that a user names, if the first rows may be data and not a header.
 
     Raises
     ------
     ParameterError
-        If a value is none that is allowed.
+        If a value is not allowed.
     DataError
         If files show different delimiters or quotes.
     DamagedDataError
-        If the first lines of a file are no text.
+        If the first lines of a file are not text.
     """
     check_dialect(delimiter=delimiter, quote=quote, decimal=decimal, encoding=encoding)
     tabs = re.search(r"\.tsv(\.\w+)?$", files[0].name, re.IGNORECASE)
@@ -218,7 +218,7 @@ def text_files(
         like = replace(texts[0].dialect, padded=False) if texts else usual
         like = replace(like, encoding=beginning.usual.encoding)
         beginning = replace(beginning, usual=like, delimiters=delimiters, quotes=quotes)
-        # The first file tells for all of them.
+        # The first file decides for all files.
         found = beginning.recognized(None if texts or no_header else named)
         texts.append(TextFile(file, found))
     _check_alike(texts)
@@ -228,7 +228,7 @@ def text_files(
 
 
 def _beginning(file: File, encoding: str | None) -> Beginning:
-    """Return the beginning of a file in the encoding that is given, or that of its mark."""
+    """Return the beginning of a file in the given encoding, or in the encoding of its byte mark."""
     with csv_damage_named(file), _unpacked(file) as stream:
         beginning, more = stream.read(_SNIFFED_BYTES), bool(stream.read(1))
     marked = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -247,5 +247,5 @@ def _check_alike(texts: list[TextFile]) -> None:
         if (own.delimiter, own.quote) != (first.dialect.delimiter, first.dialect.quote):
             raise DataError(
                 f"{text} has {own}, but {first} has {first.dialect}.",
-                "Write all files of a directory in one way.",
+                "Write all files of a directory with the same delimiter and quote.",
             )

@@ -1,4 +1,4 @@
-"""How numbers and dates are written in text, where no reader knows it beforehand."""
+"""Notations of numbers and dates in text that a reader does not know in advance."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.dtypes import NUMBER
 
-# Most cells of a column are written in one way if so large a share of them is.
+# Most cells of a column are written in one way if this share of the cells is.
 MOST = 0.99
 # More units than these are words that happen to follow numbers.
 _MOST_UNITS = 5
@@ -60,7 +60,7 @@ _DIRECTIVES = {
     "a": r"(?i:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*)\.?",
 }
 _SAME = {"B": "b", "A": "a", "e": "d", "h": "b"}
-# Whether the month or the day is first is what only the values can tell.
+# Only the values show whether the month or the day is first.
 _DAYS = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d"),
     *("%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%B %d, %Y"),
@@ -144,7 +144,7 @@ class DateFormat:
     Attributes
     ----------
     text : str
-        As `datetime.strptime` takes it.
+        See `datetime.strptime`.
     pattern : str
         A regular expression, with a group for each directive.
     """
@@ -188,7 +188,7 @@ class DateFormat:
         return self.text
 
     def matches(self, text: str) -> bool:
-        """Return whether a text has its form, though perhaps not a day that there is."""
+        """Return whether a text has this form; the day may not exist."""
         return _compiled(self.pattern).fullmatch(text) is not None
 
     def read(self, texts: pa.Array) -> np.ndarray:
@@ -231,13 +231,13 @@ class DateFormat:
 
 
 def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
-    """Return how a column of a kind is written; None if that says nothing.
+    """Return the form of a column of a kind; None if the text means no form.
 
     Parameters
     ----------
     kind : str
     written : str
-        As in `Column`.
+        See `Column`.
 
     Returns
     -------
@@ -254,7 +254,7 @@ def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
 
 
 def is_way(kind: str, written: str) -> bool:
-    """Return whether columns of a kind can be written so.
+    """Return whether columns of a kind can have this form.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def is_way(kind: str, written: str) -> bool:
 
 
 class Reading(NamedTuple):
-    """What the texts of a column may be read as.
+    """The forms in which the texts of a column can be read.
 
     Attributes
     ----------
@@ -291,14 +291,14 @@ class Reading(NamedTuple):
 
 
 def number_reading(texts: Mapping[str, int], decimal: str) -> tuple[Reading, tuple[str, ...]]:
-    """Return how most numbers of some texts are written, and an example of each of several units.
+    """Return the form of most numbers of some texts, and an example of each of several units.
 
     Parameters
     ----------
     texts : mapping
         Rows of each.
     decimal : {".", ",", ""}
-        Before decimals; if nobody knows, a comma between thousands needs a sign that it is none.
+        The decimal mark. If it is unknown, a comma needs evidence to separate thousands.
     """
     short = [text for text in texts if len(text) <= _LONGEST]
     parsed = {text: found for text in short if (found := _parsed(text, decimal or "."))}
@@ -329,7 +329,7 @@ def number_reading(texts: Mapping[str, int], decimal: str) -> tuple[Reading, tup
 
 
 def date_reading(texts: Mapping[str, int]) -> Reading:
-    """Return how most dates of some texts are written, beside ISO 8601."""
+    """Return the format of most dates of some texts, other than ISO 8601."""
     tried = sorted(texts)[:: max(1, len(texts) // _TRIED)]
     tried = [text for text in tried if len(text) <= _LONGEST and sum(map(str.isdigit, text)) >= 3]
     likely = []
@@ -346,7 +346,7 @@ def date_reading(texts: Mapping[str, int]) -> Reading:
 
 
 def is_told(reading: Reading, texts: Sequence[str]) -> bool:
-    """Return whether dates are written in a way that nothing else is.
+    """Return whether dates have a format that only dates have.
 
     Whole numbers, and three short numbers as in 1.2.10, may be anything.
 
@@ -370,7 +370,7 @@ def is_told(reading: Reading, texts: Sequence[str]) -> bool:
 
 
 def _parsed(text: str, decimal: str) -> NumberForm | None:
-    """Return how a number is written, None if it is no number that a form may have."""
+    """Return the form of a number, None if no form matches."""
     if NUMBER.fullmatch(text) and decimal == ".":
         return NumberForm(decimal=decimal) if text[-1].isdigit() else None
     found = _TEXT.fullmatch(text)
@@ -390,7 +390,7 @@ def _parsed(text: str, decimal: str) -> NumberForm | None:
 
 
 def _mark_of(number: str, decimal: str) -> str | None:
-    """Return the mark between thousands, None if a text is no number or a code like 007."""
+    """Return the thousands separator, None if a text is not a number or a code like 007."""
     point = re.escape(decimal)
     if re.fullmatch(rf"(?:0|[1-9]\d*)(?:{point}\d*)?|{point}\d+", number):
         return ""

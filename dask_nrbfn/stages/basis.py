@@ -72,7 +72,7 @@ def _compute(job: StageJob) -> BasisRecord:
 
 
 def _warn_capped(job: StageJob, record: BasisRecord) -> None:
-    """Log which rows are left out, and the seconds with and without them."""
+    """Log which rows are left out, and the seconds with and without these rows."""
     params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
     assert cap is not None
     assert n_below is not None
@@ -218,25 +218,25 @@ def _check_candidates(context: FitContext) -> None:
     asked, n_classes = params.candidates, context.dataset.n_classes
     if asked != "auto" and not source_of(params).by_confidence:
         raise ParameterError(
-            f"`candidates` is {asked}, and `{named}`={params.basis} asks for no confidence.",
+            f"`candidates` is {asked}, but `{named}`={params.basis} does not use the confidence.",
             f"Leave `candidates` out, or give `{named}`=sknn.",
         )
     least = max(params.basis_size or 0, n_classes)
     if isinstance(asked, int) and asked < least:
         raise ParameterError(
-            f"`candidates` is {asked}, and the basis has at least {least} rows.",
+            f"`candidates` is {asked}, but the basis has at least {least} rows.",
             f"Give `candidates` of at least {least}, or all.",
         )
 
 
 def _check_given(context: FitContext) -> None:
     if context.basis is None:
-        raise ParameterError("the basis rows are not there.", "Give them as `basis`.")
+        raise ParameterError("the basis rows are missing.", "Pass them as `basis`.")
     basis, n_features = np.asarray(context.basis), context.dataset.n_features
     if given_basis(context.params, basis) != context.params:
         raise ParameterError(
-            "params do not name the basis rows that are given.",
-            "Give given_basis(params, basis) as params.",
+            "params belong to other basis rows than the given ones.",
+            "Pass given_basis(params, basis) as params.",
         )
     if basis.shape[1] != n_features:
         raise ParameterError(

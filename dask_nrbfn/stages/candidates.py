@@ -61,7 +61,7 @@ def search_candidates(
     reduce_parts(run, dataset, engine, reduction)
     found = run_task(engine, _store_lists, run, reduction, label="neighbors")
     n_probes = found["n_probes"]
-    logger.info("neighbors: %d candidates looked into %d partition(s)", n_candidates, n_probes)
+    logger.info("neighbors: %d candidates searched %d partition(s)", n_candidates, n_probes)
     repaired = repair_lists(
         run,
         dataset,
@@ -138,7 +138,7 @@ class _CandidatesPass:
 
 
 def _without_copies(rows: Rows, params: FitParams) -> NDArray[np.int64]:
-    """Return the places of the rows without the copies of a row that no list has room for."""
+    """Return the places of the rows, without surplus copies of a row."""
     repeats = find_repeats(rows, n_neighbors=params.n_neighbors, seed=params.random_state)
     return np.flatnonzero(repeats.searched)
 

@@ -1,4 +1,4 @@
-"""Stage "columns": statistics of every column, and the first look at every value."""
+"""Stage "columns": statistics of every column, and a check of every value."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
     if dataset.is_sparse and "standard" in scales_of(run.chosen_params, run.tuning):
-        logger.info("columns: sparse rows are divided by the deviations, and their means stay")
+        logger.info("columns: sparse rows are divided by the deviations, but not centred")
     groups = () if dataset.schema is None else dataset.schema.groups
     return ColumnsRecord(
         unseen.tolist(), [[*each] for each in groups] or None, dataset.is_sparse or None
@@ -141,7 +141,7 @@ def check_classes(classes: NDArray[Any]) -> None:
 
 
 def read_statistics(run: Run) -> ColumnStatistics:
-    """Return the column statistics of all rows, those without labels among them."""
+    """Return the column statistics of all rows, including rows without labels."""
     return ColumnStatistics(
         run.attributes["n_rows"], run.read("columns/mean"), run.read("columns/squared_deviation")
     )

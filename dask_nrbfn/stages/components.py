@@ -45,7 +45,7 @@ def _compute(job: StageJob) -> ComponentsRecord:
     )
     if record.n_components < asked:
         logger.warning(
-            "components: %d are asked for, the basis has %d of an eigenvalue above %g",
+            "components: %d are requested, but only %d have an eigenvalue above %g",
             asked,
             record.n_components,
             LEAST_EIGENVALUE,
@@ -62,7 +62,7 @@ def _solve(run: Run) -> ComponentsRecord:
 
 
 def most_components(run: Run) -> int:
-    """Return the most eigenfunctions that a run asks for, 0 without any.
+    """Return the largest number of eigenfunctions that a run uses; 0 without eigenfunctions.
 
     An embedding has one more, the constant eigenfunction, which gives no coordinate.
     """

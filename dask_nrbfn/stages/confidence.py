@@ -62,7 +62,7 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row numbers in the dataset of some searched rows.
+    """Return the dataset row numbers of some searched rows.
 
     Parameters
     ----------

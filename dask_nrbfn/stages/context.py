@@ -131,11 +131,11 @@ class FitContext:
         Parameters
         ----------
         run : Location or None
-            Of the run that has the coordinates of the rows; without it, rows cannot be read.
+            Location of the run that has the coordinates of the rows. None: the rows cannot be read.
         labelled_only : bool
             Whether rows without a label are left out.
         stored : bool
-            Whether the rows are as stored, in the place of their coordinates.
+            Whether to return stored rows instead of their coordinates.
 
         Returns
         -------
@@ -156,17 +156,17 @@ class FitContext:
 
     @property
     def basis_option(self) -> str:
-        """Name of the option that asks for the basis of `needing_confidence`."""
+        """Name of the option that selects the basis of `needing_confidence`."""
         return "basis" if self.needing_confidence.basis == self.params.basis else "bases"
 
     @property
     def asked_size(self) -> int | None:
-        """Basis rows that are asked for; None: all that their source finds."""
+        """Requested number of basis rows; None: all that the source finds."""
         return asked_size(self.params, self.dataset)
 
     @property
     def n_basis(self) -> int:
-        """Basis rows that were chosen or are asked for; if neither is known, their least number."""
+        """Number of basis rows, chosen or requested; if neither is known, the smallest possible."""
         return self.found_basis or self.asked_size or self.dataset.n_classes
 
 
@@ -195,7 +195,7 @@ def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TunePara
     if tuning.validation not in (None, shown):
         raise ParameterError(
             "tuning.validation is not the fingerprint of the validation dataset.",
-            "Leave it out; it is taken from the dataset.",
+            "Leave it out; the dataset provides it.",
         )
     return replace(tuning, validation=shown)
 

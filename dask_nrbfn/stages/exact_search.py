@@ -45,7 +45,7 @@ class SearchSpace:
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> "SearchSpace":
-        """Return the space of the search that a run began with.
+        """Return the search space that a run recorded.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ def _merge(a: Neighbors, b: Neighbors, *, n_neighbors: int) -> Neighbors:
 def repair_lists(
     run: Run, dataset: Dataset, engine: Engine, *, rows: NDArray[np.int64], remedy: str
 ) -> dict[str, Any]:
-    """Search rows that have fewer than k neighbours again, among all rows.
+    """Search again, among all rows, for rows that have fewer than k neighbours.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Stage "metric": what every feature weighs in distances, learned on a sample."""
+"""Stage "metric": the weight of every feature in distances, learned on a sample."""
 
 import logging
 import math
@@ -84,7 +84,7 @@ _NAMED, _RECORDED = 5, 20
 
 @dataclass(frozen=True)
 class MetricRecord:
-    """What every round came to.
+    """The results of every round.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class MetricRecord:
     unused : list of int
         Columns that no score changes with.
     n_rows, n_held_out, n_basis : int
-        Rows of the sample, those of them that are held out, and rows of its basis.
+        Numbers of rows of the sample, of held-out rows, and of basis rows.
     """
 
     rounds: list[dict[str, Any]]
@@ -148,7 +148,7 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
 
 
 def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
-    """Return the round of the least error of rows that its weights have not seen.
+    """Return the round with the smallest error on rows that its weights have not seen.
 
     Equal weights, round 0, stay unless that is less by more than chance.
     """
@@ -160,7 +160,7 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
 
 
 def _networks(before: tuple[str, float, float] | None) -> list[tuple[str, float]]:
-    """Return the kernels and width factors that are tried next.
+    """Return the kernels and width factors to try next.
 
     First all, then the best kernel with widths around its best.
     """
@@ -191,7 +191,7 @@ def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 
 def sample_size(n_rows: int, n_features: int) -> int:
-    """Return the rows of the sample of a table.
+    """Return the number of rows of the sample of a table.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def sample_size(n_rows: int, n_features: int) -> int:
 
 
 def sample_basis(n_rows: int) -> int:
-    """Return the basis rows of a sample, at most; those of a small one are half of it."""
+    """Return the largest number of basis rows of a sample; half of a small sample."""
     return min(_MOST_BASIS, -(-n_rows // 2))
 
 
@@ -257,7 +257,7 @@ def _round(
 def _learned_root(
     run: Run, dataset: Dataset, sample: SmallTable, number: int, network: tuple[str, float, float]
 ) -> Floats:
-    """Return the square roots of the weights that a network with those of a round gives."""
+    """Return the square roots of the weights learned by a network with the weights of a round."""
     kernel, width_factor, alpha = network
     root, threads = _root(run, dataset, number), blas_threads()
     seen = sample.take(sample.folds != _HELD_OUT)
@@ -294,7 +294,7 @@ def _log_weights(
     if unused:
         named = ", ".join(column_name(dataset, column) for column in unused[:_NAMED])
         more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-        logger.info("metric: of no use are %s%s", named, more)
+        logger.info("metric: features without use: %s%s", named, more)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -340,12 +340,12 @@ def _check(context: FitContext) -> None:
     if context.rows(None).is_sparse:
         name = "scale" if context.params.scale == LEARNED else "scales"
         raise ParameterError(
-            f"`{name}` has {LEARNED}, and X is sparse: gradients and means would fill its rows.",
+            f"`{name}` has {LEARNED}, but X is sparse: this scale needs dense rows.",
             "Give none, standard or unit, or `svd`, or X as an array.",
         )
     if context.embeds:
         raise ParameterError(
-            "`scale`=learned asks for targets, and an embedding learns none.",
+            "`scale`=learned needs targets, but an embedding has none.",
             "Give none, standard or unit.",
         )
 

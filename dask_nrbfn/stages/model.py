@@ -1,4 +1,4 @@
-"""Stage "model": the group with everything that prediction needs, of a network or an embedding."""
+"""Stage "model": the group with the arrays for prediction by a network or an embedding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -151,7 +151,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
 
 
 def _embedding_of(run: Run, dataset: Dataset) -> Model:
-    """Return the model whose scores are all eigenfunctions but the constant one."""
+    """Return the model whose scores are all eigenfunctions except the constant one."""
     weights, asked = read_coefficients(run)[:, 1:].T, run.chosen_params.components
     if len(weights) < (asked or 0):
         raise ParameterError(

@@ -67,7 +67,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 
 
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
-    """Return the ridge system that has the moments of a run.
+    """Return the ridge system of the moments of a run.
 
     Parameters
     ----------
@@ -96,10 +96,10 @@ def moments_bytes(
     width : int
         Values of a row.
     basis_bytes : int
-        Of the basis as read, scaled and as factors.
+        Bytes of the basis as read, scaled and as factors.
     n_targets, n_folds : int
     reading_bytes : int
-        Of the chunks.
+        Bytes of the chunks.
 
     Returns
     -------
@@ -223,7 +223,7 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> N
         A group of the run.
     moments : Moments
     suffix : str
-        Of the names of the arrays.
+        Suffix of the names of the arrays.
     """
     group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():
@@ -251,7 +251,7 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     place : str
         A group of the run.
     suffix : str
-        Of the names of the arrays.
+        Suffix of the names of the arrays.
 
     Returns
     -------

@@ -59,7 +59,7 @@ class NeighborSearch:
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
-    """Check that there are enough rows for so many neighbours.
+    """Check that there are enough rows for `n_neighbors` neighbours.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
 
 
 def row_width(dataset: Dataset) -> int:
-    """Return the numbers in memory for a row: p, or in CSR its values and their columns."""
+    """Return how many numbers a row needs: p, or in CSR its values and their columns."""
     stored = max(1, math.ceil(2 * dataset.row_values))
     return stored if dataset.is_sparse else dataset.n_features
 
@@ -128,7 +128,7 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
 
 
 def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
-    """Return the rows of the sample that places partitions.
+    """Return the number of rows of the sample that places partitions.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
 
 
 def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
-    """Return the rows of the sample that bounds the distances of the candidates' neighbours.
+    """Return the size of the sample that bounds the distances of the candidates' neighbours.
 
     At most a fourth of the rows: if a candidate misses some neighbours, others still lie within a
     bound that has room for more.
@@ -168,7 +168,7 @@ def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
 
 
 def most_partitions(dataset: Dataset, params: FitParams) -> int:
-    """Return the most partitions that can be placed, each with enough rows to search.
+    """Return the largest number of partitions that have enough rows to search.
 
     Parameters
     ----------
@@ -187,12 +187,12 @@ def most_partitions(dataset: Dataset, params: FitParams) -> int:
 
 
 def smallest_partition(params: FitParams) -> int:
-    """Return the mean rows of a partition that are needed to fill lists of k neighbours."""
+    """Return the mean partition size that is needed to fill lists of k neighbours."""
     return 4 * (params.n_neighbors + 1)
 
 
 def most_lists(overlap: int) -> int:
-    """Return the most lists of a row: its partitions, one more than the mean, and its copies."""
+    """Return the largest number of lists of a row: partitions, one more, and its copies."""
     return overlap + 2
 
 
@@ -214,7 +214,7 @@ def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
 
 
 def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
-    """Return the bytes that a worker holds while it searches so many rows.
+    """Return the bytes that a worker holds while it searches `n_rows` rows.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class NeighborsRecord:
     Attributes
     ----------
     method, n_partitions, threads, n_candidates
-        As in `NeighborSearch`.
+        See `NeighborSearch`.
     largest_partition : int or None
         Rows of the largest partition.
     n_repaired : int or None
@@ -127,7 +127,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
     if spread * np.finfo(np.float32).eps > _MOST_ROUNDING * mean_distance:
         raise RecallError(
             f"rows spread over {spread:.3g} and neighbours are {mean_distance:.3g} apart: the "
-            "approximate search, in single precision, cannot tell them.",
+            "approximate search, in single precision, cannot distinguish them.",
             "Give `neighbors`=exact or `scale`=standard, in a new run.",
         )
 
@@ -154,12 +154,12 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
 
 
 def decided_search(run: Run) -> NeighborSearch:
-    """Return the search that a run began with."""
+    """Return the recorded search of a run."""
     return NeighborSearch(**run.decisions["neighbors"])
 
 
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search that `params` ask for, with every "auto" chosen by rows and memory.
+    """Return the search for `params`; rows and memory decide every "auto".
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: i
 
 
 def _partition_rows(dataset: Dataset, params: FitParams, n_partitions: int) -> int:
-    """Return the rows of the largest of `n_partitions` partitions."""
+    """Return the number of rows of the largest of `n_partitions` partitions."""
     if n_partitions == 1:
         return dataset.n_rows
     return math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / n_partitions)
@@ -272,7 +272,7 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
     if n_partitions > most:
         raise ParameterError(
             f"`n_partitions` is {n_partitions} for {dataset.n_rows} x {dataset.n_features}: each "
-            f"has too few rows to find `n_neighbors`={params.n_neighbors}, or to be placed by.",
+            f"has too few rows to find `n_neighbors`={params.n_neighbors}, or to place it.",
             allowed,
         )
 

@@ -262,7 +262,7 @@ def _candidates_of_block(
         rows = places[done : done + count]
         if not np.array_equal(numbers, rows + block.start):
             raise DamagedResultError(
-                f"part {partition} of candidates is of other rows than the partition.",
+                f"part {partition} of candidates does not match the rows of the partition.",
                 "Start the fit again.",
                 "candidates",
                 (int(partition),),

@@ -71,7 +71,7 @@ def _compute(job: StageJob) -> PathRecord:
 
 
 def held_out_folds(run: Run) -> list[int]:
-    """Return the folds that are held out: none if there is a validation dataset."""
+    """Return the held-out folds; none if there is a validation dataset."""
     return list(range(run.n_folds)) if run.n_folds > 1 else []
 
 
@@ -144,7 +144,7 @@ def penalized_system(
 
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
-    """Return the map that solves the systems of a path; its bits depend on `n_basis` alone.
+    """Return the map that solves the systems of a path; results depend on `n_basis` only.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 
 def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
-    """Return the most bytes of the systems that are solved beside the first.
+    """Return the largest number of bytes of the systems that are solved besides the first.
 
     A large basis has none, but counts the same: a plan must not shrink as the basis grows.
 
@@ -252,7 +252,7 @@ def path_of_risks(
     class_weights: Floats | None,
     least_weight: float,
 ) -> list[dict[str, Any]]:
-    """Return error, risk and bounds of every penalty; None where it has no weights.
+    """Return error, risk and bounds of every penalty; None where the system is singular.
 
     Parameters
     ----------
@@ -260,10 +260,10 @@ def path_of_risks(
     solutions : iterable of (Ridge, float64 (q, r), float or None)
         Each ridge, path by path of alphas, the weights and the reciprocal condition of the system.
     penalize : callable
-        As `solve_all` takes it.
+        See `solve_all`.
     class_weights, least_weight
-        As `spectral_bounds` takes them. What holds for classes that stand apart, or almost, holds
-        for weights that may be anywhere.
+        See `spectral_bounds`. Bounds for separate or almost separate classes hold only
+        for weights without constraints.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
@@ -316,7 +316,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if a penalty is for nothing that is tried, or rows too few for folds."""
+    """Raise ParameterError if a penalty supports no tried basis, or folds need more rows."""
     tuning, n_rows = context.tuning, context.dataset.of_labelled().n_rows
     assert tuning is not None
     check_penalties(context.params, tuning)

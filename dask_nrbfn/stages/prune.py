@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PruneRecord:
-    """The number of basis rows that are kept, and the share that they leave unexplained.
+    """The number of kept basis rows, and the share of squares that they do not explain.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def full_system(
 
 
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
-    """Return the forward selection of the basis rows that a network keeps; None: it keeps all.
+    """Return the forward selection of the kept basis rows; None if all are kept.
 
     Parameters
     ----------

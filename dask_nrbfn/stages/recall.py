@@ -31,7 +31,7 @@ class RecallRecord:
 
 
 def _compute(job: StageJob) -> RecallRecord:
-    """Return the recall for 1,000 rows, whose neighbours are searched again exactly.
+    """Return the recall on 1,000 rows, measured by an exact search.
 
     An exact search over all rows at once has a recall of 1 by construction and is not audited.
     """

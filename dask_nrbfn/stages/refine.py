@@ -136,7 +136,7 @@ def _standing(outcome: Mapping[str, Any]) -> list[float]:
 
 
 def _take(run: Run, loss: str, n_passes: int) -> None:
-    """Store the chosen weights of a descent as those of the model."""
+    """Store the chosen weights of a descent as the weights of the model."""
     ended = Descent(loss, None, None).place
     values = run.read_part(ended, n_passes, "values")
     write_array(run.group("refine"), "values", values, "target", "basis")
@@ -146,7 +146,7 @@ def _take(run: Run, loss: str, n_passes: int) -> None:
 
 
 def is_refined(params: FitParams) -> bool:
-    """Return whether the weights are of another loss than the squared one."""
+    """Return whether the weights minimize another loss than the squared loss."""
     return not loss_named(params.loss).solved_at_once
 
 
@@ -184,7 +184,7 @@ def check_updatable(loss: str, remedy: str) -> None:
     ----------
     loss : str
     remedy : str
-        Of the error.
+        Remedy of the error.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def check_updatable(loss: str, remedy: str) -> None:
     """
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
-            f"`loss` is {loss}, whose weights are not solved from sums that rows join or leave.",
+            f"`loss` is {loss}, whose weights cannot be updated from sums over rows.",
             remedy,
         )
 

@@ -126,7 +126,7 @@ def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: 
 
 
 def judged_sums(dataset: Dataset) -> type[JudgedSums]:
-    """Return the type of the errors on held-out rows of a sample."""
+    """Return the class that sums errors on held-out rows of a sample."""
     return ResidualSums if dataset.of_numbers else HeldOutSums
 
 
@@ -139,7 +139,7 @@ def try_side_by_side(
     smoothly: bool = False,
     n_components: int = 0,
 ) -> list[Entry]:
-    """Return what `try_networks` returns for these arguments, some networks at the same time.
+    """Return the result of `try_networks`; some networks are tried at the same time.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def try_side_by_side(
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
-    """Return the bytes that one network of a sample holds while it is tried.
+    """Return the bytes that one network of a sample needs while it is tried.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int)
 
 
 def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
-    """Return the most bytes that some networks hold while they are tried side by side.
+    """Return the peak bytes of networks that are tried side by side.
 
     Parameters
     ----------

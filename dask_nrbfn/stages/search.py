@@ -63,13 +63,13 @@ _FINALISTS, _KEPT_OF = 12, 4
 _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
 _FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
 
-# Later rounds try the best penalty of the round before, and so many alphas on either side of its
+# Later rounds try the best penalty of the round before, and this many alphas on either side of its
 # best.
 _ALPHAS_BESIDE = 1
 
 
 class Round(NamedTuple):
-    """How many combinations are tried together, on how much, and on how many of the folds."""
+    """The numbers of combinations, rows, basis rows and folds of one round."""
 
     n_tried: int
     n_rows: int
@@ -118,7 +118,7 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """How the combinations did on the sample.
+    """The results of the combinations on the sample.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class _Search:
         self.rounds: list[dict[str, Any]] = []
 
     def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
-        """Judge combinations on so many rows; return them, the best first, singular ones last.
+        """Judge combinations in a round; return them, the best first, singular ones last.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class _Search:
         return ordered
 
     def _narrowed(self, combination: Combination) -> dict[str, Any]:
-        """Return the alphas and penalties to try of a combination, if not those of the tuning.
+        """Return the alphas and penalties to try with a combination if they are restricted.
 
         A first round of several tries every second alpha. Later rounds try those beside the best of
         the round before, or of the combination that is refined.
@@ -225,7 +225,7 @@ class _Search:
         return {"alphas": self._alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
     def beside(self, combination: Combination, n_beside: int) -> dict[str, Any]:
-        """Return the best penalty of a combination and the alphas beside its best one.
+        """Return the best penalty of a combination and the alphas next to its best alpha.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class _Search:
     def refine(
         self, best: Combination, size: Round, n_steps: int
     ) -> tuple[Combination, str | None]:
-        """Try widths beside the best one; return the best of all, and why no others were tried.
+        """Try widths next to the best one; return the best of all, and why the search ended.
 
         Parameters
         ----------
@@ -283,14 +283,14 @@ class _Search:
         return best, f"{n_steps} refinements of the width" if n_steps else None
 
     def _factors_like(self, combination: Combination) -> list[float]:
-        """Return the width factors that were tried of a combination, ascending."""
+        """Return the width factors that were tried with a combination, ascending."""
         factor = combination.width_factor
         same = (each for each in self.judged if replace(each, width_factor=factor) == combination)
         return sorted(each.width_factor for each in same)
 
 
 def _factors_beside(factor: float, tried: list[float]) -> list[float]:
-    """Return the geometric means with the neighbours; where there is none, one as far beyond.
+    """Return the geometric means with both neighbours; at an end, a value equally far outside.
 
     >>> _factors_beside(0.2, [0.1, 0.2, 0.8])
     [0.141, 0.4]
@@ -340,7 +340,7 @@ def _compute(job: StageJob) -> SearchRecord:
 
 
 def _different(run: Run) -> list[Combination]:
-    """Return what is tried, without learned weights that are all equal: they are "standard"."""
+    """Return the combinations, without learned weights that are all equal ("standard")."""
     assert run.tuning is not None
     tried = combinations(run.chosen_params, run.tuning)
     both = {LEARNED, "standard"} <= {each.scale for each in tried}

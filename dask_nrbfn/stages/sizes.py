@@ -55,7 +55,7 @@ class FitSizes:
     by_confidence : bool
         Whether the neighbours of all rows are searched.
     n_folds, n_penalties, n_ridges : int
-        Folds with moments of their own, penalties, and the most ridges that are tried with the
+        Numbers of folds with separate moments, of penalties, and at most of ridges tried with the
         whole basis; 1, 1 and 0 without tuning.
     penalty_axes : int
         See `Penalty`; the most among the penalties.
@@ -112,9 +112,9 @@ class FitSizes:
         ----------
         context : FitContext
         n_basis : int, optional
-            Basis rows, if not those of the context.
+            Number of basis rows; default: that of the context.
         labelled_only, stored : bool
-            As `FitContext.rows` takes them.
+            See `FitContext.rows`.
 
         Returns
         -------
@@ -166,17 +166,17 @@ class FitSizes:
 
     @property
     def n_components(self) -> int:
-        """Most eigenfunctions of the basis; 0 without any."""
+        """Largest number of eigenfunctions of the basis; 0 without eigenfunctions."""
         return min(self.asked_components, self.r)
 
     @property
     def n_kept(self) -> int:
-        """Basis rows that the model keeps."""
+        """Number of basis rows that the model keeps."""
         return min(self.params.prune or self.r, self.r)
 
     @property
     def n_parts(self) -> int:
-        """Parts of a pass."""
+        """Number of parts of a pass."""
         return len(self.layout.spans)
 
     @property
@@ -242,7 +242,7 @@ class FitSizes:
 
     @property
     def n_searched(self) -> int:
-        """Rows whose neighbours are searched."""
+        """Number of rows whose neighbours are searched."""
         return self.n if self.search.n_candidates is None else self.search.n_candidates
 
     @property

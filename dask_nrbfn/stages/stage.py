@@ -98,9 +98,9 @@ class Stage(Generic[Record]):
         Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
         whether a fit has the stage.
     labelled_only : bool
-        Whether it sees only the labelled rows.
+        Whether the stage sees only the labelled rows.
     of_stored : bool
-        Whether it sees the stored features even in a fit with `svd`.
+        Whether the stage sees the stored features even in a fit with `svd`.
     grows_with_basis : bool
         Whether its memory grows with the basis.
     remedy : callable
@@ -144,7 +144,7 @@ class Stage(Generic[Record]):
         )
 
     def written(self, record: Record) -> dict[str, Any]:
-        """Return the fields of a record that a run keeps: all but a default of None."""
+        """Return the fields of a record that a run keeps: all except a default of None."""
         values = {each.name: getattr(record, each.name) for each in _fields(record)}
         absent = {each.name for each in _fields(record) if each.default is None}
         return {

@@ -51,7 +51,7 @@ class SvdRecord:
     singular_values : list of float
         In descending order.
     explained : float
-        A lower bound of the share of the sum of squares that the coordinates hold.
+        A lower bound of the share of the sum of squares that the coordinates explain.
     """
 
     singular_values: list[float]
@@ -76,7 +76,7 @@ def _check(context: FitContext) -> None:
         )
     if params.basis_is_given:
         raise ParameterError(
-            f"`svd` is {params.svd}, and the basis rows are given, which are no coordinates.",
+            f"`svd` is {params.svd}, but the given basis rows are not coordinates.",
             "Give a source of the basis, or no `svd`.",
         )
 

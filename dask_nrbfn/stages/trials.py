@@ -1,4 +1,4 @@
-"""What a tuning tries, and on how many rows."""
+"""The combinations that a tuning tries, and their number of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -54,9 +54,9 @@ _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARN
 def resolve_tuning(
     params: FitParams, tuning: TuneParams, *, numbers: bool, sparse: bool = False
 ) -> TuneParams:
-    """Return a tuning that lists what its effort stands for, beside resolved parameters.
+    """Return a tuning with the values that its effort selects, for resolved parameters.
 
-    Weights of features are learned of no `sparse` rows.
+    Feature weights are not learned from `sparse` rows.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def resolve_tuning(
         )
     if tuning.bases is not None and not sized:
         raise ParameterError(
-            f"`bases` are {', '.join(tuning.bases)}, and each would have a size of its own.",
+            f"`bases` are {', '.join(tuning.bases)}, whose default sizes differ.",
             "Give `basis_size`, or `basis` alone.",
         )
     meant = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}
@@ -123,7 +123,7 @@ def _is_open(name: str, params: FitParams) -> bool:
 def _is_for_some(
     penalty: str, params: FitParams, *, features: Sequence[str], bases: Sequence[str]
 ) -> bool:
-    """Return whether a penalty is for one of the combinations."""
+    """Return whether a penalty supports one of the combinations."""
     tried = (replace(params, features=each, basis=base) for each in features for base in bases)
     return any(not penalty_named(penalty).unmet(each) for each in tried)
 
@@ -189,7 +189,7 @@ def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
-    """Return the width factors that are tried of a kernel, the widest first.
+    """Return the width factors to try with a kernel, the widest first.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
 
 
 def n_refinements(tuning: TuneParams) -> int:
-    """Return how often widths between those tried are tried in turn; 0 where they are given."""
+    """Return how many times the search refines the widths; 0 if widths are given."""
     return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
 
 
@@ -255,7 +255,7 @@ def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def params_needing_confidence(params: FitParams, tuning: TuneParams | None) -> FitParams:
-    """Return the parameters of a fit with a basis that is tried, one by confidence if any is.
+    """Return the parameters with a basis to try: one by confidence, if there is one.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def ridges_of(run: Run) -> list[Ridge]:
 
 
 def most_ridges(params: FitParams, tuning: TuneParams) -> int:
-    """Return how many ridges are tried with the whole basis at most.
+    """Return the largest number of ridges that are tried with the whole basis.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def most_ridges(params: FitParams, tuning: TuneParams) -> int:
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return what is tried with the features and the basis of `params`, what is shared together.
+    """Return the ridges to try with the features and basis of `params`, ordered by `shared`.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[floa
 
 
 def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the penalties of a fit, or of its tuning, that are for the parameters.
+    """Return the penalties of a fit, or of its tuning, that support the parameters.
 
     Parameters
     ----------
@@ -384,7 +384,7 @@ def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
 
 
 def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return those of them that take passes over the rows.
+    """Return the losses of a fit, or of its tuning, that need passes over the rows.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
 
 
 def check_penalties(params: FitParams, tuning: TuneParams) -> None:
-    """Raise ParameterError if a penalty is for none of the features, or not for the basis.
+    """Raise ParameterError if a penalty does not support any tried features and basis.
 
     Parameters
     ----------
@@ -414,7 +414,7 @@ def check_penalties(params: FitParams, tuning: TuneParams) -> None:
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
-    """Return the rows of the sample, at most all.
+    """Return the number of rows of the sample, at most all rows.
 
     Parameters
     ----------
@@ -436,7 +436,7 @@ def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
 
 
 def search_basis_size(dataset: Dataset, params: FitParams, tuning: TuneParams) -> int:
-    """Return the basis rows of the search: no more than the fit will have.
+    """Return the basis size of the search, at most the basis size of the fit.
 
     Parameters
     ----------

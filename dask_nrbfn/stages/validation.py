@@ -55,11 +55,11 @@ class ValidationRecord:
     n_rows : int
         Number of held-out rows.
     error_rate, log_loss, temperature : float or None
-        Of the best one, for classes.
+        Figures of the best one, for classes.
     relative_error : float or None
-        Of the best one, for numbers: 1 - R^2, the mean over the targets.
+        Relative error of the best one, for numbers: 1 - R^2, the mean over the targets.
     r2, rmse, mae : list of float or None
-        Of the best one, for each target.
+        Figures of the best one, for each target.
     """
 
     path: list[dict[str, Any]]
@@ -147,7 +147,7 @@ def codes_among(
     target_names : tuple of str or None
     dataset : Dataset
     remedy : str
-        Of the error about an unknown class.
+        Remedy of the error about an unknown class.
 
     Returns
     -------
@@ -168,10 +168,10 @@ def codes_among(
     if unknown:
         if isinstance(unknown[0], str) != isinstance(classes.tolist()[0], str):
             remedy = (
-                "Ingest the labels as those of the training rows: all whole numbers, or all text."
+                "Ingest the labels with the type of the training labels: all integers, or all text."
             )
         raise DataError(
-            f"label {unknown[0]!r} of {dataset.location} is none of the training rows'.", remedy
+            f"label {unknown[0]!r} of {dataset.location} is not a training label.", remedy
         )
     return [code_of[label] for label in labels]
 

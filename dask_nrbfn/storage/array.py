@@ -108,7 +108,7 @@ class SparseArray(ChunkedRows):
         Raises
         ------
         MissingDataError, DamagedDataError
-            If a chunk is not there or fails its checksum, or they are no rows in CSR.
+            If a chunk is not there or fails its checksum, or the rows are not in CSR.
         """
         from scipy.sparse import csr_array
 
@@ -136,7 +136,7 @@ class SparseArray(ChunkedRows):
 
 
 def _changed(place: object) -> DamagedDataError:
-    return DamagedDataError(f"{place} is not what was written.", RESTORE)
+    return DamagedDataError(f"{place} differs from what was written.", RESTORE)
 
 
 def create_sparse(
@@ -157,7 +157,7 @@ def create_sparse(
     shape : tuple of int
         Rows n and columns p.
     dtype : dtype
-        Of the values.
+        Dtype of the values.
     chunk_rows : int
         Rows that are read together.
     n_values : int

@@ -140,7 +140,7 @@ def codes_of(
     classes : integer, bool or str (K,)
         Sorted.
     unlabelled : int or str, optional
-        The label that means none.
+        The marker for a missing label.
     place : object
         For the error.
 
@@ -151,7 +151,7 @@ def codes_of(
     Raises
     ------
     DamagedDataError
-        If a label is none of the classes.
+        If a label is not one of the classes.
     """
     codes = np.full(len(labels), -1, dtype=np.int64)
     labelled = are_labelled(labels, unlabelled)
@@ -165,8 +165,8 @@ def codes_of(
     unknown = np.flatnonzero(classes[found] != labels)
     if len(unknown):
         raise DamagedDataError(
-            f"label {labels[unknown].tolist()[0]!r} of {place} is none of its classes.",
-            "The labels were changed after the dataset was written; ingest it again.",
+            f"label {labels[unknown].tolist()[0]!r} of {place} is not one of its classes.",
+            "Ingest the dataset again: its labels changed after it was written.",
         )
     codes[labelled] = found
     return codes
@@ -179,7 +179,7 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
     ----------
     stored : float (b, c)
     schema : Schema
-        Of the columns.
+        Schema of the columns.
     first_row : int
         Number of the first of the rows.
     place : object

@@ -48,7 +48,7 @@ class ChunkSummary(NamedTuple):
     Attributes
     ----------
     digest : bytes
-        Of the bytes of X, y and weights.
+        Digest of the bytes of X, y and weights.
     content : int
         The `content_of_rows`.
     label_counts : dict
@@ -73,13 +73,13 @@ class ChunkSummary(NamedTuple):
 def default_chunk_rows(
     n_features: int, dtype: DTypeLike, *, row_values: float | None = None, n_numbers: int = 0
 ) -> int:
-    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
+    """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
     Parameters
     ----------
     n_features : int
     dtype : dtype
-        Of the features.
+        Dtype of the features.
     row_values : float, optional
         Average values of a row in CSR; None: an array.
     n_numbers : int
@@ -102,7 +102,7 @@ def row_bytes(
     ----------
     n_features : int
     dtype : dtype
-        Of the features.
+        Dtype of the features.
     n_numbers : int
         Numeric targets of a row.
     row_values : float, optional
@@ -205,7 +205,7 @@ def write_chunk(
     weights : float64 (b,), optional
     ids : (b,), optional
     unlabelled : int, str or float, optional
-        The label that means none.
+        The marker for a missing label.
     gaps : bool
         Whether X may have NaN.
 
@@ -260,7 +260,7 @@ def check_finite(
     within : str
         Place that the error names after the row.
     name : str
-        Of the values, for the error.
+        Name of the values, for the error.
     gaps : bool
         Whether NaN is allowed.
     """
@@ -340,7 +340,7 @@ def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
     ----------
     y : (b,) or float64 (b, q)
     unlabelled : int, str or float, optional
-        The label that means none.
+        The marker for a missing label.
 
     Returns
     -------
@@ -366,7 +366,7 @@ def summarize_chunk(
     y : (b,) or float64 (b, q) or None
     weights : float64 (b,), optional
     unlabelled : int, str or float, optional
-        The label that means none.
+        The marker for a missing label.
 
     Returns
     -------
@@ -405,7 +405,7 @@ def fingerprint(
     X : zarr.Array, SparseArray or ReferencedRows
     summaries : sequence of ChunkSummary
     unlabelled : int, str or float, optional
-        The label that means none.
+        The marker for a missing label.
     schema : Schema, optional
 
     Returns
@@ -445,9 +445,9 @@ def finish_dataset(
         Of all chunks in order.
     feature_names, target_names : tuple of str, optional
     unlabelled : int, str or float, optional
-        The label that means none.
+        The marker for a missing label.
     schema : Schema, optional
-        Of the columns of X.
+        Schema of the columns of X.
     sparse : bool
         Whether features are made in CSR.
     read_as : mapping of str, optional

@@ -85,7 +85,7 @@ class Dataset:
     read_as : mapping of str, optional
         Options by which the rows were found, such as x and y of AnnData.
     further : Dataset, optional
-        Rows without labels that follow those of X; see `with_unlabelled`.
+        Rows without labels that follow the rows of X; see `with_unlabelled`.
     labelled_only : bool
         Whether rows without a label are skipped; see `of_labelled`.
     refuses_gaps : bool
@@ -217,7 +217,7 @@ class Dataset:
         for name, fits in fitting.items():
             if not fits:
                 raise DamagedDataError(
-                    f"X and {name} of {self.location} do not fit together.", "Ingest it again."
+                    f"X and {name} of {self.location} do not match.", "Ingest the rows again."
                 )
 
     def check_stored(self) -> None:
@@ -245,7 +245,7 @@ class Dataset:
 
     @property
     def _n_own(self) -> int:
-        """Rows that are read from X."""
+        """Number of rows that are read from X."""
         n_rows: int = self.X.shape[0]
         return self._n_labelled if self.labelled_only else n_rows
 
@@ -356,7 +356,7 @@ class Dataset:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of one chunk."""
+        """Number of rows of one chunk."""
         return self.X.chunks[0]
 
     @property
@@ -572,9 +572,7 @@ class Dataset:
             If there are no numeric targets.
         """
         if self.y is None or self.target_names is None:
-            raise DataError(
-                f"{self.location} has no numbers as targets.", "Write it with them: `target`."
-            )
+            raise DataError(f"{self.location} has no numeric targets.", "Ingest it with `target`.")
         return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
 
     def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -677,9 +675,9 @@ class Dataset:
         assert self.labelled_rows_of_chunks is not None
         if np.count_nonzero(labelled) != self.labelled_rows_of_chunks[index]:
             raise DamagedDataError(
-                f"chunk {index} of {self.location} has other rows without labels than were "
+                f"chunk {index} of {self.location} lacks labels in other rows than when it was "
                 "written.",
-                "The labels were changed after the dataset was written; ingest it again.",
+                "Ingest the dataset again: its labels changed after it was written.",
             )
         return labelled
 
@@ -703,8 +701,8 @@ class Dataset:
 
     def _check_labels(self) -> None:
         if self.y is None or self.target_names is not None:
-            has = "no labels" if self.y is None else "numbers as targets, not labels"
-            raise DataError(f"{self.location} has {has}.", "Write it with labels: `label` or `y`.")
+            has = "no labels" if self.y is None else "numeric targets, not labels"
+            raise DataError(f"{self.location} has {has}.", "Ingest it with `label` or `y`.")
 
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
@@ -734,7 +732,7 @@ def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     names, given = first.feature_names, other.feature_names
     if None not in (names, given) and names != given:
         raise DataError(
-            f"the columns of {other.location} have other names, or another order, than those of "
+            f"the columns of {other.location} differ in name or order from the columns of "
             f"{first.location}.",
             "Give rows with the columns of the training rows.",
         )

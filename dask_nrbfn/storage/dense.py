@@ -90,7 +90,7 @@ class ChunkedRows:
         return set(range(-(-self.shape[0] // self.chunk_rows)))
 
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return rows like these that are not there, to plan with.
+        """Return a placeholder of other sizes without stored rows, for a plan.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
         ) from error
     recorded = array.attrs.get("content") if values.shape == array.shape else None
     if recorded is not None and recorded != _content(array.basename, values):
-        raise DamagedDataError(f"{array.store_path} has other values than were written.", RESTORE)
+        raise DamagedDataError(f"{array.store_path} differs from what was written.", RESTORE)
     return values
 
 
@@ -436,7 +436,7 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
         )
     if not isinstance(member, zarr.Array) or not sound:
         raise DamagedDataError(
-            f"{place} is {'not there' if member is None else 'not the array that was written'}.",
+            f"{place} is {'missing' if member is None else 'not the array that was written'}.",
             RESTORE,
         )
     # The setting belongs to the open array, not to what is stored.

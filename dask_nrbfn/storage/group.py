@@ -70,9 +70,9 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
     ----------
     location : Location
     kind : str
-        As for `open_group`.
+        See `open_group`.
     attributes : mapping of str
-        Plain JSON values.
+        JSON-serializable values.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None
     group : zarr.Group
     name : str
     kind : str
-        As for `open_group`.
+        See `open_group`.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None
     Raises
     ------
     DamagedDataError
-        As for `open_group`.
+        See `open_group`.
     """
     with metadata_named(f"{group.store_path}/{name}"):
         member = group.get(name)
@@ -151,8 +151,8 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
     if found != f"dask_nrbfn.{kind}":
         if found is None:
             raise DamagedDataError(
-                f"{place} is no dask_nrbfn.{kind}, or one that was not finished.",
-                f"Give the path of a {kind}; an unfinished one must be written again.",
+                f"{place} is not a dask_nrbfn.{kind}, or was not finished.",
+                f"Give the path of a {kind}; write an unfinished one again.",
             )
         raise DamagedDataError(
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
@@ -186,14 +186,14 @@ def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If nothing is there, or none of them.
+        If nothing is stored there, or a group of another kind.
     """
     wanted = " or ".join(kinds)
     found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
     for kind in kinds:
         if found == f"dask_nrbfn.{kind}":
             return kind
-    raise DamagedDataError(f"{location} is no {wanted}.", f"Give the path of a {wanted}.")
+    raise DamagedDataError(f"{location} is not a {wanted}.", f"Give the path of a {wanted}.")
 
 
 def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
@@ -218,7 +218,7 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
-                f"{location} is no {kind}.", f"Give the path of a {kind}; ingest makes datasets."
+                f"{location} is not a {kind}.", f"Give the path of a {kind}; ingest makes datasets."
             ) from error
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
@@ -250,9 +250,9 @@ def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]
     ----------
     group : zarr.Group
     kind : str
-        As for `open_group`.
+        See `open_group`.
     attributes : mapping of str
-        Plain JSON values.
+        JSON-serializable values.
     """
     group.update_attributes(_identity(kind, attributes))
 
@@ -264,7 +264,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     ----------
     group : zarr.Group
     attributes : mapping of str
-        Plain JSON values; others stay.
+        JSON-serializable values. Other attributes are kept.
     """
     changed = {**attributes_of(group), **attributes}
     changed["format_version"] = max(FORMAT_VERSION, changed["format_version"])
@@ -288,7 +288,7 @@ def replacing_group(
     ----------
     location : Location
     kind : str
-        As for `open_group`.
+        See `open_group`.
     overwrite : bool
         Whether a group of this kind may be there.
     flush : bool
@@ -374,7 +374,7 @@ def resumed_group(
     """Give a group that is moved to `location` when the block succeeds.
 
     The group is built beside `location`, under a hidden name. If the block fails, the group stays
-    there, and a later call with the same identity goes on with it.
+    there, and a later call with the same identity continues it.
 
     Parameters
     ----------
@@ -397,7 +397,7 @@ def resumed_group(
     RunBusyError
         If another job is writing it.
     ExistsError, ParameterError, StorageError
-        As for `replacing_group`.
+        See `replacing_group`.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
@@ -431,7 +431,7 @@ def _kind_begun(
     if overwrite:
         return None
     raise RunMismatchError(
-        f"{unfinished}, where {location} was begun, is of another "
+        f"{unfinished}, the unfinished part of {location}, has another "
         f"{other.removeprefix('of_').replace('_', ' ')}.",
         "Continue what was begun, `overwrite` it, or remove it.",
     )
@@ -506,7 +506,7 @@ def flush_member(location: Location, name: str) -> None:
     Parameters
     ----------
     location : Location
-        Of the outer group.
+        Location of the outer group.
     name : str
     """
     path = local_path(location)
@@ -551,7 +551,7 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     ----------
     location : Location
     kind : str
-        As for `open_group`.
+        See `open_group`.
     overwrite : bool
         Whether a group of this kind may be there.
 
@@ -578,14 +578,14 @@ def _check_kind(location: Location, kind: str, place: Location) -> None:
     if local_path(place) is not None and not exists(place):
         # An empty directory, or another job has just moved the group away.
         return
-    what = f"a {found}" if found is not None else f"no dask_nrbfn.{kind}"
+    what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
     raise ExistsError(
-        f"{location} exists and is {what}.", "Give another path, or remove it yourself."
+        f"{location} exists and is {what}.", "Give another path, or remove what is there."
     )
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is no group of this package.
+    """Return the kind of the group at `location`, None if it is not a group of this package.
 
     Damaged metadata counts as that of a `kind` if it still contains its name. So does an empty
     group in a store object, which an unfinished job has left.

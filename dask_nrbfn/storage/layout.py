@@ -15,7 +15,7 @@ _DEFAULT_MAX_PARTS = 64
 _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 
 # Elements of one block of activations: 128 MiB of float64. With 2,048 rows the products run at
-# their full rate; more rows only touch more memory anew in every task.
+# their full rate; more rows only touch more memory in every task.
 _BLOCK_ELEMENTS = 2**24
 _MAX_BLOCK_ROWS = 2048
 
@@ -118,7 +118,7 @@ def parts_in(name: str) -> range:
 
 
 def block_rows(n_basis: int) -> int:
-    """Return the rows of a block of `n_basis` activations each.
+    """Return the number of rows of a block with `n_basis` activations per row.
 
     The number depends on nothing else, so sums have the same bits on every machine.
     """
@@ -126,5 +126,5 @@ def block_rows(n_basis: int) -> int:
 
 
 def narrow_block_rows(row_values: float) -> int:
-    """Return the rows of a block of plain rows with `row_values` stored values each."""
+    """Return the number of rows of a block with `row_values` stored values per row."""
     return max(1, min(_MAX_NARROW_ROWS, int(_NARROW_ELEMENTS / max(row_values, 1.0))))

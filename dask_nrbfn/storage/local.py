@@ -72,7 +72,7 @@ class DurableStore(LocalStore):
             if os.path.islink(path) and not self._holds(path):
                 raise DamagedDataError(
                     f"{path} is a link that leads out of {self.root}, to {os.path.realpath(path)}.",
-                    "Put what it leads to in its place if it belongs there, or remove it.",
+                    "Replace the link by its target, or remove the link.",
                 )
         yield
 
@@ -207,6 +207,6 @@ def _put_back(moved: list[Path], target: Path) -> None:
     try:
         place_new(last, target)
     except (ExistsError, OSError):
-        logger.warning("what was at %s is in %s now", target, last)
+        logger.warning("the content of %s was moved to %s", target, last)
     for old in earlier:
         shutil.rmtree(old, ignore_errors=True)

@@ -29,7 +29,7 @@ class RemoteLocation:
     Raises
     ------
     ParameterError
-        If `url` is no URL, or has no name after the protocol.
+        If `url` is not a URL, or has no name after the protocol.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def viewed(location: Location, form: str) -> "tuple[Location, ...]":
     ----------
     location : Location
     form : str
-        As in `View`.
+        See `View`.
 
     Returns
     -------

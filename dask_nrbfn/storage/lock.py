@@ -97,7 +97,7 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
         descriptor = _lock(path, location)
     except PermissionError as error:
         raise ParameterError(
-            f"{path}, which keeps other jobs from the run, cannot be written ({error}).",
+            f"the lock file {path} cannot be written ({error}).",
             "Give a run in a directory that you may write to.",
         ) from error
     try:

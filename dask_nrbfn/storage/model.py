@@ -76,7 +76,7 @@ class Model:
     intercept : float64 (q,) or None
         Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
-        Indices of its basis rows among those of the run, ascending; None: all of them.
+        Indices of the model's basis rows in the basis of the run, ascending; None: all.
     schema : Schema or None
         Schema of the columns of a table; None: they are features.
     projection : float64 (p, D) or None
@@ -114,7 +114,7 @@ class Model:
 
     @property
     def embeds(self) -> bool:
-        """Whether it is an embedding: its scores are coordinates, and no targets were learned."""
+        """Whether the model is an embedding: scores are coordinates, and there are no targets."""
         return self.fitting_error is None
 
     @property
@@ -254,7 +254,7 @@ class Model:
         Raises
         ------
         ExistsError
-            If something is there and `overwrite` is false, or it is no model.
+            If something is there and `overwrite` is false, or it is not a model.
         """
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
@@ -363,7 +363,7 @@ class Model:
             names_fit &= self.places.shape == (r,)
         if shapes != ((self.n_targets, r), (n_scaled,), (n_scaled,)) or not names_fit:
             raise DamagedDataError(
-                f"the arrays of {group.store_path} do not fit together.", "Write the model again."
+                f"the arrays of {group.store_path} do not match.", "Write the model again."
             )
 
 
@@ -408,7 +408,7 @@ def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -
     for name, expected in zip_longest(found, trained_on):
         if name != expected:
             raise DataError(
-                f"column {name!r} stands where the model has {expected!r}.",
+                f"column {name!r} is in the place of {expected!r}.",
                 "Give the columns with the names and in the order of the training rows.",
             )
 
@@ -431,7 +431,7 @@ def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
     ----------
     run : zarr.Group
     place : str or None
-        As `latest_place` returns it.
+        As returned by `latest_place`.
 
     Returns
     -------
@@ -455,7 +455,7 @@ class PinnedModel(NamedTuple):
     ----------
     location : Location
     checksum : str
-        Of the attributes of its group.
+        Checksum of the attributes of its group.
     """
 
     location: Location
@@ -483,6 +483,6 @@ class PinnedModel(NamedTuple):
         group = open_model_group(self.location)
         if attributes_of(group)["checksum"] != self.checksum:
             raise DamagedDataError(
-                f"the model {self.location} was replaced meanwhile.", "Start again."
+                f"the model {self.location} was replaced during the job.", "Start the job again."
             )
         return Model.read(group)

@@ -110,7 +110,7 @@ class Obs:
             if is_array(root["obs"]):
                 raise DataError(
                     f"obs of {location} is one array, as AnnData wrote before its version 0.7.",
-                    "Read it with today's AnnData, write it again, and predict that.",
+                    "Read it with a current AnnData, write it again, and predict the new store.",
                 )
 
     @property
@@ -193,7 +193,7 @@ class Obs:
             root["obs"].attrs["column-order"] = listed
         flush_tree(copy.parent)
         if self._stamp() != self._seen:
-            raise DataError(f"{self.location} was changed meanwhile.", "Predict it again.")
+            raise DataError(f"{self.location} changed during the job.", "Predict it again.")
         replace_path(copy, self._file)
 
     def _stamp(self) -> tuple[int, int, int] | None:

@@ -35,7 +35,7 @@ class ReferencedRows(ChunkedRows):
         The Zarr store, and the name of the rows in it, such as "obsm/X_pca".
     matrix : Matrix
     digests : str
-        Of each chunk of rows, one after another; empty: changed rows are read too.
+        Digest of each chunk of rows, one after another; empty: changed rows are read too.
     """
 
     place: str
@@ -71,7 +71,7 @@ class ReferencedRows(ChunkedRows):
         )
         if [*rows.shape] != recorded["shape"]:
             raise DamagedDataError(
-                f"{rows} has the shape {rows.shape}, and had {tuple(recorded['shape'])} when it "
+                f"{rows} has the shape {rows.shape}, but had {tuple(recorded['shape'])} when it "
                 "was ingested.",
                 "Ingest it again.",
             )
@@ -111,7 +111,7 @@ class ReferencedRows(ChunkedRows):
         place = 2 * _DIGEST_BYTES * (start // self.chunk_rows)
         if self.digests and digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
             raise DamagedDataError(
-                f"rows {start} to {stop} of {self} are not those that were ingested.",
+                f"rows {start} to {stop} of {self} changed after they were ingested.",
                 "Restore them, or ingest them again.",
             )
         return rows
@@ -200,7 +200,7 @@ def _matrix_at(place: str, path: str) -> Matrix:
             element = zarr.open(store=store, path=path, mode="r")
     except FileNotFoundError as error:
         raise MissingDataError(
-            f"there is no {path} in {place}, where the dataset has its rows.",
-            "Move it back, or ingest it again where it is.",
+            f"{path} is missing in {place}, from which the dataset reads its rows.",
+            "Move the rows back, or ingest them again from their new place.",
         ) from error
     return matrix_of(element, path, place)

@@ -80,7 +80,7 @@ def _configured(location: RemoteLocation) -> Iterator[None]:
     except ImportError as error:
         raise ParameterError(
             f"{location} needs a package that is not installed ({error}).",
-            "Install it: dask-nrbfn[s3] brings what s3:// needs, dask-nrbfn[gcs] gs://.",
+            "Install dask-nrbfn[s3] for s3:// or dask-nrbfn[gcs] for gs://.",
         ) from error
     except (TypeError, ValueError) as error:
         raise ParameterError(
@@ -98,7 +98,7 @@ def explained(place: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise MissingDataError(
-            f"{place} cannot be used ({error}).", "Make the bucket, or give one that exists."
+            f"{place} cannot be used ({error}).", "Create the bucket, or give one that exists."
         ) from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".rstrip(".: ")
@@ -129,7 +129,7 @@ def remove_tree(location: RemoteLocation) -> None:
 
 
 def enclosing_group(location: RemoteLocation) -> str | None:
-    """Return the URL of the group that contains a location, None if there is none."""
+    """Return the URL of the group that contains a location, None if no group does."""
     fs, path = file_system(location)
     while (path := path.rpartition("/")[0]).strip("/"):
         # Also False without permission to look.

@@ -80,7 +80,7 @@ class Run:
     tuning : TuneParams or None
         What a tuning tries to find better parameters.
     fingerprint : str or None
-        Of the dataset it was started from; None for a branch, which has none.
+        Fingerprint of the dataset it was started from; None for a branch, which has none.
     n_rows, n_parts : int
         Rows of that dataset, and how many parts were asked for.
     layout : PartLayout
@@ -211,7 +211,7 @@ class Run:
             sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
         if not sound:
             raise DamagedDataError(
-                f"the numbers of rows in the attributes of {location} do not fit together.",
+                f"the numbers of rows in the attributes of {location} do not match.",
                 "Restore its zarr.json from a copy, or fit again.",
             )
         return run
@@ -270,7 +270,7 @@ class Run:
 
     @property
     def embeds(self) -> bool:
-        """Whether it is an embedding, which projects rows and learns no targets."""
+        """Whether the run is an embedding, which projects rows and learns no targets."""
         return bool(self.attributes.get("embeds"))
 
     @property
@@ -316,7 +316,7 @@ class Run:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of a chunk of the arrays that have a row for every row of X."""
+        """Number of rows of a chunk of the arrays with one row for every row of X."""
         return self.layout.chunk_rows
 
     @cached_property
@@ -451,7 +451,7 @@ class Run:
         ----------
         stage : str
         choice : mapping of str
-            Plain JSON values.
+            JSON-serializable values.
 
         Returns
         -------
@@ -468,7 +468,7 @@ class Run:
         ----------
         stage : str
         record : mapping of str
-            Plain JSON values.
+            JSON-serializable values.
         """
         self._record(stages={**self.stages, stage: dict(record)})
 
@@ -509,7 +509,7 @@ class Run:
         Parameters
         ----------
         record : mapping of str
-            Plain JSON values.
+            JSON-serializable values.
         needs : iterable of str
             Names of groups to flush.
         """
@@ -562,7 +562,7 @@ class Run:
         elif (found := self.array(name)) and (found.shape, found.chunks) != (shape, chunks):
             with self._result_named(name):
                 raise DamagedDataError(
-                    f"{self.location}/{name} is not laid out as it was written.",
+                    f"{self.location}/{name} does not have the shape and chunks that were written.",
                     "Start the fit again.",
                 )
 
@@ -643,7 +643,7 @@ class Run:
         part : int or range
             Number of a part, or those in a sum of parts.
         record : mapping of str
-            Plain JSON values.
+            JSON-serializable values.
         arrays : mapping of str to array or rows in CSR, optional
         slice_rows : int, optional
             Rows that are read together, if the arrays will be read in slices.
@@ -669,7 +669,7 @@ class Run:
         part : int or range
             Number of a part, or those in a sum of parts.
         name : str
-            Of the array.
+            Name of the array.
         start, stop : int
             First row, and the one after the last; None: to the end.
 
@@ -686,7 +686,7 @@ class Run:
         place = _part_place(stage, part)
         if written is None:
             raise DamagedResultError(
-                f"part {part_name(part)} of {stage} is not there.",
+                f"part {part_name(part)} of {stage} is missing.",
                 "Start the fit again.",
                 stage,
                 tuple(parts_in(part_name(part))),

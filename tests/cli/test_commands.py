@@ -169,7 +169,7 @@ def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "thesis.txt").write_text("mine")
     problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
-    assert "papers exists and is no dask_nrbfn.dataset" in problem
+    assert "papers exists and is not a dask_nrbfn.dataset" in problem
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
 
 
@@ -213,11 +213,11 @@ def test_cli__labels_of_another_kind(tmp_path, dataset):
     X, y = spirals(40)
     write_table(tmp_path / "text", X, y.astype(str))
     problem, _ = refuse("evaluate", tmp_path / "run", tmp_path / "text", "--workers", 0)
-    assert "such as '0', are none of the model's, such as 0" in problem
+    assert "such as '0', are not classes of the model, such as 0" in problem
 
 
 def test_cli__places(tmp_path, csv, dataset):
-    assert "rows.csv is no dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
+    assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
     assert (
         "is a dask_nrbfn.dataset, not a dask_nrbfn.run"
         in refuse("fit", dataset, dataset, "--workers", 0)[0]

@@ -237,15 +237,15 @@ def test_predict__a_column_of_another_type(tmp_path, place):
     problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     assert "Column 'age' of" in problem
     assert "'old' in line 5" in problem
-    assert fix.endswith("stands for none, or leave the row out, as --skip-bad does.")
+    assert fix.endswith("in --missing-values, or leave the row out, as --skip-bad does.")
 
 
 def test_ingest__a_target_of_text(tmp_path):
     file = write(tmp_path / "rows.csv", people(9))
     _, fix = refuse("ingest", file, tmp_path / "rows", "--target", "city")
     assert fix == (
-        "Write plain numbers, such as 1234.5, in the column of a --target, or name one of classes "
-        "as --label."
+        "Write plain numbers, such as 1234.5, in the column of a --target, or name a "
+        "column of classes as --label."
     )
     _, fix = refuse("ingest", file, tmp_path / "rows", "--weights", "city")
     assert fix == "Write one number above 0 per row in the column of --weights."

@@ -114,7 +114,7 @@ def test_spelling__no_option_that_the_command_lacks(dataset, tmp_path):
     run = fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
     problem, fix = refuse("branch", run.location, dataset.location)
     assert problem == f"{dataset.location} exists."
-    assert fix == "Give another path: a branch replaces nothing."
+    assert fix == "Give another path: a branch cannot replace it."
 
 
 def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):

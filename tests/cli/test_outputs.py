@@ -84,7 +84,7 @@ def test_metrics_file__refused_before_the_cluster_starts():
     fit = ("fit", "data.zarr", "new.zarr", *NO_SCHEDULER, "--metrics-file")
     for name in ("old.csv", "run.zarr/zarr.json", "run.zarr/model/zarr.json"):
         problem, _ = refuse(*fit, name)
-        assert re.match(f"{name} (exists and holds something|is inside the Zarr group)", problem)
+        assert re.match(f"{name} (exists and does not contain|is inside the Zarr group)", problem)
 
 
 def test_report__overwrites_a_file_when_told(place, tmp_path):
@@ -122,7 +122,7 @@ def test_predict__two_outputs_of_one_name(place, tmp_path, option):
     predict = ("predict", "run.zarr", "data.zarr", out, option, out, "--overwrite", *NO_SCHEDULER)
     problem, fix = refuse(*predict)
     assert problem == f"OUT and {option} are both {out}."
-    assert fix == "Give each a name of its own."
+    assert fix == "Give two different paths."
     assert list(tmp_path.iterdir()) == []
 
 

@@ -183,7 +183,7 @@ def test_cli_tune__bad_values(tmp_path, dataset, options, message):
 def test_cli_tune__values_that_are_no_numbers(tmp_path, dataset, option):
     code, _, err = run("tune", dataset, tmp_path / "run", option, "0.1,a")
     assert code == 2
-    assert "'0.1,a' are no numbers with commas between them" in err
+    assert "'0.1,a' is not a list of numbers separated by commas" in err
 
 
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
@@ -191,17 +191,17 @@ def test_cli__files_that_are_no_basis(tmp_path, dataset):
         (tmp_path / name).write_bytes(content)
         return refuse("fit", dataset, tmp_path / "run", "--basis", tmp_path / name)
 
-    assert "is no .npy file of numbers" in problem(b"")[0]
+    assert "is not an .npy file of numbers" in problem(b"")[0]
     message, fix = problem(b"a,b\n1,2\n")
-    assert "is no .npy file of numbers" in message
+    assert "is not an .npy file of numbers" in message
     assert "kmeans, random, sknn" in fix
     np.save(tmp_path / "good.npy", np.ones((3, 4)))
-    assert "is no .npy file of numbers" in problem((tmp_path / "good.npy").read_bytes()[:-9])[0]
+    assert "is not an .npy file of numbers" in problem((tmp_path / "good.npy").read_bytes()[:-9])[0]
     np.save(tmp_path / "objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)
-    assert "is no .npy file" in problem((tmp_path / "objects.npy").read_bytes())[0]
+    assert "is not an .npy file" in problem((tmp_path / "objects.npy").read_bytes())[0]
     np.savez(tmp_path / "basis.npz", np.ones((3, 4)))
     options = ("fit", dataset, tmp_path / "run", "--basis")
-    assert "is no .npy file of numbers" in refuse(*options, tmp_path / "basis.npz")[0]
+    assert "is not an .npy file of numbers" in refuse(*options, tmp_path / "basis.npz")[0]
     assert "nowhere" in refuse(*options, "nowhere")[0]
     np.save(tmp_path / "wide.npy", np.ones((3, 5)))
     assert "the basis rows have 5 columns, X has 4" in refuse(*options, tmp_path / "wide.npy")[0]

@@ -116,7 +116,7 @@ def test_map__of_a_scene_with_coordinates_named_as_results(place, tmp_path):
     assert {*found.coords} == {"time", "class", "x", "lon", "spatial_ref"}
     assert found["label"].dims == ("time", "y", "x")
     written = write_scene(drawn_scene().rename(x="label"), tmp_path / "renamed.zarr")
-    with pytest.raises(NRBFNError, match="dimension label, as its map has"):
+    with pytest.raises(NRBFNError, match="dimension label, which is the name of an array"):
         mapped(place / "run", written, tmp_path / "other")
 
 
@@ -227,7 +227,7 @@ def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expecte
         mapped(place / "run", place / "scene.zarr", out, probabilities=True)
     (unfinished,) = tmp_path.iterdir()
     assert unfinished.name == ".map.zarr.unfinished"
-    with pytest.raises(NRBFNError, match="is of another choice"):
+    with pytest.raises(NRBFNError, match="has another choice"):
         mapped(place / "run", place / "scene.zarr", out)
     # A chunk that a power cut has left empty is computed again.
     chunk = next(file for file in (unfinished / "label/c").rglob("*") if file.is_file())
@@ -249,7 +249,7 @@ def test_map__begun_of_another_model_or_scene(place, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             mapped(place / "run", scene, out)
     Model.load(place / "run").save(tmp_path / "model")
-    with pytest.raises(NRBFNError, match="is of another scene"):
+    with pytest.raises(NRBFNError, match="has another scene"):
         mapped(tmp_path / "model", place / "scene.zarr", out)
     found, _ = mapped(place / "run", place / "scene.zarr", out, overwrite=True)
     assert "label" in found
@@ -271,7 +271,10 @@ def test_predict__program_refuses(place, tmp_path):
     scene, out, run = place / "scene.zarr", tmp_path / "map.zarr", place / "run"
     for arguments, message in (
         ((run, scene, out, *OPTIONS, "--keep", "a"), "--keep is given"),
-        ((run, scene, out, "--variable", "reflectance"), "nothing says where its features lie"),
+        (
+            (run, scene, out, "--variable", "reflectance"),
+            "dimension of its features is not known",
+        ),
         ((run, scene, out, "--feature-dim", "z"), "no variables along z"),
         ((run, scene, out, "--variable", "a", "--feature-dim", "band"), "--variable is a"),
         ((run, scene, out, "--variable", "cover", "--feature-dim", "band"), "not band"),

@@ -246,7 +246,7 @@ def test_obs__h5ad_changed_meanwhile(fitted, place, monkeypatch):
         os.utime(place, (0, 0))
 
     monkeypatch.setattr(commands_obs, "write_results", changes)
-    with pytest.raises(DataError, match="was changed meanwhile"):
+    with pytest.raises(DataError, match="changed during the job"):
         annotate(fitted, "types", place)
     assert list(read_cells(place).obs.columns) == list(CELLS.obs.columns)
 
@@ -363,7 +363,7 @@ def test_obs__over_a_url(fitted, tmp_path):
 
 
 def test_obs__no_cells(fitted, tmp_path):
-    with pytest.raises(ParameterError, match="no AnnData store in Zarr"):
+    with pytest.raises(ParameterError, match="neither an AnnData store in Zarr"):
         annotate(fitted, "types", fitted / "types-data")
     with pytest.raises(MissingDataError):
         annotate(fitted, "types", tmp_path / "none.zarr")

@@ -220,7 +220,7 @@ def test_onnx__one_row_and_none():
 
 def test_onnx__a_model_too_large_for_the_format(monkeypatch):
     monkeypatch.setattr(onnx_model, "_LARGEST_BYTES", 1000)
-    with pytest.raises(DataError, match=r"float64 numbers, and an ONNX file holds 2 GiB\. Fit"):
+    with pytest.raises(DataError, match=r"but an ONNX file holds at most 2 GiB\. Fit"):
         onnx_model.onnx_model(drawn()[0])
     model, _ = drawn()
     with pytest.raises(DataError, match="2 GiB; ONNX stores the zeros of the sparse basis too"):

@@ -132,7 +132,7 @@ def test_plan_on_options__of_what_cannot_be_fitted(dataset):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "has no rates"),
         ('{"pairs": 1}', "has no rates"),
         (json.dumps({**asdict(RATES), "pairs": 0}), "pairs in .* is 0"),

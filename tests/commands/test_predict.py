@@ -248,7 +248,7 @@ def test_predict__renamed_columns(tmp_path):
     run = fit_dataset(
         Dataset.open(tmp_path / "a"), tmp_path / "run", FitParams(alpha=1e-6), InlineEngine()
     )
-    with pytest.raises(DataError, match="column 's' stands where the model has 'r'"):
+    with pytest.raises(DataError, match="column 's' is in the place of 'r'"):
         evaluate_dataset(run.location, Dataset.open(tmp_path / "b"), InlineEngine())
 
 
@@ -404,7 +404,7 @@ def test_evaluate__labels_that_are_all_unknown_are_refused(place, new_rows):
     # A class of the model is declared, but no row has it.
     dataset = ingest_source(source, MemoryStore(), classes=("a",))
     assert dataset.class_counts.tolist() == [0, 250]
-    with pytest.raises(DataError, match="such as 'zebra', are none of the model's"):
+    with pytest.raises(DataError, match="such as 'zebra', are not classes of the model"):
         evaluate_dataset(place / "run", dataset, InlineEngine())
 
 

@@ -185,7 +185,7 @@ def test_refresh__joins_marked_rows(tmp_path, run):
     refreshed = refresh_run(run.location, [], ENGINE)
     assert (refreshed.n_rows, refreshed.of_labelled().n_rows) == (190, 50 + 30)
     other = write_table(tmp_path / "other", rows, np.r_[labels[:30], [9] * 10], unlabelled=9)
-    with pytest.raises(DataError, match=r"-1 means no label in .*x, and not so in .*other"):
+    with pytest.raises(DataError, match=r"-1 means a missing label in .*x, but not in .*other"):
         refresh_run(
             run.location, [write_table(tmp_path / "x", X, MARKED, unlabelled=NONE), other], ENGINE
         )
@@ -250,5 +250,5 @@ def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
     assert list(map(str, described["classes"])) == column.split()
     options = ("--unlabelled", "?", "--missing", "impute")
     problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", *options)
-    assert problem == "--unlabelled is '?', and there are no labels or numbers."
-    assert fix == "Leave it out: without labels every row has none."
+    assert problem == "--unlabelled is '?', but there are no labels or targets."
+    assert fix == "Leave it out: it applies to labels and targets only."

@@ -31,7 +31,7 @@ from tests.engine.processes import Processes, free_port
         ({"scheduler": "tcp://a:1", "workers": 0}, "workers given with a running scheduler."),
         (
             {"scheduler_file": "s.json", "threads": 2, "memory": "2GiB"},
-            "threads and memory given with a running scheduler. They shape the local cluster",
+            "threads and memory given with a running scheduler. Leave them out: they configure",
         ),
         ({"workers": -1}, "workers is -1. Give an integer of at least 0."),
         ({"threads": 0}, "threads is 0. Give an integer of at least 1."),

@@ -90,14 +90,14 @@ def test_run__all_workers_killed_and_none_comes(processes, begun, caplog):
     )
     assert caught.value.remedy == "Start workers and the job again: finished parts are kept."
     waits = [line for line in caplog.messages if "all workers are lost" in line]
-    assert waits == ["moments: all workers are lost; waits 3 s for one"]
+    assert waits == ["moments: all workers are lost; waiting 3 s for a worker"]
 
 
 @pytest.mark.slow
 def test_run__all_workers_killed_and_one_comes(processes, begun, caplog):
     def replace():
         processes.kill_workers()
-        wait_until(lambda: "moments: all workers are lost; waits 300 s for one" in caplog.messages)
+        wait_until(lambda: "moments: all workers are lost; waiting 300 s" in caplog.text)
         processes.revive()
 
     with connect(EngineOptions(scheduler=processes.address)) as engine:

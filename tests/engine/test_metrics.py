@@ -131,18 +131,18 @@ def test_metrics__bad_places(tmp_path):
     assert "No such file or directory" in problem(metrics_file=tmp_path / "nowhere" / "m.prom")
     foreign = tmp_path / "foreign.prom"
     foreign.write_text("nrbfn_last_success_timestamp_seconds 3\n")
-    assert "something else than metrics of this program" in problem(metrics_file=foreign)
+    assert "does not contain metrics of this program" in problem(metrics_file=foreign)
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("My thesis, in one line.")
-    assert "holds something else than metrics" in problem(metrics_file=thesis)
+    assert "does not contain metrics" in problem(metrics_file=thesis)
     assert thesis.read_text() == "My thesis, in one line."
     others = "# TYPE node_load1 gauge\nnode_load1 0.5\n"
     thesis.write_text(others)
-    assert "holds something else than metrics" in problem(metrics_file=thesis)
+    assert "does not contain metrics" in problem(metrics_file=thesis)
     assert thesis.read_text() == others
     (tmp_path / "empty").touch()
     for place in (tmp_path / "empty", tmp_path, Path("/dev/zero")):
-        assert "holds something else than metrics" in problem(metrics_file=place)
+        assert "does not contain metrics" in problem(metrics_file=place)
     (tmp_path / "run.zarr").mkdir()
     (tmp_path / "run.zarr" / "zarr.json").write_text("{}")
     assert "inside the Zarr group" in problem(metrics_file=tmp_path / "run.zarr" / "m.prom")

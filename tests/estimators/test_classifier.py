@@ -251,10 +251,10 @@ def test_classifier__columns_in_another_order(tmp_path, table):
     frame = pd.DataFrame(table[0], columns=list("abcd"))
     lazy = dd.from_pandas(frame, npartitions=2)
     network = NRBFNClassifier(alpha=1e-6).fit(frame, table[1])
-    with pytest.raises(ValueError, match="column 'd' stands where the model has 'a'"):
+    with pytest.raises(ValueError, match="column 'd' is in the place of 'a'"):
         network.predict(lazy[list("dcba")])
     network.save(tmp_path / "model")
-    with pytest.raises(ValueError, match="column 'd' stands where the model has 'a'"):
+    with pytest.raises(ValueError, match="column 'd' is in the place of 'a'"):
         NRBFNClassifier.load(tmp_path / "model").predict(lazy[list("dcba")])
 
 

@@ -115,7 +115,7 @@ def missing(cube):
 def test_predict_proba__dimension_named_class(scene, network):
     cube = scene["reflectance"].rename(x="class")
     assert "class" in network.predict(cube, feature_dim="band").dims
-    with pytest.raises(NRBFNError, match=r"dimension class, as its map has. Rename it"):
+    with pytest.raises(NRBFNError, match=r"dimension class, which is the name of an array"):
         network.predict_proba(cube, feature_dim="band")
 
 

@@ -173,7 +173,7 @@ def test_frames__columns_are_found_by_name(whole, caplog):
     other = frame.assign(town="a")[["town", "sex", "age"]]
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         assert network.predict(other).tolist() == expected
-    assert "X has further columns, which are left out: 'town'" in caplog.text
+    assert "extra columns of X are ignored: 'town'" in caplog.text
     assert network.predict(frame.to_numpy()).tolist() == expected
     written = frame.assign(age=frame.age.astype(str))
     assert network.predict(written).tolist() == expected

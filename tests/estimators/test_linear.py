@@ -95,7 +95,7 @@ def test_linear_classifier__fits_datasets(tmp_path, table):
 def test_linear_classifier__datasets_that_do_not_fit(tmp_path, table):
     X, y = table
     dataset = write_table(tmp_path / "data", X, y)
-    with pytest.raises(ParameterError, match="A Dataset has its labels"):
+    with pytest.raises(ParameterError, match="given together with a Dataset"):
         LinearRegressionClassifier().fit(dataset, y)
     with pytest.raises(NRBFNError, match="has no labels"):
         LinearRegressionClassifier().fit(write_table(tmp_path / "bare", X))

@@ -64,7 +64,7 @@ def test_classifier__from_dask_and_side_by_side(tmp_path):
     both = first.with_unlabelled(write_table(MemoryStore(), rows[60:]))
     found = NRBFNClassifier(**options).fit(both)
     np.testing.assert_allclose(found.weights_, expected.weights_, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ParameterError, match="given beside a Dataset"):
+    with pytest.raises(ParameterError, match="given together with a Dataset"):
         NRBFNClassifier(unlabelled=-1).fit(both)
 
 

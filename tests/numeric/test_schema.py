@@ -109,12 +109,12 @@ def test_schema__comes_back_from_json():
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"colums": {}}, "the schema has 'colums', which is none of its fields"),
+        ({"colums": {}}, "the schema has 'colums', which is not one of its fields"),
         ({"columns": ["a"]}, r"the schema has \['a'\] as columns"),
         ({"columns": {"a": "number"}}, "column 'a' of the schema is 'number'"),
         ({"columns": {"a": {"kind": "text"}}}, "column 'a' of the schema has 'text' as kind"),
         ({"columns": {"a": {"fill": 1}}}, "column 'a' of the schema has None as kind"),
-        ({"columns": {"a": {"kind": "number", "name": "b"}}}, "has 'name', which is none"),
+        ({"columns": {"a": {"kind": "number", "name": "b"}}}, "has 'name', which is not"),
         ({"columns": {"a": {"kind": "number", "fill": "1"}}}, "has '1' as fill"),
         ({"columns": {"a": {"kind": "number", "fill": math.nan}}}, "has nan as fill"),
         ({"columns": {"a": {"kind": "number", "fill": 10**400}}}, "0 as fill"),

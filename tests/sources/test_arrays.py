@@ -434,7 +434,7 @@ def test_arrays__wide_labels_are_read_in_pieces(tmp_path, monkeypatch):
 def test_npz__compression_without_bounds_is_refused(tmp_path, method):
     with zipfile.ZipFile(tmp_path / "d.npz", "w", method) as archive:
         archive.writestr("X.npy", stored(described((1, 2))))
-    with pytest.raises(DataError, match=r"X is compressed in another way.*savez_compressed"):
+    with pytest.raises(DataError, match=r"X is not compressed as numpy.*savez_compressed"):
         open_source(tmp_path / "d.npz")
 
 

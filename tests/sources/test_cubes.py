@@ -79,7 +79,7 @@ def test_scene__refuses(tmp_path):
         Scene.at(File(str(place)), None, "x")
     bare = zarr.create_group(tmp_path / "bare").create_array("a", shape=(3, 2), dtype="f4")
     bare[...] = 1
-    with pytest.raises(DamagedDataError, match="all dimensions have names"):
+    with pytest.raises(DamagedDataError, match="whose dimensions have names"):
         open_scene(File(str(tmp_path / "bare")))
     chunk = next(file for file in (place / "reflectance/c").rglob("*") if file.is_file())
     chunk.write_bytes(b"damaged")

@@ -134,7 +134,7 @@ def test_url__web_gives_the_rows_of_the_file(web, name):
     address, directory, sends_parts = web
     (directory / name).write_bytes(content(name))
     if name.endswith((".npz", ".parquet", ".arrow")) and not sends_parts:
-        with pytest.raises(StorageError, match=rf"the server of {address}/{name} sends whole"):
+        with pytest.raises(StorageError, match=rf"the server of {address}/{name} does not support"):
             open_source(f"{address}/{name}", **options_of(name))
         return
     X, y = rows_of(open_source(f"{address}/{name}", **options_of(name)))

@@ -38,7 +38,7 @@ def test_open_source__missing(tmp_path):
 )
 def test_open_source__unknown_suffix(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    message = r"not a known format, .*Say its format: npz, .*csv, .*Supported are \.npz, .*\.libsvm"
+    message = r"not a known format, .*Pass its format: npz, .*csv, .*Supported are \.npz, .*libsvm"
     with pytest.raises(DataError, match=message):
         open_source(tmp_path / name)
 

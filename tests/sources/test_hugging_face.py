@@ -79,7 +79,9 @@ def test_hugging_face__rows_without_a_class(tmp_path):
 def test_hugging_face__a_number_that_is_no_class(tmp_path):
     for code in (-2, 2):
         place = save_to_disk(tmp_path / str(code), table_of([0, 1, code, 0, 1]))
-        with pytest.raises(DataError, match=r"'y' of .*arrow has a number that is none of its 2"):
+        with pytest.raises(
+            DataError, match=r"'y' of .*arrow has a number without a name; it has 2"
+        ):
             list(open_source(place, x="e", label="y").blocks(10))
 
 

@@ -60,7 +60,7 @@ def test_matrix__what_does_not_fit(tmp_path, rows):
         open_source(tmp_path / "rows.npz", y=str(tmp_path / "y.npy"))
     with pytest.raises(MissingDataError, match="is not a file"):
         open_source(tmp_path / "rows.npz", y=str(tmp_path / "no.npy"))
-    with pytest.raises(ParameterError, match=r"x=X is given, and .* holds a sparse matrix alone"):
+    with pytest.raises(ParameterError, match=r"x=X is given, but .* has only a sparse matrix"):
         open_source(tmp_path / "rows.npz", x="X")
 
 

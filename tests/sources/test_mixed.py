@@ -215,7 +215,7 @@ def test_schema__columns_are_found_by_name(tmp_path, caplog):
     path = csv_of(tmp_path, "z,c,a\n0,q,5\n1, p,?\n2,new,6\n")
     with caplog.at_level(logging.INFO, "dask_nrbfn"):
         source = open_source(path, schema=known(tmp_path))
-    assert "has further columns, which are left out: 'z'" in caplog.text
+    assert "d.csv are ignored: 'z'" in caplog.text
     np.testing.assert_array_equal(rows_of(source).X, [[5, 1], [np.nan, 0], [6, UNSEEN]])
     assert (source.y_dtype, source.id_dtype, source.schema.label) == (None, None, None)
     assert "has no 'y', which its schema names as label" in caplog.text
@@ -411,7 +411,7 @@ def test_csv__thousands_of_tables_with_decimal_commas(tmp_path, text):
 
 
 def test_csv__commas_that_may_be_decimal_are_no_thousands(tmp_path):
-    with pytest.raises(DataError, match=r"which is not a number\. Say decimal="):
+    with pytest.raises(DataError, match=r"which is not a number\. Pass decimal="):
         open_source(csv_of(tmp_path, "a;b\n1,234;2\n2,345;3\n"))
     source = open_source(csv_of(tmp_path, 'a,b\n"1,234",2\n"2,345",3\n'))
     assert rows_of(source).X.tolist() == [[1234, 2], [2345, 3]]
@@ -442,7 +442,7 @@ def test_csv__gaps_of_all_columns_are_in_one_message(tmp_path):
     assert caught.value.problem == (
         f"{path} has no value in some rows of 3 columns: 'a' 1, 'b' 2, 'c' 1."
     )
-    assert caught.value.remedy.startswith("Say missing='impute' to fill such cells in")
+    assert caught.value.remedy.startswith("Pass missing='impute' to fill such cells in")
 
 
 def test_schema__new_categories_are_counted(tmp_path, caplog):

@@ -30,16 +30,16 @@ OBJECTS = np.array([[1, "a"], [2, 5]], dtype=object)
 REFUSED = {
     "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "columns named '1'"),
     "array of objects": (OBJECTS, "Column 'x1' of X has values of several types"),
-    "complex array": (np.ones((2, 1), dtype=complex), "Column 'x0' of X .* none that is known"),
+    "complex array": (np.ones((2, 1), dtype=complex), "Column 'x0' of X .* of an unknown type"),
     "huge integers": (pd.DataFrame({"a": [10**30, 1], "b": "x"}), "Column 'a' of X has values"),
     "no text of Unicode": (
         pd.DataFrame({"a": ["\ud800", "x"]}, dtype=object),
         "'a' of X has values",
     ),
-    "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "no feature, as a is left out"),
+    "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
     "no column that is taken": (
         pd.DataFrame({"a": map(str, range(N))}),
-        "no feature, as a is left out: 120 texts in 120 rows look like an id",
+        "X has no feature: a is left out: 120 texts in 120 rows look like an id",
     ),
 }
 

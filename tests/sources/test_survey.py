@@ -152,11 +152,13 @@ def test_decide__gaps():
     number, category = schema.columns
     assert (number.fill, number.missing, category.missing) == (3.0, 0.25, 0.25)
     message = (
-        r"the table has no value in some rows of 2 columns: 'n' 1, 'c' 1\. Say missing='impute'"
+        r"the table has no value in some rows of 2 columns: 'n' 1, 'c' 1\. Pass missing='impute'"
     )
     with pytest.raises(DataError, match=message):
         decided(columns)
-    with pytest.raises(DataError, match=r"Column 'n' has no value in 1 of its rows\. Say missing="):
+    with pytest.raises(
+        DataError, match=r"Column 'n' has no value in 1 of its rows\. Pass missing="
+    ):
         decided({"n": columns["n"]})
     schema, _ = decided(columns, missing="drop")
     assert [column.missing for column in schema.columns] == [0, 0]
@@ -235,9 +237,9 @@ def test_decide__days_that_may_be_months_are_said():
     assert schema.columns[0].kind == "category"
     assert line == (
         "day looks like a date: '01/02/2020' may be day first or month first; "
-        "say date_format='day=%d/%m/%Y' or say date_format='day=%m/%d/%Y'."
+        "pass date_format='day=%d/%m/%Y' or pass date_format='day=%m/%d/%Y'."
     )
-    with pytest.raises(DataError, match=r"may be day first or month first\. Say date_format="):
+    with pytest.raises(DataError, match=r"may be day first or month first\. Pass date_format="):
         decided({"day": ("text", texts)}, date=("day",))
     for options in ({"date_format": ("%d/%m/%Y",)}, {"date_format": ("day=%d/%m/%Y",)}):
         (column,) = decided({"day": ("text", texts)}, **options)[0].columns
@@ -262,7 +264,10 @@ def test_decide__texts_that_are_not_all_alike_stay_text():
     [
         (["469,13 €", "1.000,00 €", "7 €"], "they have decimal commas."),
         (["469,13 €", "12,50 €"], "they have decimal commas."),
-        (["1.234 €", "999 €"], "points stand between thousands, or numeric='p' if before decimals"),
+        (
+            ["1.234 €", "999 €"],
+            "points separate thousands, or numeric='p' if they precede decimals",
+        ),
     ],
 )
 def test_decide__decimal_commas_of_which_nothing_is_said(texts, remedy):
@@ -277,7 +282,7 @@ def test_decide__decimal_commas_of_which_nothing_is_said(texts, remedy):
         "category",
         True,
     )
-    assert f"is text. Say decimal=, if {remedy}" in line
+    assert f"is text. Pass decimal=, if {remedy}" in line
     assert decided_by(",")[0].kind == "number"
     if "numeric" in remedy:
         assert decided_by("", numeric=("p",))[0].written == "1234.5 €"
@@ -325,7 +330,7 @@ def test_decide__categories_that_are_one_number_are_one():
     texts = ["1.5", "1.50", "2", "2.0", "10"]
     schema, (line,) = decided({"v": ("category", texts)})
     assert schema.columns[0].categories == ("1.5", "10", "2")
-    assert line == "v has '1.50' and '1.5', which are one category: their number is one."
+    assert line == "v has '1.50' and '1.5': equal numbers, so they are one category."
     schema, lines = decided({"v": ("category", [*texts, "x"])})
     assert "1.50" in schema.columns[0].categories
     assert lines == ()

@@ -207,8 +207,8 @@ def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, c
 def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
     small_batches(monkeypatch, 40)
     path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
-    remedy = "one number above 0 per row" if weights else ".*missing_values.*categorical"
-    message = rf"'true' in line 42, which is not a number\. Write {remedy}"
+    remedy = "Write one number above 0 per row" if weights else ".*missing_values.*categorical"
+    message = rf"'true' in line 42, which is not a number\. {remedy}"
     with pytest.raises(DataError, match=message):
         list(open_source(path, weights=weights).blocks(5))
 
@@ -247,7 +247,7 @@ def test_csv__value_that_is_not_finite_is_named(
         list(open_source(path, label="y").blocks(100))
     # Nine rows of two lines each and an empty line follow the header.
     assert caught.value.problem == f"Column 'b' of {path} has {has} in line 21."
-    remedy = "Say missing='impute' to fill" if has == "no value" else "every value must be finite"
+    remedy = "Pass missing='impute' to fill" if has == "no value" else "every value must be finite"
     assert remedy in caught.value.remedy
 
 
@@ -321,8 +321,8 @@ def test_csv__line_is_that_of_any_editor(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a,b\n1,2\n1,2,3\n", {}, r"line of another length.*: line 3 has 3 cells, not 2\."),
-        ("a,b\n1,2\n1\n", {}, r"line of another length.*: line 3 has 1 cells, not 2\."),
+        ("a,b\n1,2\n1,2,3\n", {}, r"line 3 of .* has 3 cells, but the first row has 2\."),
+        ("a,b\n1,2\n1\n", {}, r"line 3 of .* has 1 cells, but the first row has 2\."),
         ("a,b\n", {}, "is empty: it has no rows"),
         ("a,b", {}, "is empty: it has no rows"),
         ("a,a\n1,2\n", {}, "several columns named 'a'"),
@@ -456,10 +456,18 @@ def test_parquet__value_that_is_not_finite_is_named(tmp_path, dtype, value, has)
     [
         (pa.array([*range(8), None]), {}, r"Column 'v' of .* has no value in row 8"),
         (pa.array([2**63], pa.uint64()), {}, r"Column 'v' of .* too large for int64"),
-        (pa.array([[1.0]]), {}, r"Column 'v' of .* has type .* of which no feature"),
-        (pa.array([{"inner": 1.0}]), {}, r"Column 'v' of .* has type .* of which no feature"),
-        (pa.array([b"x"]), {}, r"Column 'v' of .* has type .* of which no feature"),
-        (pa.array([0], pa.time32("s")), {}, r"Column 'v' of .* has type .* of which no feature"),
+        (pa.array([[1.0]]), {}, r"Column 'v' of .* type .*, which cannot be a feature"),
+        (
+            pa.array([{"inner": 1.0}]),
+            {},
+            r"Column 'v' of .* type .*, which cannot be a feature",
+        ),
+        (pa.array([b"x"]), {}, r"Column 'v' of .* type .*, which cannot be a feature"),
+        (
+            pa.array([0], pa.time32("s")),
+            {},
+            r"Column 'v' of .* type .*, which cannot be a feature",
+        ),
         (pa.array([], pa.float64()), {}, "is empty: it has no rows"),
         (pa.array([0], pa.timestamp("s")), {"label": "v"}, "Label column 'v' of .* type timestamp"),
         (pa.array(["x"]), {"weights": "v"}, "'v' of .* has type string, which is not a number"),

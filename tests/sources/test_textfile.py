@@ -88,7 +88,7 @@ def test_text__without_header_has_numbered_columns(tmp_path, monkeypatch, batch_
     [
         ("x,1", r"Column 'column_0' of .* has 'x' in line 3, which is not a number"),
         ("1,", r"Column 'column_1' of .* has no value in line 3"),
-        ("1,2,3", "of another length than its first row: line 3 has 3 cells"),
+        ("1,2,3", "line 3 of .* has 3 cells, but the first row has"),
         ('1,"2', "ends inside a quote that opens in line 3"),
     ],
 )
@@ -122,7 +122,7 @@ def test_text__labels_have_decimal_commas_too(tmp_path, labels, read_as):
 
 def test_text__decimal_comma_is_advised(tmp_path):
     path = written(tmp_path / "d.csv", "a;y\n1,5;x\n")
-    with pytest.raises(DataError, match=r"has '1,5' in line 2, .*\. Say decimal=, if numbers"):
+    with pytest.raises(DataError, match=r"has '1,5' in line 2, .*\. Pass decimal=, if numbers"):
         read(path, label="y")
 
 
@@ -232,10 +232,10 @@ def test_text__blanks_and_a_header(tmp_path, monkeypatch, batch_bytes):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1 2 x", "line 5 has 3 cells, not 2"),
+        ("1 2 x", "line 5 of .* has 3 cells, but the first row has 2"),
         ("lots x", "Column 'a' of .* has 'lots' in line 5, which is not a number"),
         ('1 "x', "ends inside a quote that opens in line 5"),
-        ("1", "line 5 has 1 cells, not 2"),
+        ("1", "line 5 of .* has 1 cells, but the first row has 2"),
     ],
 )
 @pytest.mark.parametrize("begin", ["# drawn\n#  by hand \na y\n1 x\n", " a  y \n1 'x'\n\n \n"])

@@ -279,10 +279,10 @@ def test_given__mistakes_are_refused_before_any_task(tuning):
     wide = np.ones((5, 6))
     for params, rows, message in [
         (given_basis(FitParams(), wide), wide, "the basis rows have 6 columns, X has 4"),
-        (named, None, "the basis rows are not there"),
-        (named, X[1:6], "params do not name the basis rows that are given"),
-        (FitParams(n_neighbors=5), basis, "params do not name the basis rows that are given"),
-        (params_of("random", 5), basis, "params do not name the basis rows that are given"),
+        (named, None, "the basis rows are missing"),
+        (named, X[1:6], "params belong to other basis rows than the given ones"),
+        (FitParams(n_neighbors=5), basis, "params belong to other basis rows than the given ones"),
+        (params_of("random", 5), basis, "params belong to other basis rows than the given ones"),
     ]:
         place = MemoryStore()
         with pytest.raises(ParameterError, match=message):

@@ -127,8 +127,8 @@ def test_candidates__of_a_run_that_takes_further_rows():
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
-        ({"basis": "random"}, "candidates is 80, and basis=random"),
-        ({"candidates": 10}, "candidates is 10, and the basis has at least 20 rows"),
+        ({"basis": "random"}, "candidates is 80, but basis=random"),
+        ({"candidates": 10}, "candidates is 10, but the basis has at least 20 rows"),
     ],
 )
 def test_candidates__refused_where_they_mean_nothing(wanted, problem):

@@ -108,7 +108,7 @@ def test_fit__more_than_float64_knows_are_those_that_there_are(caplog):
     record = run.stages["components"]
     assert 1 < record["n_components"] < 40
     assert record["least_eigenvalue"] > 1e-12
-    assert "components: 40 are asked for, the basis has" in caplog.text
+    assert "components: 40 are requested, but only" in caplog.text
 
 
 def test_fit__a_basis_without_a_size_has_as_many_rows_as_are_asked_for():

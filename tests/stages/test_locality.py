@@ -321,7 +321,7 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     branch_run(run.location, branch)
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         update_run(run.location, parts[1], ENGINE)
-    assert "add: locality is that of the neighbours in the fit" in caplog.text
+    assert "add: locality uses the neighbours of the fit" in caplog.text
     np.testing.assert_array_equal(R_of(run), R)
     assert_same(*versions_of(X, y, run), rtol=1e-8)
     assert "of 120 drawn rows, all of them of the fit" in " ".join(run_table(run).split())

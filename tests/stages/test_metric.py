@@ -163,7 +163,7 @@ def test_metric__centres_of_clusters_are_in_its_space():
 
 
 def test_metric__an_embedding_has_none():
-    with pytest.raises(ParameterError, match="learned asks for targets"):
+    with pytest.raises(ParameterError, match="learned needs targets"):
         DiffusionMap(scale="learned").fit(spirals(100)[0])
 
 

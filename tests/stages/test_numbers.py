@@ -237,7 +237,7 @@ def test_refresh__of_joined_rows_is_a_fit_to_all(tmp_path, slices):
 def test_forget__targets_that_were_never_there(tmp_path, n_targets):
     X, T = diabetes(n_targets)
     run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
-    with pytest.raises(DataError, match="cannot all have been in the run"):
+    with pytest.raises(DataError, match="cannot all be in the run"):
         update_run(run.location, table_of(X[:50], T[:50] + 1e5), InlineEngine(), forget=True)
     assert describe(run.location)["version"] == 0
 

@@ -90,7 +90,7 @@ def test_effort__twice_is_once():
 
 def test_bases__need_a_size():
     X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, kmeans, and each would have"):
+    with pytest.raises(ParameterError, match="bases are random, kmeans, whose default sizes"):
         tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
 
 
@@ -107,7 +107,7 @@ def test_bases__those_that_are_tried_say_what_is_needed():
     # No neighbours are searched, so there need not be so many rows.
     run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
     assert "neighbors" not in run.stages
-    with pytest.raises(ParameterError, match="candidates is 25, and bases=random asks for no"):
+    with pytest.raises(ParameterError, match="candidates is 25, but bases=random does not use"):
         tune(X, y, replace(SIZED, candidates=25), tuning, engine=CountingEngine(0))
 
 

@@ -157,7 +157,7 @@ def test_fit__refuses_at_once(changes, message):
 
 def test_fit__refuses_given_basis_rows():
     params = given_basis(FitParams(svd=12), DIGITS[:40])
-    with pytest.raises(ParameterError, match="svd is 12, and the basis rows are given"):
+    with pytest.raises(ParameterError, match="svd is 12, but the given basis rows are not"):
         fit_dataset(write(), MemoryStore(), params, CountingEngine(0), basis=DIGITS[:40])
 
 

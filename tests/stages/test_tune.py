@@ -347,8 +347,8 @@ def refused(error, X, y, *, place=None, **options):
 def test_validation_dataset__that_cannot_be_used():
     X, y = spirals(60)
     tables = [
-        (X, np.where(y == 2, 7, y), "label 7 of .* is none of"),
-        (X, y.astype(str), "label '0' of .* is none of"),
+        (X, np.where(y == 2, 7, y), "label 7 of .* is not a training label"),
+        (X, y.astype(str), "label '0' of .* is not a training label"),
         (X[:, :3], y, "has 3 columns, .* has 4"),
         (X, None, "has no labels"),
     ]

@@ -244,7 +244,7 @@ def test_take__any_ascending_rows(n_rows, chunk_rows, rows):
 def test_codes__label_outside_the_classes(tmp_path):
     dataset = write_dataset(tmp_path / "data", table(6), np.array([1, 3, 1, 3, 1, 3]))
     zarr.open_array(str(tmp_path / "data/y"), mode="r+")[5] = 2
-    with pytest.raises(DamagedDataError, match=r"label 2 of .*data is none of its classes"):
+    with pytest.raises(DamagedDataError, match=r"label 2 of .*data is not one of its classes"):
         Dataset.open(dataset.location, as_it_is=True).codes()
 
 
@@ -424,7 +424,7 @@ def test_open__nothing_there(tmp_path):
 def test_open__a_plain_file(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("a,b\n")
-    with pytest.raises(DamagedDataError, match=r"data\.csv is no dataset"):
+    with pytest.raises(DamagedDataError, match=r"data\.csv is not a dataset"):
         Dataset.open(path)
 
 
@@ -432,7 +432,7 @@ def test_open__unfinished(tmp_path):
     group = zarr.create_group(str(tmp_path / "data"))
     create_dataset_arrays(group, shape=(5, 3), x_dtype="f8", y_dtype=None, chunk_rows=2)
     write_chunk(group, 0, table(2), None)
-    with pytest.raises(DamagedDataError, match=r"is no dask_nrbfn\.dataset") as caught:
+    with pytest.raises(DamagedDataError, match=r"is not a dask_nrbfn\.dataset") as caught:
         Dataset.open(tmp_path / "data")
     assert "unfinished" in caught.value.remedy
 
@@ -477,7 +477,7 @@ def test_open__attribute_missing(tmp_path, name):
 def test_open__array_missing(tmp_path, name):
     write_dataset(tmp_path / "data", table(5), np.arange(5))
     (tmp_path / "data" / name / "zarr.json").unlink()
-    with pytest.raises(DamagedDataError, match=f"{name} is not there"):
+    with pytest.raises(DamagedDataError, match=f"{name} is missing"):
         Dataset.open(tmp_path / "data")
 
 
@@ -542,7 +542,7 @@ def test_open__without_a_word_on_weights_or_numbers_has_none(tmp_path, word):
 def test_open__weights_missing(tmp_path):
     weighted_dataset(tmp_path / "data")
     (tmp_path / "data/weights/zarr.json").unlink()
-    with pytest.raises(DamagedDataError, match="weights is not there"):
+    with pytest.raises(DamagedDataError, match="weights is missing"):
         Dataset.open(tmp_path / "data")
 
 
@@ -552,7 +552,7 @@ def test_open__weights_of_another_length(tmp_path, n_rows):
     write_weighted(tmp_path / "other", table(n_rows), None, np.ones(n_rows))
     (tmp_path / "data/weights").rename(tmp_path / "unused")
     (tmp_path / "other/weights").rename(tmp_path / "data/weights")
-    with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not fit together"):
+    with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not match"):
         Dataset.open(tmp_path / "data")
 
 
@@ -562,7 +562,7 @@ def test_open__numbers_of_another_shape(tmp_path, n_targets):
     numbers_dataset(tmp_path / "other", n_targets=n_targets)
     (tmp_path / "data/y").rename(tmp_path / "unused")
     (tmp_path / "other/y").rename(tmp_path / "data/y")
-    with pytest.raises(DamagedDataError, match=r"X and y of .*data do not fit together"):
+    with pytest.raises(DamagedDataError, match=r"X and y of .*data do not match"):
         Dataset.open(tmp_path / "data")
 
 

@@ -243,7 +243,9 @@ def test_replacing_group__refuses_what_is_not_known_to_be_of_its_kind(tmp_path, 
     place = tmp_path / "home"
     put(place)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ExistsError, match=r"home exists and is no dask_nrbfn\.dataset") as caught:
+    with pytest.raises(
+        ExistsError, match=r"home exists and is not a dask_nrbfn\.dataset"
+    ) as caught:
         write_over(place, overwrite=True)
     assert "another path" in caught.value.remedy
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -257,7 +259,7 @@ def test_replacing_group__refuses_what_others_keep_in_a_store(put):
         zarr.create_array(store, shape=(3,), dtype="f8")[...] = 1.0
     else:
         zarr.create_group(store, attributes={"title": "mine"})
-    with pytest.raises(ExistsError, match=r"exists and is no dask_nrbfn\.dataset"):
+    with pytest.raises(ExistsError, match=r"exists and is not a dask_nrbfn\.dataset"):
         write_over(store, overwrite=True)
 
 
@@ -279,7 +281,7 @@ def test_replacing_group__another_writer_in_the_last_moment(tmp_path, monkeypatc
         place_path(new, target)
 
     monkeypatch.setattr(group_module, "place_path", place_late)
-    with pytest.raises(ExistsError, match="data exists: another job has written it meanwhile"):
+    with pytest.raises(ExistsError, match="data exists: another job wrote it during this one"):
         begin(place, 5, overwrite=False)()
     assert_only(place, 9, beside=tmp_path)
 
@@ -401,7 +403,7 @@ def test_replacing_group__what_cannot_be_put_back_is_named(tmp_path, monkeypatch
     with pytest.raises(OSError, match="Input/output error"):
         finish()
     (hidden,) = tmp_path.glob(".data.*.replaced")
-    assert f"what was at {place} is in {hidden} now" in caplog.text
+    assert f"the content of {place} was moved to {hidden}" in caplog.text
     assert Dataset.open(hidden).n_rows == 3
 
 
@@ -455,7 +457,7 @@ def test_replacing_group__through_a_link(tmp_path):
 def test_kind_of__tells_what_is_there(tmp_path):
     write_dataset(tmp_path / "data", table(3))
     assert kind_of(tmp_path / "data", ("run", "dataset")) == "dataset"
-    with pytest.raises(DamagedDataError, match="data is no run or model"):
+    with pytest.raises(DamagedDataError, match="data is not a run or model"):
         kind_of(tmp_path / "data", ("run", "model"))
     with pytest.raises(MissingDataError, match="there is no run at"):
         kind_of(tmp_path / "nowhere", ("run",))

@@ -179,7 +179,7 @@ def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(lock.os, "open", refuse_opening)
-    with pytest.raises(ParameterError, match=r"\.run\.lock, which keeps") as caught:
+    with pytest.raises(ParameterError, match=r"lock file .*\.run\.lock cannot") as caught:
         locked_run(tmp_path / "run").__enter__()
     assert "directory that you may write to" in caught.value.remedy
 

@@ -297,7 +297,7 @@ def wrong_shapes():
 @pytest.mark.parametrize("change", wrong_shapes())
 def test_load__shapes_that_do_not_fit(tmp_path, change):
     make_model(**wrong_shapes()[change]).save(tmp_path / "model")
-    with pytest.raises(DamagedDataError, match=r"model.*do not fit together"):
+    with pytest.raises(DamagedDataError, match=r"model.*do not match"):
         Model.load(tmp_path / "model")
 
 
@@ -321,7 +321,7 @@ def test_load__nothing_or_something_else(tmp_path):
     with pytest.raises(MissingDataError, match=r"there is no run or model at .*nowhere"):
         Model.load(tmp_path / "nowhere")
     write_dataset(tmp_path / "data", table(5))
-    with pytest.raises(DamagedDataError, match="is no run or model"):
+    with pytest.raises(DamagedDataError, match="is not a run or model"):
         Model.load(tmp_path / "data")
 
 

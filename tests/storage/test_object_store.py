@@ -268,7 +268,7 @@ def test_replacing__not_what_other_programs_store(place, node):
     fs.pipe_file(f"{path}/zarr.json", json.dumps(metadata, separators=(",", ":")).encode())
     before = files(place)
     with (
-        pytest.raises(ExistsError, match=r"data exists and is no dask_nrbfn\.dataset"),
+        pytest.raises(ExistsError, match=r"data exists and is not a dask_nrbfn\.dataset"),
         replacing_group(join(place, "data"), kind="dataset", overwrite=True),
     ):
         pytest.fail("the block must not run")
@@ -279,7 +279,7 @@ def test_replacing__not_what_came_meanwhile(place):
     finish = begin(join(place, "data"), 5, overwrite=True)
     fs, path = remote.file_system(place)
     fs.pipe_file(f"{path}/data/mine.txt", b"mine")
-    with pytest.raises(ExistsError, match=r"data exists and is no dask_nrbfn\.dataset"):
+    with pytest.raises(ExistsError, match=r"data exists and is not a dask_nrbfn\.dataset"):
         finish()
     assert files(place) == {"data/mine.txt": b"mine"}
 
@@ -363,7 +363,7 @@ def test_errors__no_such_bucket(options):
     error = refused(lambda: write_dataset(nowhere, table(3)))
     assert isinstance(error, MissingDataError)
     assert "bucket does not exist" in error.problem
-    assert "Make the bucket" in error.remedy
+    assert "Create the bucket" in error.remedy
 
 
 def require_credentials(endpoint, after_actions):
@@ -472,7 +472,7 @@ def test_storage_option__wrong_ones_are_not_repeated(texts):
 def test_storage_option__without_a_url(tmp_path):
     code, err = inspect(tmp_path, "--storage-option", "key=a")
     assert code == 2
-    assert "storage options are given, but no URL" in err
+    assert "storage options are given without a URL" in err
 
 
 # Jobs

@@ -297,7 +297,7 @@ def test_finish_stage__adds_to_the_others(place, dataset):
 
 def test_array__not_there(place, dataset):
     run = Run.start(place, dataset, FitParams(), {})
-    with pytest.raises(DamagedDataError, match="basis/rows is not there"):
+    with pytest.raises(DamagedDataError, match="basis/rows is missing"):
         run.array("basis/rows")
 
 
@@ -332,7 +332,7 @@ def test_part__damage_names_stage_and_part(place, dataset):
     with pytest.raises(DamagedResultError) as caught:
         run.read_part("moments", 1, "cross")
     assert (caught.value.stage, caught.value.parts) == ("moments", (1,))
-    with pytest.raises(DamagedResultError, match="part 2 of moments is not there") as caught:
+    with pytest.raises(DamagedResultError, match="part 2 of moments is missing") as caught:
         run.read_part("moments", 2, "gram")
     assert (caught.value.stage, caught.value.parts) == ("moments", (2,))
 
@@ -375,7 +375,7 @@ def test_forget__a_part_and_the_sums_that_hold_it(place, dataset):
     np.testing.assert_array_equal(run.read_part("moments", range(12, 16), "gram"), table(2))
     run.forget("moments", (2, 5, 13))
     assert set(run.finished_parts("moments")) == {range(4, 5)}
-    with pytest.raises(DamagedResultError, match="part 12-15 of moments is not there") as caught:
+    with pytest.raises(DamagedResultError, match="part 12-15 of moments is missing") as caught:
         run.read_part("moments", range(12, 16), "gram")
     assert caught.value.parts == (12, 13, 14, 15)
 

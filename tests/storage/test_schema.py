@@ -152,7 +152,7 @@ def test_dataset__and_schema_must_fit(tmp_path):
     schema = dict(open_group(tmp_path / "data", kind="dataset").attrs)["schema"]
     del schema["columns"]["age"]
     edit_attributes(tmp_path / "data", schema=schema, checked=True)
-    with pytest.raises(DamagedDataError, match=r"X and the schema of .* do not fit together"):
+    with pytest.raises(DamagedDataError, match=r"X and the schema of .* do not match"):
         Dataset.open(tmp_path / "data")
 
 
@@ -237,7 +237,7 @@ def test_model__schema_comes_back_and_encodes(tmp_path):
 
 def test_model__and_schema_must_fit(tmp_path):
     make_model(schema=FILLED, n_features=4).save(tmp_path / "model")
-    with pytest.raises(DamagedDataError, match="do not fit together"):
+    with pytest.raises(DamagedDataError, match="do not match"):
         Model.load(tmp_path / "model")
 
 

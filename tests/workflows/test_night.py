@@ -100,7 +100,7 @@ BAD = {
     "when written": {
         not_a_number: "nan.csv has no value in line 32.",
         other_format: "suffix .txt, which is not a known format, and does not look like a table",
-        cut_short: "has a line of another length than its first row",
+        cut_short: "but the first row has",
         other_columns: "columns.csv has no column 'd'",
         other_kind: "Column 'b' of",
     },

@@ -52,7 +52,7 @@ class Chosen(NamedTuple):
     values : floating (r, p), or in CSR
         As in the dataset, not scaled.
     rows : int64 (r,)
-        Row numbers; -1 for a point that is no row of the dataset.
+        Row numbers; -1 for a point that is not a row of the dataset.
     n_beyond : int
         Number of basis rows that are not below the threshold of confidence.
     capped : bool
@@ -66,7 +66,7 @@ class Chosen(NamedTuple):
 
     @classmethod
     def of_points(cls, values: NDArray[Any]) -> Self:
-        """Return a basis of points that are no rows of the dataset."""
+        """Return a basis of points that are not rows of the dataset."""
         return cls(values, np.full(len(values), -1))
 
 
@@ -149,13 +149,13 @@ class BasisSource:
         Takes `SampledRows`, a number of basis rows and a `basis_rule`; returns `Chosen`, at most
         this number of rows, a basis like that of the whole dataset. None: `choose` needs no rows.
     choose_all : callable or None
-        Takes the run, the dataset and the most basis rows; returns the basis of a fit without
+        Takes the run, the dataset and the largest basis size; returns the basis of a fit without
         `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
     described : callable
         Takes the parameters of the fit and whether the basis was capped; returns its description in
         a report.
     by_confidence : bool
-        Whether it needs the confidence of rows, so labels.
+        Whether the source needs the confidence of rows, and therefore labels.
     draws : bool
         Whether the basis has only rows of the dataset, so rows in CSR if the dataset is sparse.
     n_sampled : callable
@@ -231,13 +231,13 @@ def check_distinct(run: Run, n_distinct: int) -> None:
     if has_candidates(run):
         whose, more = "the candidates have", ", or `candidates`=all in a new run"
     raise ParameterError(
-        f"`basis_size` is {size}, {whose} {n_distinct} distinct rows.",
-        f"Give `basis_size` of at most {n_distinct}{more}; equal rows enter the basis once.",
+        f"`basis_size` is {size}, but {whose} {n_distinct} distinct rows.",
+        f"Give `basis_size` of at most {n_distinct}{more}; equal rows count once.",
     )
 
 
 def asked_size(params: FitParams, dataset: Dataset) -> int | None:
-    """Return the number of basis rows that a fit asks for; None: all that its source finds.
+    """Return the requested number of basis rows; None: all that the source finds.
 
     Parameters
     ----------
