@@ -219,8 +219,8 @@ def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, c
 def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
     small_batches(monkeypatch, 40)
     path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
-    remedy = "one number above 0 per row" if weights else ".*missing_values.*categorical"
-    message = rf"'true' in line 42, which is not a number\. Write {remedy}"
+    remedy = "Write one number above 0 per row" if weights else ".*missing_values.*categorical"
+    message = rf"'true' in line 42, which is not a number\. {remedy}"
     with pytest.raises(DataError, match=message):
         list(open_source(path, weights=weights).blocks(5))
 
