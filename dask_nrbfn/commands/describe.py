@@ -64,7 +64,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If its last rows are not there.
+        If its last rows are missing.
     """
     dataset.check_stored()
     counts = dataset.class_counts.tolist()

@@ -91,7 +91,7 @@ class Judge:
     Parameters
     ----------
     dataset : Dataset
-        With labels, or with numbers as targets.
+        With labels, or with numeric targets.
     max_error_rate : float
         Above it the model is refused. For numbers it is the relative error, 1 - R^2.
     """

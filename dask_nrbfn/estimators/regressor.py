@@ -114,7 +114,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         if not dataset.of_numbers:
             raise DataError(
-                f"{dataset.location} has no numbers as targets.", "Write it with `target`."
+                f"{dataset.location} has no numeric targets.", "Write it with `target`."
             )
         return np.empty(0)
 

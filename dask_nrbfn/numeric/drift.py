@@ -120,7 +120,7 @@ class NewLabelSums(NewRowSums):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewNumberSums(NewRowSums):
-    """Sums over rows with numbers as targets: the weighted squared residuals (q,)."""
+    """Sums over rows with numeric targets: the weighted squared residuals (q,)."""
 
     squared_residuals: Floats
 

@@ -300,7 +300,7 @@ class Frame:
         Raises
         ------
         DataError
-            If it is not there, or not encoded as a column.
+            If it is missing, or not encoded as a column.
         """
         known = [f"{self.name}/{column}" for column in self.columns]
         if name not in known:

@@ -227,7 +227,7 @@ def _explained(file: File) -> Iterator[None]:
     except NRBFNError:
         raise
     except FileNotFoundError as error:
-        # Of a web address fsspec says so too when the server refuses, fails or is not there.
+        # Of a web address fsspec says so too when the server refuses, fails or is missing.
         reason = error.__cause__ or error
         absent = isinstance(reason, FileNotFoundError) or getattr(reason, "status", None) == 404
         if file._is_web and not absent:

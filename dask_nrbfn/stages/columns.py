@@ -112,7 +112,7 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
     """
     if target_names is None:
         if not dataset.has_targets or dataset.of_numbers:
-            has = "no labels" if not dataset.has_targets else "numbers as targets, not labels"
+            has = "no labels" if not dataset.has_targets else "numeric targets, not labels"
             raise DataError(
                 f"{dataset.location} has {has}.",
                 "Name what holds labels: a column of a table as `label`, a member of an .npz file "
@@ -128,7 +128,7 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
         )
     if dataset.n_rows == dataset.n_unlabelled:
         raise DataError(
-            f"no row of {dataset.location} has a label, or numbers as targets.",
+            f"no row of {dataset.location} has a label or a numeric target.",
             "Give some rows with a label or targets.",
         )
 

@@ -108,7 +108,7 @@ class SparseArray(ChunkedRows):
         Raises
         ------
         MissingDataError, DamagedDataError
-            If a chunk is not there or fails its checksum, or the rows are not in CSR.
+            If a chunk is missing or fails its checksum, or the rows are not in CSR.
         """
         from scipy.sparse import csr_array
 
@@ -315,7 +315,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
     Raises
     ------
     DamagedDataError
-        If it is not there, or not what was written.
+        If it is missing, or not what was written.
     """
     member = get_member(group, name)
     if isinstance(member, zarr.Group) and _is_csr(member):
@@ -341,7 +341,7 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If a chunk is not there or fails its checksum, or the whole array is not what was written.
+        If a chunk is missing or fails its checksum, or the whole array is not what was written.
     """
     if isinstance(array, SparseArray):
         return array.read(start, stop)

@@ -229,7 +229,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
     Raises
     ------
     MissingDataError, DamagedDataError
-        If a chunk is not there or fails its checksum, or the whole array is not what was written.
+        If a chunk is missing or fails its checksum, or the whole array is not what was written.
     """
     _check_claim(array, start, stop)
     try:
@@ -249,7 +249,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
 
 
 def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return one chunk of an array that is being written, None if it is not there or damaged.
+    """Return one chunk of an array that is being written, None if it is missing or damaged.
 
     Parameters
     ----------
@@ -386,13 +386,13 @@ def get_array(group: zarr.Group, name: str) -> Array:
     Raises
     ------
     DamagedDataError
-        If it is not there.
+        If it is missing.
     """
     return sound_array(get_member(group, name), f"{group.store_path}/{name}")
 
 
 def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
-    """Return an array or group inside a group, None if it is not there.
+    """Return an array or group inside a group, None if it is missing.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
-    """Return a group of this package inside another, None if it is not there or not finished.
+    """Return a group of this package inside another, None if it is missing or not finished.
 
     Parameters
     ----------

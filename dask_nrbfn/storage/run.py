@@ -351,7 +351,7 @@ class Run:
         Raises
         ------
         DamagedResultError
-            If it is not there or not what was written.
+            If it is missing or not what was written.
         """
         with self._result_named(name):
             return get_stored(self.stored, name)
@@ -372,7 +372,7 @@ class Run:
         Raises
         ------
         DamagedResultError
-            If they are not there or damaged.
+            If they are missing or damaged.
         """
         array = self.array(name)
         try:
@@ -680,7 +680,7 @@ class Run:
         Raises
         ------
         DamagedResultError
-            If the part is not there or damaged.
+            If the part is missing or damaged.
         """
         written = self._part_attributes(stage, part)
         place = _part_place(stage, part)

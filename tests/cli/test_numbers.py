@@ -120,5 +120,5 @@ def test_report__numbers():
     assert "the targets of" in problem
     assert "are labels, the network's height, size" in problem
     problem, fix = refuse("report", "classes", "--evaluate", "c", *HERE)
-    assert problem.endswith("has numbers as targets, not labels.")
+    assert problem.endswith("has numeric targets, not labels.")
     assert fix.startswith("Name what holds labels: ")

@@ -489,5 +489,5 @@ def test_evaluate__labels_and_numbers_are_not_mixed_up(place, of_numbers, new_ro
     with pytest.raises(DataError, match="are labels, the network's target_0, target_1"):
         evaluate_dataset(of_numbers, write_table(MemoryStore(), X[:, :3], y), InlineEngine())
     numbers = write_table(MemoryStore(), X, target=y.astype(float))
-    with pytest.raises(DataError, match="has numbers as targets, not labels"):
+    with pytest.raises(DataError, match="has numeric targets, not labels"):
         evaluate_dataset(place / "run", numbers, InlineEngine())

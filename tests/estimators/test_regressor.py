@@ -116,9 +116,9 @@ def test_regressor__saved_and_loaded(tmp_path):
 def test_regressor__datasets_of_the_other_kind_are_refused():
     labelled = ingest_arrays(X, np.arange(len(X)) % 2, MemoryStore())
     numbers = ingest_arrays(X, None, MemoryStore(), target=y)
-    with pytest.raises(DataError, match="has no numbers as targets"):
+    with pytest.raises(DataError, match="has no numeric targets"):
         NRBFNRegressor().fit(labelled)
-    with pytest.raises(DataError, match="has numbers as targets, not labels"):
+    with pytest.raises(DataError, match="has numeric targets, not labels"):
         NRBFNClassifier().fit(numbers)
 
 

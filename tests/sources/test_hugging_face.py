@@ -62,7 +62,7 @@ def test_hugging_face__files_that_are_missing_or_of_others(tmp_path):
     (place / "cache-1.arrow").write_bytes(last.read_bytes())
     check(open_source(place, x="e", label="y"))
     last.unlink()
-    with pytest.raises(MissingDataError, match=f"no {last.name}"):
+    with pytest.raises(MissingDataError, match=f"lacks {last.name}"):
         open_source(place, x="e", label="y")
     (place / "state.json").write_text("{")
     with pytest.raises(DamagedDataError, match="does not say what"):

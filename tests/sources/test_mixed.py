@@ -390,7 +390,7 @@ def test_csv__a_few_cells_of_another_form_are_named(tmp_path):
     cells = [f"{i} kg" for i in range(1, 200)]
     path = csv_of(tmp_path, quoted({"mass": [*cells, "heavy"]}))
     with pytest.raises(
-        DataError, match=r"has 'heavy' in line 201, .* written as 1234.5 kg\. Write"
+        DataError, match=r"has 'heavy' in line 201, .* written as 1234.5 kg\. Correct"
     ):
         open_source(path)
     assert open_source(path, table=TableOptions(missing_values=("heavy",), missing="drop")).n_rows
@@ -471,7 +471,9 @@ def test_csv__numbers_whose_first_rows_are_bare(tmp_path, monkeypatch, late):
     cells = [*map(str, range(90)), *[late] * 9]
     path = csv_of(tmp_path, quoted({"a": cells, "y": range(99)}))
     if "," not in late:
-        with pytest.raises(DataError, match=r"has '.*' in line 92, which is not a number\. Write"):
+        with pytest.raises(
+            DataError, match=r"has '.*' in line 92, which is not a number\. Correct"
+        ):
             open_source(path, label="y")
         return
     source = open_source(path, label="y")

@@ -44,7 +44,7 @@ REFUSED = {
 }
 
 
-SAID = ("name is left out", "key looks like", "town has 104 categories", "'big' is none")
+SAID = ("name is left out", "key looks like", "town has 104 categories", "'big' is not")
 
 
 @pytest.mark.parametrize(("X", "message"), REFUSED.values(), ids=REFUSED)

@@ -141,7 +141,7 @@ def test_decide__numbers_with_a_text_among_them_are_said(n_rows):
     texts = [*(f"{i / 8}" for i in range(n_rows - 1)), "tall"]
     columns = {"n": ("number", [0.5] * n_rows), "x": ("text", texts)}
     _, lines = decided(columns)
-    expected = f"{n_rows - 1} of {n_rows} values are numbers, but 'tall' is none"
+    expected = f"{n_rows - 1} of {n_rows} values are numbers, but 'tall' is not"
     assert expected in lines[-1]
     assert not any("tall" in line for line in decided(columns, categorical=("x",))[1])
 
@@ -255,7 +255,7 @@ def test_decide__texts_that_are_not_all_alike_stay_text():
         "the column out with drop='w'."
     )
     _, (line,) = decided({"d": ("text", ["31.12.2020", "1.1.2021", "soon"])})
-    assert "2 of 3 values are dates written as %d.%m.%Y, but 'soon' is none" in line
+    assert "2 of 3 values are dates written as %d.%m.%Y, but 'soon' is not" in line
     assert decided({"w": ("text", ["12 kg"])}, categorical=("w",))[1] == ()
 
 

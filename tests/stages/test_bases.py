@@ -99,7 +99,7 @@ def test_bases__one_more(monkeypatch, tuning):
 def test_bases__more_than_the_distinct_rows(basis):
     X, y = spirals(30)
     X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
-    with pytest.raises(ParameterError, match=r"basis_size is 31, X has 30 distinct rows\."):
+    with pytest.raises(ParameterError, match=r"basis_size is 31, but X has 30 distinct rows\."):
         fit(X, y, params_of(basis, 31))
     assert BASIS.recorded(fit(X, y, params_of(basis, 30))).n_basis == 30
 

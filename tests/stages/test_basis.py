@@ -185,7 +185,7 @@ def test_basis__duplicates_enter_once():
 def test_basis__size_beyond_the_distinct_rows():
     X, y, confidence = distinct_rows(100)
     X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
-    with pytest.raises(ParameterError, match="basis_size is 101, X has 100 distinct rows"):
+    with pytest.raises(ParameterError, match="basis_size is 101, but X has 100 distinct rows"):
         chosen(X, y, confidence, FitParams(basis_size=101))
 
 

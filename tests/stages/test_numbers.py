@@ -310,7 +310,7 @@ def test_targets__of_another_kind_are_refused(tmp_path):
         labelled, MemoryStore(), FitParams(basis="random", basis_size=5), engine
     )
     for location, dataset in ((run.location, labelled), (classifier.location, numbers)):
-        with pytest.raises(DataError, match=r"targets of .* are labels|has numbers as targets"):
+        with pytest.raises(DataError, match=r"targets of .* are labels|has numeric targets"):
             evaluate_dataset(location, dataset, engine)
     with pytest.raises(DataError, match=r"targets of .* are target, the network's target_0"):
         update_run(run.location, table_of(X, T[:, 0]), engine)

@@ -146,7 +146,7 @@ def test_dataset__numbers_are_no_labels(tmp_path):
     assert (dataset.n_targets, dataset.n_classes) == (2, 0)
     assert dataset.class_counts.shape == dataset.classes.shape == (0,)
     assert open_group(tmp_path / "data", kind="dataset").attrs["has_labels"] is False
-    with pytest.raises(DataError, match="data has numbers as targets, not labels"):
+    with pytest.raises(DataError, match="data has numeric targets, not labels"):
         dataset.codes()
     planned = dataset.with_n_rows(10**6)
     assert (planned.n_rows, planned.n_targets, planned.n_classes) == (10**6, 2, 0)
@@ -160,7 +160,7 @@ def test_take_targets__of_labels(y):
     dataset = write_dataset(MemoryStore(), table(6), y)
     assert dataset.target_names is None
     assert dataset.n_targets == dataset.n_classes == (0 if y is None else 3)
-    with pytest.raises(DataError, match="has no numbers as targets"):
+    with pytest.raises(DataError, match="has no numeric targets"):
         dataset.take_targets(np.arange(2))
 
 
