@@ -52,7 +52,11 @@ def represent(shown: Any, *, as_html: bool = False, **figures: Any) -> str:
     if as_html:
         return template_named(_TEMPLATE).render(kind=kind, place=place, **summary._asdict())
     lines = [_cut(f"<{kind}> {summary.size}"), _cut(f"  {', '.join(summary.short)}")]
-    return "\n".join([*lines, f"  {place}"] if place else lines)
+    if place:
+        # The end of a path tells most.
+        kept = _WIDTH - len("  ...")
+        lines.append(f"  {place}" if len(place) <= kept else f"  ...{place[-kept:]}")
+    return "\n".join(lines)
 
 
 def _cut(line: str) -> str:
@@ -88,14 +92,15 @@ def _of_run(run: Run) -> Summary:
     time = seconds(sum(record["seconds"] for record in records.values()))
     short = [
         state,
-        *([f"{network['basis']} basis rows"] if "basis" in network else []),
+        *([f"basis of {network['basis']}"] if "basis" in network else []),
         *(f"{name} {value}" for name, value in judged.items()),
         time,
     ]
     facts = {"state": state, **network, **judged, "time": time}
     rows = [
-        [name, seconds(record["seconds"]), format_bytes(record["peak_bytes"])]
+        [name, seconds(record["seconds"]), format_bytes(peak) if peak else formats.NO_NUMBER]
         for name, record in records.items()
+        for peak in [record["peak_bytes"]]
     ]
     stages = TextTable("", ["stage", "time", "peak memory"], rows)
     return Summary(_rows(figures), short, facts, {"Stages": stages} | _columns(figures))
@@ -103,7 +108,7 @@ def _of_run(run: Run) -> Summary:
 
 def _of_model(figures: dict[str, Any]) -> Summary:
     network = _network(figures)
-    short = [f"{network['basis']} basis rows", f"width {network['width']}", network["penalty"]]
+    short = [f"basis of {network['basis']}", f"width {network['width']}", network["penalty"]]
     facts = network | _judged(figures)
     return Summary(_size(figures), short, facts, _classes(figures) | _columns(figures))
 
@@ -116,7 +121,8 @@ def _rows(figures: Mapping[str, Any]) -> str:
 
 def _size(figures: Mapping[str, Any]) -> str:
     names, n_classes = figures.get("target_names"), figures.get("n_classes")
-    targets = plural(n_classes, "class") if n_classes else "no labels"
+    # An embedding learns no targets, so its model has none.
+    targets = plural(n_classes, "class") if n_classes else "no targets"
     if names is not None:
         targets = f"target{'' if len(names) == 1 else 's'} {listed(names)}"
     return f"{plural(figures['n_features'], 'feature')}, {targets}"
@@ -127,7 +133,7 @@ def _network(figures: Mapping[str, Any]) -> dict[str, str]:
     n_basis, n_kept = figures["n_basis"], figures.get("n_kept")
     kernel, eps = figures["params"]["kernel"], figures["fitting_error"]
     return {
-        **({} if n_basis is None else {"basis": count(n_kept or n_basis)}),
+        **({} if n_basis is None else {"basis": plural(n_kept or n_basis, "row")}),
         **({} if (width := figures["width"]) is None else {"width": f"{number(width)}, {kernel}"}),
         "penalty": f"{figures['penalty']}, alpha {figures['alpha']:g}",
         **({} if eps is None else {"fitting error": f"eps {number(eps)}"}),
