@@ -67,6 +67,11 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         If its last rows are missing.
     """
     dataset.check_stored()
+    return dataset_figures(dataset)
+
+
+def dataset_figures(dataset: Dataset) -> dict[str, Any]:
+    """Return the sizes of a dataset from what it has in memory."""
     counts = dataset.class_counts.tolist()
     classes = {"classes": dataset.classes.tolist(), "class_counts": counts}
     return {
@@ -92,7 +97,11 @@ def _describe_schema(schema: Schema | None) -> dict[str, Any]:
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
     # Other jobs may have added to it since it was opened.
-    run = Run.open(run.location)
+    return run_figures(Run.open(run.location))
+
+
+def run_figures(run: Run) -> dict[str, Any]:
+    """Return what `describe_run` does as of the time when the run was opened."""
     attributes, stages = run.attributes, run.stages
     versions = versions_of(attributes)
     weights = versions[-1] if versions else stages.get("weights", {})

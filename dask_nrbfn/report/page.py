@@ -1,10 +1,8 @@
 """One self-contained HTML page of a finished run."""
 
 import os
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 from dask.utils import format_bytes
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
@@ -17,6 +15,7 @@ from dask_nrbfn.report.facts import recall_text, run_facts, tuning_tables
 from dask_nrbfn.report.finished import Confidences, FinishedRun, NamedRows
 from dask_nrbfn.report.formats import count, decimals, plural, schema_table, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
+from dask_nrbfn.report.templates import template_named
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
@@ -68,13 +67,9 @@ def write_report(
 
 
 def _page(results: Results) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
     finished, facts = results.finished, run_facts(results)
     schema = finished.attributes.get("schema")
-    return template.render(
+    return template_named(_TEMPLATE).render(
         name=str(finished.run.location).rstrip("/").rpartition("/")[2],
         started=finished.stages["columns"]["started"],
         headlines=_headlines(facts),

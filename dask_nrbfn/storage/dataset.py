@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, stacked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import Stored, get_array, get_stored, read_rows
 from dask_nrbfn.storage.blocks import (
     Chunk,
@@ -49,8 +50,8 @@ from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset(Shown):
     """An open dataset.
 
     Attributes

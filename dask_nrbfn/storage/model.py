@@ -23,6 +23,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.svd import project
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
@@ -50,8 +51,8 @@ _FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "tempera
 _FROM_SUMS |= {"params", "read_as"}
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Shown):
     """A trained network.
 
     Attributes

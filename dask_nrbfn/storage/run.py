@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import (
     Stored,
     create_array,
@@ -66,8 +67,8 @@ _PART_NAME = re.compile(r"\d+(-\d+)?")
 _REQUESTS = 16
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+@dataclass(frozen=True, eq=False, repr=False)
+class Run(Shown):
     """An open run.
 
     Attributes
@@ -99,8 +100,8 @@ class Run:
     n_rows: int
     n_parts: int
     layout: PartLayout
-    attributes: dict[str, Any] = field(repr=False)
-    stored: zarr.Group = field(repr=False)
+    attributes: dict[str, Any]
+    stored: zarr.Group
 
     @classmethod
     def start(
