@@ -52,7 +52,7 @@ def test_dataset__is_not_read_through_a_link_that_leads_out(place, name):
         read_dataset(place)
     assert f"{place / name} is a link" in caught.value.problem
     assert str(outside) in caught.value.problem
-    assert "remove it" in caught.value.remedy
+    assert "remove the link" in caught.value.remedy
 
 
 def test_dataset__check_names_the_link(place):
