@@ -7,6 +7,7 @@ returns. `mkdocs build --strict -f workflows/guide/mkdocs.yml` runs it.
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ ROOMS = {
     "Engines": ("engine",),
     "Errors": ("errors",),
 }
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -58,6 +61,22 @@ def options_of(*kinds: type[Params]) -> str:
             default = option.default_text if option.default is None else f"`{option.default_text}`"
             rows.append((f"`--{name.replace('_', '-')}`", default, option.allowed, option.help))
     return table(["option", "default", "values", "effect"], rows)
+
+
+def notebook(name: str) -> str:
+    """Return the cells of a notebook, its headings one level lower."""
+    text = (NOTEBOOKS / f"{name}.py").read_text()
+    return "\n\n".join(_cells(text))
+
+
+def _cells(text: str) -> Iterator[str]:
+    for cell in text.split("# %%")[1:]:
+        kind, _, body = cell.partition("\n")
+        if kind.strip() != "[markdown]":
+            yield f"```python\n{body.strip()}\n```"
+            continue
+        written = re.sub("^# ?", "", body.strip(), flags=re.M)
+        yield re.sub("^#", "##", written, flags=re.M)
 
 
 def formats() -> str:
@@ -152,4 +171,5 @@ PARTS = {
     "exit_codes": exit_codes,
     "metrics": metrics,
     "python": python,
+    **{f"notebook_{path.stem}": partial(notebook, path.stem) for path in NOTEBOOKS.glob("*.py")},
 }
