@@ -21,6 +21,7 @@ def find_concerns(results: Results) -> list[Concern]:
     found = (
         _versions(finished),
         results.guessing(),
+        results.missed_classes(),
         _recall(finished),
         results.poor_fit(),
         _condition(finished),

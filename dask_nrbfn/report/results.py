@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
@@ -28,6 +29,9 @@ from dask_nrbfn.stages.refine import read_held_out_confusion
 
 # Above it, the squared residuals are larger than the squared fit.
 _LARGE_FITTING_ERROR = 2.0
+
+# Below it, most rows of a class get the label of another class.
+_LOW_RECALL = 0.5
 
 # Below it, less than half of the variance of a target is fitted.
 _SMALL_R2 = 0.5
@@ -168,6 +172,10 @@ class Results(ABC):
         """Yield a concern if evaluated rows have labels that the model does not know."""
         return iter(())
 
+    def missed_classes(self) -> Iterator[Concern]:
+        """Yield a concern if most rows of a class get other labels."""
+        return iter(())
+
     def confusions(self) -> list[ConfusionTable]:
         """Return the confusion tables."""
         return []
@@ -276,6 +284,28 @@ class ClassResults(Results):
                 "that the model does not know.",
                 "They count as errors; train on rows of their classes too.",
             )
+
+    def missed_classes(self) -> Iterator[Concern]:
+        """Yield a concern with the classes whose recall is below a half."""
+        held_out, labels = read_held_out_confusion(self.finished.run), self.finished.labels
+        counts = {"held-out": held_out}
+        if self.evaluation is not None:
+            counts["evaluated"] = np.asarray(self.evaluation.confusion)
+        for rows, confusion in counts.items():
+            if confusion is None:
+                continue
+            missed = [
+                f"{each['class']} ({percent(each['recall'])})"
+                for each in class_figures(labels, confusion)
+                if each["recall"] is not None and each["recall"] < _LOW_RECALL
+            ]
+            if missed:
+                yield Concern(
+                    f"Most {rows} rows of some classes get other labels; recall of each class: "
+                    f"{listed(missed)}.",
+                    'Try class_weight="balanced" for classes with few rows, and scale="standard" '
+                    "for columns in different units.",
+                )
 
     def confusions(self) -> list[ConfusionTable]:
         """Return the tables of held-out and of evaluated rows."""

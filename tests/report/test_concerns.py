@@ -117,6 +117,17 @@ def test_concerns__no_better_than_guessing(tuned, quiet):
     assert found[0].startswith("The held-out error is 70.00 %; to answer the largest class always")
 
 
+def test_concerns__classes_that_are_missed(fitted, quiet):
+    confusion = ((10, 0, 0), (0, 5, 5), (4, 2, 4))
+    labels = FinishedRun.of(fitted).labels
+    judged = Evaluation(
+        n_rows=30, n_errors=11, classes=tuple(labels), confusion=confusion, log_loss=1.0
+    )
+    (problem,) = problems(quiet(fitted), judged)
+    assert problem.startswith("Most evaluated rows of some classes get other labels")
+    assert problem.endswith(f": {labels[2]} (40.00 %).")
+
+
 def test_concerns__small_classes(tmp_path):
     X, y = spirals(200, n_classes=2)
     y = np.where(np.arange(200) < 7, 2, y)
