@@ -153,7 +153,7 @@ def test_predict__file_with_fewer_features_than_the_model(tmp_path):
         found = predicted(run, rows.dataset, tmp_path / "out")
     np.testing.assert_allclose(found, expected, atol=1e-10)
     with (
-        pytest.raises(DataError, match="of 400"),
+        pytest.raises(DataError, match="only 400 features"),
         opened_rows(tmp_path / "more.svm", run.location, beside=tmp_path / "out"),
     ):
         pass
