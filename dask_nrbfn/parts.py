@@ -291,7 +291,7 @@ def run_task(
     engine : Engine
     task : callable
     *arguments
-        As `run_tasks` takes them.
+        See `run_tasks`.
     label : str
         Name of the task in logs and on the dashboard.
 

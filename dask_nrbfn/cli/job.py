@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The start of a local cluster takes some five seconds.
+# The start of a local cluster takes about five seconds. Work is planned at half of the speed of two
+# cores, so it is done in about half of these seconds.
 SMALL_WORK_S = 20.0
 
 

@@ -20,7 +20,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.frames import as_columns, plain_dtype, plain_rows, typed_labels
-from dask_nrbfn.sources.source import Block, Source, recut
+from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.storage.chunks import Mark
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class DaskRows(Source):
             **options,
         )
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, in CSR, `block_rows` at a time; computes a block at a time."""
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        """Yield the rows of a chunk at a time, in CSR; computes a chunk at a time."""
         import dask
 
         computed = (dask.compute(*part) for part in self.parts(self.rows.chunks[0]))
-        return recut((Block(canonical(X), y, weights) for X, y, weights in computed), block_rows)
+        return (Block(canonical(X), y, weights) for X, y, weights in computed)
 
     def parts(self, chunk_rows: int | tuple[int, ...]) -> "Iterator[tuple[Delayed | None, ...]]":
         """Yield rows, targets and weights of chunks of `chunk_rows` rows as delayed objects."""

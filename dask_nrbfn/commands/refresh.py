@@ -24,7 +24,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import sparse_dtype
-from dask_nrbfn.sources.source import Block, Source, recut
+from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.chunks import Mark
@@ -304,11 +304,7 @@ class _Joined(Source):
             np.isin(of.classes, (0, 1)).all() for of in datasets
         )
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time."""
-        return recut(self._chunks(), block_rows)
-
-    def _chunks(self) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         for dataset in self._datasets:
             for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
                 X, y, weights, _ = dataset.read_chunk(index)

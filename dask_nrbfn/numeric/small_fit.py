@@ -268,7 +268,7 @@ class _Judging:
         ----------
         network : SmallNetwork
         smoothly : bool
-            As `try_networks` takes it.
+            See `try_networks`.
         n_components : int
             The most eigenfunctions that are combined.
 
@@ -348,7 +348,7 @@ class _Judging:
         ----------
         features : RadialFeatures
         sums : list of float64
-            As `sums_of_groups` returns them.
+            See `sums_of_groups`.
         kept : bool (r,)
             Mask of the basis rows that have weights.
         ridges : sequence of Ridge

@@ -90,6 +90,9 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         ("components", "components"),
     ):
         chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
+        if name == "alpha":
+            # A search leaves some of them to try with the whole basis.
+            tried = [entry["alpha"] for entry in finished.tuned()["path"]]
         if side := _border(chosen, tried, limits=(0.0, 1.0)):
             yield Concern(
                 f"{name}={chosen:g} is the {side} that was tried.",

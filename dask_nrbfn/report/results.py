@@ -301,7 +301,7 @@ class ClassResults(Results):
             ]
             if missed:
                 yield Concern(
-                    f"Most {rows} rows of some classes get other labels; recall of each class: "
+                    f"Less than half of the {rows} rows of these classes get the right label: "
                     f"{listed(missed)}.",
                     'Try class_weight="balanced" for classes with few rows, and scale="standard" '
                     "for columns in different units.",

@@ -1,6 +1,7 @@
 """The contract between a foreign format and the dataset written from it."""
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,7 +46,7 @@ class StoredAt(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Source:
+class Source(ABC):
     """Rows of one table, in a fixed order. Size and types are known before the first block.
 
     Attributes
@@ -102,7 +103,7 @@ class Source:
     bad_rows: list[int] = field(default_factory=list)
     unseen: "dict[str, ColumnSurvey]" = field(default_factory=dict)
 
-    def check_places(self, trained: Schema) -> None:
+    def check_places(self, trained: Schema) -> None:  # noqa: B027  Other sources than tables pass.
         """Raise DataError if unnamed columns may differ from the columns of a schema."""
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
@@ -118,9 +119,9 @@ class Source:
         """
         return recut(self._parts(block_rows), block_rows)
 
+    @abstractmethod
     def _parts(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, in blocks of any number of rows; `block_rows` are wanted."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Rows of tables of any format: one pass surveys the cells, further ones read them."""
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ class Rows:
 
 
 @dataclass(kw_only=True)
-class TableSource(Source, ABC):
+class TableSource(Source):
     """Rows of tables, in their order, and the stored values of their columns.
 
     Attributes

@@ -149,7 +149,7 @@ def try_side_by_side(
     held_out : sequence of int
         Folds that are held out.
     smoothly : bool
-        As `try_networks` takes it.
+        See `try_networks`.
     n_components : int
         The most eigenfunctions that are combined.
 

@@ -174,9 +174,8 @@ class _Search:
         Parameters
         ----------
         tried : list of Combination
-            The combinations.
         size : Round
-            Rows to draw.
+            Its `n_tried` is not used.
 
         Returns
         -------
@@ -261,7 +260,7 @@ class _Search:
         ----------
         best : Combination
         size : Round
-            Rows to draw.
+            See `try_all`.
         n_steps : int
             The most refinements.
 

@@ -124,7 +124,7 @@ def test_concerns__classes_that_are_missed(fitted, quiet):
         n_rows=30, n_errors=11, classes=tuple(labels), confusion=confusion, log_loss=1.0
     )
     (problem,) = problems(quiet(fitted), judged)
-    assert problem.startswith("Most evaluated rows of some classes get other labels")
+    assert problem.startswith("Less than half of the evaluated rows of these classes get the right")
     assert problem.endswith(f": {labels[2]} (40.00 %).")
 
 

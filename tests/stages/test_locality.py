@@ -284,18 +284,21 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
 
 
 @pytest.mark.slow
-def test_tune__searches_without_locality_and_tries_every_locality():
+def test_tune__searches_without_locality_and_tries_every_penalty():
     X, y = table()
     tuning = replace(TUNING, width_factors=(0.3, 1.0), penalties=("weights", "kernel"))
     run = tune(X, y, tuning=tuning)
     plain = tune(X, y, tuning=replace(tuning, localities=None), params=replace(PARAMS, locality=0))
     assert describe_tuning(run)["tried"] == describe_tuning(plain)["tried"]
     assert "locality" not in plain.stages
+    # The search settles the penalty.
+    assert len({Ridge.of(entry) for entry in describe_tuning(run)["path"]}) == 3 * 2
+    run = tune(X, y, tuning=replace(tuning, width_factors=(0.3,)))
     tried = [Ridge.of(entry) for entry in describe_tuning(run)["path"]]
-    assert len(set(tried)) == len(tried) == 3 * 2
+    assert len(set(tried)) == len(tried) == 2 * 3 * 2
     text = tuning_table(run)
     assert "2 alphas compared" in text
-    assert "locality alpha" in " ".join(text.split())
+    assert "penalty locality alpha" in " ".join(text.split())
     assert "locality" not in tuning_table(plain)
 
 
