@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.sources import Block
-from dask_nrbfn.sources.source import Source, recut
+from dask_nrbfn.sources.source import Source
 
 # Rows drawn from one generator, so that a row does not depend on how many are read at a time.
 _BATCH_ROWS = 8192
@@ -35,11 +35,7 @@ class SheetSource(Source):
         )
         self.n_classes, self.seed = n_classes, seed
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time."""
-        return recut(self._batches(), block_rows)
-
-    def _batches(self) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         rng = np.random.default_rng(self.seed)
         n_sheets = self.n_classes * _SHEETS_PER_CLASS
         centres = 0.5 * rng.standard_normal((n_sheets, self.n_features))
