@@ -211,10 +211,13 @@ class FitParams(Params):
     features : {"auto", "normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are. "auto":
         "normalized" for classes and with `components`, else "plain" for numbers.
-    kernel : {"gaussian", "laplacian", "matern32", "matern52"}
-        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
-        ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)`` with
-        ``a = sqrt(5) t``.
+    kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}
+        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t^q)``,
+        ``exp(-t)``, ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)``
+        with ``a = sqrt(5) t``. d is Euclidean, and with "laplace-l1"
+        ``(sum_l |x_l - g_l|^q)^(1/q)``, for q = 1 the l1 distance.
+    kernel_exponent : float
+        q of "laplace-l1", above 0 and at most 2.
     width_factor : float
         Sigma is so many times the mean distance between rows and basis rows; 1 is the paper's.
     class_weight : {"balanced"} or None
@@ -331,6 +334,14 @@ class FitParams(Params):
         str,
         "How activations fall with distance.",
         choices=tuple(KERNELS),
+        predicts=True,
+    )
+    kernel_exponent: float = option(
+        1.0,
+        float,
+        "Power of the differences of columns in laplace-l1, exp(-sum |x - g|^q / sigma^q).",
+        above=0,
+        most=2,
         predicts=True,
     )
     width_factor: float = option(
@@ -507,9 +518,10 @@ class TuneParams(Params):
     ----------
     effort : {"quick", "normal", "thorough"}
         How much is tried of what is left out below. "quick": the Gaussian kernel, and what the fit
-        has of all else. "normal": Laplacian kernels too; learned weights of the columns and, where
-        the fit scales nothing, standardized ones; the kernel's own norm as a penalty; and instead
-        of the least confident rows of a given number a draw below the threshold, or of all rows.
+        has of all else. "normal": Laplacian kernels of both distances too; learned weights of the
+        columns and, where the fit scales nothing, standardized ones; the kernel's own norm as a
+        penalty; and instead of the least confident rows of a given number a draw below the
+        threshold, or of all rows.
         "thorough": all kernels, losses and penalties, and centres of clusters. What the fit has
         otherwise than by default stays; "standard" may become "learned".
     validation : str or None

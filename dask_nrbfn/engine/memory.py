@@ -16,6 +16,9 @@ PROCESS_BYTES = 300 * 2**20
 # everything, 309 MiB if its cache is warm.
 NNDESCENT_PROCESS_BYTES = 460 * 2**20
 
+# What numba adds with the first l1 distance.
+LOOPS_BYTES = 150 * 2**20
+
 
 class Memory(Protocol):
     """What a task may use; every engine has it.

@@ -70,7 +70,11 @@ _CHANCE = 0.5
 _PATIENCE = 2
 
 _ALPHAS = tuple(10.0**-power for power in range(3, 10))
-_FACTORS = {"gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5), "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0)}
+_FACTORS = {
+    "gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5),
+    "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0),
+    "laplace-l1": (0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
+}
 
 # Width factors of later rounds, times the best of the round before.
 _STEPS = (0.5, 1.0, 2.0)
@@ -211,9 +215,12 @@ def _scaling(run: Run, root: Floats) -> Scaling:
     return replace(unlearned_scaling(run, LEARNED), root=root)
 
 
-def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
+def _small_network(
+    run: Run, kernel: str, width_factor: float, alphas: Sequence[float]
+) -> SmallNetwork:
     ridges = tuple(Ridge("weights", alpha) for alpha in alphas)
-    return SmallNetwork(kernel, width_factor, normalized=False, ridges=ridges)
+    exponent = run.chosen_params.kernel_exponent
+    return SmallNetwork(kernel, width_factor, False, ridges, exponent)
 
 
 def _round(
@@ -231,7 +238,7 @@ def _round(
     entries = try_side_by_side(
         sample,
         _scaling(run, root),
-        [_small_network(*each, _ALPHAS) for each in tried],
+        [_small_network(run, *each, _ALPHAS) for each in tried],
         held_out=(_HELD_OUT,),
         smoothly=True,
     )
@@ -254,7 +261,7 @@ def _learned_root(
     features, (weights, _) = fit_network(
         seen,
         _scaling(run, root),
-        _small_network(kernel, width_factor, [alpha]),
+        _small_network(run, kernel, width_factor, [alpha]),
         each=partial(side_by_side, at_once=1),
         threads=threads,
     )
@@ -304,7 +311,7 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=s.process_bytes
         + s.reading_bytes
         + 4 * sample_bytes
-        + try_bytes(rows, r)
+        + try_bytes(rows, r, n_kinds=2)
         + trying_bytes(n_first, tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS)))
         + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
         work={
