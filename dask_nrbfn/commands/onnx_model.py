@@ -39,7 +39,7 @@ _OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
 # Protocol buffers hold no more.
 _LARGEST_BYTES = 2**31 - 2**20
 
-# Differences to basis rows that a runtime holds at once for each row of its input, for l1 distances.
+# Differences between a row and basis rows that a runtime holds at once, for l1 distances.
 _DIFFERENCES = 2**16
 
 # Of the description of a model or run: what says what it is and how good.

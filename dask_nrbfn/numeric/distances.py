@@ -380,9 +380,9 @@ class CityBlockFactors(DistanceFactors):
     def shifted_logarithms(self, X: Rows) -> Floats:
         """Return ``e^q - t^q``, ``t^2 = -2 f d^2`` and e the least t of each row, float64 (b, r).
 
-        X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all l1 distances of its row, so
-        it is moved to the border of the range first. The result has its digits however far a row
-        lies; rows in CSR are not moved.
+        X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all
+        l1 distances of its row, so it is moved to the border of the range first. The result has its
+        digits however far a row lies; rows in CSR are not moved.
         """
         scale = np.sqrt(-2.0 * self.factor)
         sums = np.empty((X.shape[0], self.basis.shape[0]))
