@@ -339,7 +339,7 @@ class FitParams(Params):
     kernel_exponent: float = option(
         1.0,
         float,
-        "Power of the differences of columns in laplace-l1, exp(-sum |x - g|^q / sigma^q).",
+        "Power of the differences of columns that laplace-l1 sums; 1: l1 distances.",
         above=0,
         most=2,
         predicts=True,

@@ -25,8 +25,8 @@ _SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
 # Elements of the rows that are filled together, 32 MiB.
 _FILLED_ELEMENTS = 2**22
 
-# Widths beyond the basis at which coordinates of far rows are cut, so that rounding of their powers
-# stays below 1e-6: of the square of 1e5 it is.
+# Widths from the mean of the basis to which the coordinates of farther rows are brought. Rounding
+# of their squares is then 1e-6, and 1e5 are enough for the nearest row to win.
 _FARTHEST_WIDTHS = 1e5
 
 # Flops of BLAS that take as long as one product of two values in CSR (5 ns), and of a value in CSR
@@ -382,23 +382,30 @@ class CityBlockFactors(DistanceFactors):
 
         X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all
         l1 distances of its row, so it is moved to the border of the range first. The result has its
-        digits however far a row lies; rows in CSR are not moved.
+        digits however far a row lies. Of other exponents the direction of a row matters, and a row
+        is moved towards the mean of the basis. Rows in CSR are not moved.
         """
-        scale = np.sqrt(-2.0 * self.factor)
+        scale = float(np.sqrt(-2.0 * self.factor))
         sums = np.empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
             self._power_sums(X, sums)
         else:
-            # Of other exponents the moved part counts.
-            reach = 0.0 if self.exponent == 1 else _FARTHEST_WIDTHS / scale
-            columns = self._columns
-            least, most = columns.min(axis=1) - reach, columns.max(axis=1) + reach
             for strip in _filled_strips(*X.shape):
-                rows = np.clip(self._filled(X[strip]), least, most)
-                power_sums(rows, columns, self.exponent, sums[strip])
+                rows = self._brought_near(self._filled(X[strip]), _FARTHEST_WIDTHS / scale)
+                power_sums(rows, self._columns, self.exponent, sums[strip])
         sums -= sums.min(axis=1, keepdims=True)
         sums *= -(scale**self.exponent)
         return sums
+
+    def _brought_near(self, rows: Floats, farthest: float) -> Floats:
+        columns = self._columns
+        if self.exponent == 1:
+            return np.clip(rows, columns.min(axis=1), columns.max(axis=1))
+        centre = columns.mean(axis=1)
+        rows -= centre
+        rows /= np.maximum(np.abs(rows).max(axis=1, keepdims=True) / farthest, 1.0)
+        rows += centre
+        return rows
 
     def _power_sums(self, X: Rows, out: Floats) -> None:
         if self._is_summed_sparse(X):

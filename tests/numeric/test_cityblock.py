@@ -168,7 +168,7 @@ def test_activations__of_far_rows_sum_to_1(far, exponent):
         nearest = reference_l1_distances(1e3 * directions, basis, exponent).argmin(axis=1)
         np.testing.assert_array_equal(Phi.argmax(axis=1), nearest)
     else:
-        np.testing.assert_allclose(Phi, 1 / 8, atol=0.01)
+        np.testing.assert_allclose(Phi, 1 / 8, atol=0.03)
 
 
 SHARES = [(0.02, 0.02), (0.02, 1.0), (0.3, 0.02), (0.3, 0.5)]
