@@ -20,7 +20,7 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import check_budget, process_bytes
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
@@ -490,7 +490,7 @@ def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
     held += 8 * (rows * (r + 4 * p) + 3 * r * n_scaled + 2 * r * q)
     if model.projection is not None:
         held += project_bytes(rows, p, n_scaled)
-    engine.expected_bytes = PROCESS_BYTES + held
+    engine.expected_bytes = process_bytes(model.features.exponent) + held
     remedy = "Write the scene in smaller chunks"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
 

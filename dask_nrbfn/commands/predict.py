@@ -13,7 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import check_budget, process_bytes
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES
 from dask_nrbfn.numeric.distances import basis_bytes
@@ -276,7 +276,7 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
         held += 2 * 8 * min(dataset.n_rows, SAMPLED_ROWS) * n_targets
     elif n_targets == 2:
         held += RANKING_BYTES
-    engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
+    engine.expected_bytes = process_bytes(model.features.exponent) + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
     return dataset

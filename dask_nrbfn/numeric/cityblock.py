@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _BLOCK_ROWS, _BLOCK_COLUMNS = 16, 512
 
 
-def power_sums(rows: Floats, columns: Floats, exponent: float, out: Floats) -> None:
-    """Write ``sum_l |x_l - g_l|^q`` of all pairs of a row x and a basis row g into `out`.
+def power_sums(
+    rows: Floats, columns: Floats, exponent: float, out: Floats, *, factor: float | None = None
+) -> None:
+    """Write ``s = sum_l |x_l - g_l|^q`` of all pairs of a row x and a basis row g into `out`.
 
     Parameters
     ----------
@@ -33,6 +35,8 @@ def power_sums(rows: Floats, columns: Floats, exponent: float, out: Floats) -> N
     exponent : float
         q.
     out : float64 (b, r)
+    factor : float, optional
+        f, for squared distances ``f s^(2/q)`` in the place of the sums.
 
     Notes
     -----
@@ -41,7 +45,7 @@ def power_sums(rows: Floats, columns: Floats, exponent: float, out: Floats) -> N
     pair are added in the same order in every block, so blocks do not change bits.
     """
     if exponent == 1:
-        _compiled(_absolute_sums)(rows, columns, out)
+        _compiled(_absolute_sums)(rows, columns, 0.0 if factor is None else factor, out)
         return
     out[...] = 0.0
     powers = np.empty_like(out)
@@ -51,12 +55,21 @@ def power_sums(rows: Floats, columns: Floats, exponent: float, out: Floats) -> N
         # The operator has faster ways for 2 and 0.5, which np.power lacks.
         powers **= exponent
         out += powers
+    if factor is not None:
+        out **= 2.0 / exponent
+        out *= factor
 
 
 def sparse_power_sums(
-    rows: "csr_array", columns: "csr_array", norms: Floats, exponent: float, out: Floats
+    rows: "csr_array",
+    columns: "csr_array",
+    norms: Floats,
+    exponent: float,
+    out: Floats,
+    *,
+    factor: float | None = None,
 ) -> None:
-    """Write the sums of `power_sums` for rows in CSR into `out`.
+    """Write what `power_sums` computes, for rows in CSR, into `out`.
 
     Parameters
     ----------
@@ -68,6 +81,8 @@ def sparse_power_sums(
     exponent : float
         q.
     out : float64 (b, r)
+    factor : float, optional
+        f.
 
     Notes
     -----
@@ -81,6 +96,9 @@ def sparse_power_sums(
     basis = (columns.data, columns.indices, columns.indptr)
     loop(rows.data, rows.indices, rows.indptr, *basis, exponent, out)
     np.maximum(out, 0.0, out=out)
+    if factor is not None:
+        out **= 2.0 / exponent
+        out *= factor
 
 
 def signed_power_sums(rows: Floats, basis: Floats, factors: Floats, exponent: float) -> Floats:
@@ -122,7 +140,8 @@ def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
     return compiled
 
 
-def _absolute_sums(rows: Floats, columns: Floats, out: Floats) -> None:
+def _absolute_sums(rows: Floats, columns: Floats, factor: float, out: Floats) -> None:
+    """Write the sums of q = 1, or their squares times a factor that is not 0."""
     n_rows, p = rows.shape
     r = columns.shape[1]
     for first in range(0, n_rows, _BLOCK_ROWS):
@@ -147,6 +166,11 @@ def _absolute_sums(rows: Floats, columns: Floats, out: Floats) -> None:
                     x0, sums = rows[i, k], out[i, start:stop]
                     for j in range(stop - start):
                         sums[j] += abs(x0 - g0[j])
+            if factor != 0.0:
+                for i in range(first, last):
+                    sums = out[i, start:stop]
+                    for j in range(stop - start):
+                        sums[j] = factor * (sums[j] * sums[j])
 
 
 def _add_meetings(

@@ -46,16 +46,19 @@ class DistanceFactors(ABC):
     scaling : Scaling or None
         Applied to rows; the basis is scaled already.
     factor : float
+    cancels : bool
+        Whether rounding may change the sign of a squared distance near 0.
     """
 
     scaling: Scaling | None
     factor: float
+    cancels: ClassVar[bool] = True
 
     @abstractmethod
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        """Return ``f d^2``; rounding may change its sign near 0.
+        """Return ``f d^2``.
 
         Parameters
         ----------
@@ -359,6 +362,7 @@ class CityBlockFactors(DistanceFactors):
 
     basis: Rows
     exponent: float
+    cancels: ClassVar[bool] = False
 
     def squared(  # noqa: D102
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
@@ -368,11 +372,8 @@ class CityBlockFactors(DistanceFactors):
         _ = self._stored_columns if self._is_summed_sparse(X) else self._columns
 
         def square(strip: slice) -> None:
-            part = squared[strip]
             with np.errstate(over="ignore"):
-                self._power_sums(X[strip], part)
-                part **= 2.0 / self.exponent
-                part *= self.factor
+                self._power_sums(X[strip], squared[strip], self.factor)
 
         over_strips(square, squared.shape, threads)
         return squared
@@ -388,7 +389,7 @@ class CityBlockFactors(DistanceFactors):
         scale = float(np.sqrt(-2.0 * self.factor))
         sums = np.empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
-            self._power_sums(X, sums)
+            self._power_sums(X, sums, None)
         else:
             for strip in _filled_strips(*X.shape):
                 rows = self._brought_near(self._filled(X[strip]), _FARTHEST_WIDTHS / scale)
@@ -407,14 +408,16 @@ class CityBlockFactors(DistanceFactors):
         rows += centre
         return rows
 
-    def _power_sums(self, X: Rows, out: Floats) -> None:
+    def _power_sums(self, X: Rows, out: Floats, factor: float | None) -> None:
         if self._is_summed_sparse(X):
             rows = X if self.scaling is None else self.scaling.apply(X)
             columns, norms = self._stored_columns
-            sparse_power_sums(csr_array(rows, dtype=np.float64), columns, norms, self.exponent, out)
+            rows = csr_array(rows, dtype=np.float64)
+            sparse_power_sums(rows, columns, norms, self.exponent, out, factor=factor)
             return
         for strip in _filled_strips(*X.shape):
-            power_sums(self._filled(X[strip]), self._columns, self.exponent, out[strip])
+            rows = self._filled(X[strip])
+            power_sums(rows, self._columns, self.exponent, out[strip], factor=factor)
 
     def _is_summed_sparse(self, X: Rows) -> bool:
         if not is_sparse(X) or (self.scaling is not None and self.scaling.fills):
@@ -684,6 +687,8 @@ class BasisDistances:
         float64 (b, r)
         """
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
+        if not self._factors.cancels:
+            return squared
         over_strips(
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
             squared.shape,
@@ -742,7 +747,8 @@ class BasisDistances:
 
         def total_of(strip: slice) -> float:
             part = products[strip]
-            np.maximum(part, 0.0, out=part)
+            if self._factors.cancels:
+                np.maximum(part, 0.0, out=part)
             if nearest is not None:
                 part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)

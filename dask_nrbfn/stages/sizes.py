@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from dask_nrbfn.engine.memory import LOOPS_BYTES, PROCESS_BYTES
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.neighbors.cost import pair_flops
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
+from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
@@ -26,6 +27,7 @@ from dask_nrbfn.stages.trials import (
     kernels_of,
     localities_of,
     most_ridges,
+    scales_of,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
@@ -283,9 +285,11 @@ class FitSizes:
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
         own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
-        kernels = map(kernel_named, kernels_of(self.params, self.tuning))
-        compiles = any(each.exponent is not None for each in kernels)
-        return max(own, PROCESS_BYTES + LOOPS_BYTES) if compiles else own
+        kernels = {*kernels_of(self.params, self.tuning)}
+        if LEARNED in scales_of(self.params, self.tuning):
+            # Weights are learned with every distance.
+            kernels.add("laplace-l1")
+        return max(own, *(process_bytes(kernel_named(each).exponent) for each in kernels))
 
     @property
     def reader_bytes(self) -> int:

@@ -55,11 +55,11 @@ def test_power_sums__naive(n, p, r, exponent):
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (16, 512), (64, 64)])
 def test_power_sums__same_bits_in_any_blocks(monkeypatch, size):
     X, columns, out = draw(37, 9), draw(9, 130, 1), np.empty((2, 37, 130))
-    power_sums(X, columns, 1.0, out[0])
+    power_sums(X, columns, 1.0, out[0], factor=-0.7)
     monkeypatch.setattr(cityblock, "_BLOCK_ROWS", size[0])
     monkeypatch.setattr(cityblock, "_BLOCK_COLUMNS", size[1])
     # The loop as Python runs it: the machine code has the sizes of its first call.
-    cityblock._absolute_sums(X, columns, out[1])
+    cityblock._absolute_sums(X, columns, -0.7, out[1])
     np.testing.assert_array_equal(*out)
 
 

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--features", type=int, nargs="+", default=[10, 20, 100, 784])
     parser.add_argument("--basis-size", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=blas_threads())
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
     print(
         f"{options.basis_size} basis rows, {options.threads} threads, 1e9 pairs of values a second"
