@@ -65,6 +65,10 @@ KINDS = {
     "sparse": Kind(replace(SEARCHED, scale="unit"), "sparse"),
     "embedding": Kind(replace(DRAWN, components=3, width_factor=0.3), embeds=True),
     "tuned": Kind(replace(DRAWN, width_factor=1.0), tuning=TUNING),
+    "tuned l1": Kind(
+        DRAWN,
+        tuning=replace(TUNING, kernels=("laplace-l1", "gaussian"), scales=("none", "learned")),
+    ),
     "tuned penalties": Kind(
         CENTRES,
         tuning=replace(TUNING, penalties=("kernel", "clusters", "weights"), features=("plain",)),
