@@ -457,8 +457,11 @@ class FitParams(Params):
     @property
     def predicting(self) -> tuple[Any, ...]:
         """Values of the parameters that decide what a model predicts from its arrays."""
-        options = self.options().items()
-        return tuple(getattr(self, name) for name, definition in options if definition.predicts)
+        names = [name for name, definition in self.options().items() if definition.predicts]
+        if self.kernel_exponent == 1:
+            # Digests that runs and predictions hold are older than this parameter.
+            names.remove("kernel_exponent")
+        return tuple(getattr(self, name) for name in names)
 
     @property
     def normalized(self) -> bool:
