@@ -34,7 +34,7 @@ _FARTHEST_WIDTHS = 1e5
 _MEETING_FLOPS, _COLUMN_FLOPS = 250, 30
 
 # And of an absolute difference, and of its power.
-_DIFFERENCE_FLOPS, _POWER_FLOPS = 3.0, 100.0
+_DIFFERENCE_FLOPS, _POWER_FLOPS = 3.0, 200.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,12 +368,11 @@ class CityBlockFactors(DistanceFactors):
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
         squared = np.empty((X.shape[0], self.basis.shape[0])) if out is None else out
-        # Computed before several threads ask for it.
-        _ = self._stored_columns if self._is_summed_sparse(X) else self._columns
+        power_sums_of = self._sparse_power_sums if self._is_summed_sparse(X) else self._power_sums
 
         def square(strip: slice) -> None:
             with np.errstate(over="ignore"):
-                self._power_sums(X[strip], squared[strip], self.factor)
+                power_sums_of(X[strip], squared[strip], self.factor)
 
         over_strips(square, squared.shape, threads)
         return squared
@@ -389,7 +388,7 @@ class CityBlockFactors(DistanceFactors):
         scale = float(np.sqrt(-2.0 * self.factor))
         sums = np.empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
-            self._power_sums(X, sums, None)
+            self._sparse_power_sums(X, sums)
         else:
             for strip in _filled_strips(*X.shape):
                 rows = self._brought_near(self._filled(X[strip]), _FARTHEST_WIDTHS / scale)
@@ -408,13 +407,11 @@ class CityBlockFactors(DistanceFactors):
         rows += centre
         return rows
 
-    def _power_sums(self, X: Rows, out: Floats, factor: float | None) -> None:
-        if self._is_summed_sparse(X):
-            rows = X if self.scaling is None else self.scaling.apply(X)
-            columns, norms = self._stored_columns
-            rows = csr_array(rows, dtype=np.float64)
-            sparse_power_sums(rows, columns, norms, self.exponent, out, factor=factor)
-            return
+    def _sparse_power_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
+        rows = csr_array(X if self.scaling is None else self.scaling.apply(X), dtype=np.float64)
+        sparse_power_sums(rows, *self._stored_columns, self.exponent, out, factor=factor)
+
+    def _power_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
         for strip in _filled_strips(*X.shape):
             rows = self._filled(X[strip])
             power_sums(rows, self._columns, self.exponent, out[strip], factor=factor)
