@@ -368,7 +368,10 @@ class CityBlockFactors(DistanceFactors):
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
         squared = np.empty((X.shape[0], self.basis.shape[0])) if out is None else out
-        power_sums_of = self._sparse_power_sums if self._is_summed_sparse(X) else self._power_sums
+        in_csr = self._is_summed_sparse(X)
+        power_sums_of = self._sparse_power_sums if in_csr else self._power_sums
+        # Computed before several threads ask for it.
+        _ = self._stored_columns if in_csr else self._columns
 
         def square(strip: slice) -> None:
             with np.errstate(over="ignore"):
