@@ -145,7 +145,8 @@ def try_networks(
     table : SmallTable
     scaling : Scaling
     networks : sequence of SmallNetwork
-        Their ridges have no locality: that is summed for the basis of a fit.
+        All of one kind of distances. Their ridges have no locality: that is summed for the basis
+        of a fit.
     held_out : sequence of int
         The folds of which each is held out once, with its basis rows.
     smoothly : bool
@@ -160,11 +161,11 @@ def try_networks(
 
     Notes
     -----
-    The distances of each kind are computed once, the sums over rows once for each network, and one
-    factorization for each fold and ridge. Only the ridge that is chosen has a temperature. Each
-    network takes ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
+    The distances are computed once, the sums over rows once for each network, and one factorization
+    for each fold and ridge. Only the ridge that is chosen has a temperature. Each network takes
+    ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
     """
-    judging = _Judging(table, scaling, networks, held_out, threads=threads)
+    judging = _Judging(table, scaling, networks[0].exponent, held_out, threads=threads)
     return [*each(partial(judging.best, smoothly=smoothly, n_components=n_components), networks)]
 
 
@@ -189,33 +190,17 @@ def fit_network(
     threads : int
         Of the elementwise steps.
     """
-    judging = _Judging(table, scaling, [network], (), threads=threads, shares_distances=False)
+    judging = _Judging(
+        table, scaling, network.exponent, (), threads=threads, shares_distances=False
+    )
     features = judging.features(network)
     (sums,) = judging.sums_of_groups(features)
     kept = np.ones(features.n_basis, dtype=np.bool_)
     return features, judging.solve(features, sums, kept, network.ridges, each=each)
 
 
-@dataclass(frozen=True, eq=False)
-class _Distances:
-    """The distances of one kind from the rows of a basis.
-
-    Attributes
-    ----------
-    mean : float
-    shares : float64 (r,)
-        Shares of the clusters of the basis rows.
-    squared : float64 (n, r) or None
-        None: too many to be shared.
-    """
-
-    mean: float
-    shares: Floats
-    squared: Floats | None
-
-
 class _Judging:
-    """What networks of the same rows, basis and scaling share.
+    """What networks of the same rows, basis, scaling and distances share.
 
     Rows stand in groups: one for each fold that is held out, and last those of all other folds.
     """
@@ -224,7 +209,7 @@ class _Judging:
         self,
         table: SmallTable,
         scaling: Scaling,
-        networks: Sequence[SmallNetwork],
+        exponent: float | None,
         held_out: Sequence[int],
         *,
         threads: int,
@@ -241,21 +226,14 @@ class _Judging:
         self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
         self._basis = scaling.apply(table.basis)
-        self._distances = {
-            exponent: self._distances_of(exponent, shares_distances)
-            for exponent in {each.exponent for each in networks}
-        }
-
-    def _distances_of(self, exponent: float | None, are_shared: bool) -> _Distances:
-        distances = BasisDistances.from_basis(self._basis, self._scaling, exponent=exponent)
-        mean_distance, shares = self._spread(distances)
-        squared, (n_rows, r) = None, (self._table.X.shape[0], self._basis.shape[0])
-        if are_shared and n_rows * r <= _SHARED_ELEMENTS:
-            squared = np.empty((n_rows, r))
+        distances = BasisDistances.from_basis(self._basis, scaling, exponent=exponent)
+        self._mean_distance, self._shares = self._spread(distances)
+        self._squared: Floats | None = None
+        n_rows, r = self._table.X.shape[0], self._basis.shape[0]
+        if shares_distances and n_rows * r <= _SHARED_ELEMENTS:
+            self._squared = np.empty((n_rows, r))
             for rows in self._table.blocks(slice(0, n_rows)):
-                X = self._table.X[rows]
-                distances.squared(X, out=squared[rows], threads=self._threads)
-        return _Distances(mean_distance, shares, squared)
+                distances.squared(self._table.X[rows], out=self._squared[rows], threads=threads)
 
     def _spread(self, distances: BasisDistances) -> tuple[float, Floats]:
         """Return the mean distance from the basis, and the shares of its clusters, (r,)."""
@@ -277,7 +255,7 @@ class _Judging:
         """Return the radial basis functions of a network."""
         return RadialFeatures.from_basis(
             self._basis,
-            network.width_factor * self._distances[network.exponent].mean,
+            network.width_factor * self._mean_distance,
             self._scaling,
             kernel=network.kernel,
             kernel_exponent=network.kernel_exponent,
@@ -333,15 +311,14 @@ class _Judging:
             Phi = features.activations(
                 table.X[rows],
                 factors=factors,
-                squared=self._squared_of(features, rows),
+                squared=self._squared_of(rows),
                 out=buffer[: rows.stop - rows.start],
             )
             sums.add(Phi, table.targets.bordered(table.y[rows], factors))
         return list(sums.arrays())
 
-    def _squared_of(self, features: RadialFeatures, rows: slice) -> Floats | None:
-        squared = self._distances[features.exponent].squared
-        return None if squared is None else squared[rows]
+    def _squared_of(self, rows: slice) -> Floats | None:
+        return None if self._squared is None else self._squared[rows]
 
     def solve(
         self,
@@ -363,7 +340,7 @@ class _Judging:
             system,
             kept,
             tried=ridges,
-            penalize=_penalize(features, self._distances[features.exponent].shares),
+            penalize=_penalize(features, self._shares),
             directions_of=lambda kept: directions_among(features, kept, n_components),
             each_of=lambda n_basis, /, *, spans: each,
             estimated=False,
@@ -390,7 +367,7 @@ class _Judging:
                     table.X[rows],
                     weights_and_kept,
                     intercepts,
-                    squared=self._squared_of(features, rows),
+                    squared=self._squared_of(rows),
                     buffer=buffer[:n_rows],
                 )
                 y = table.targets.shifted(table.y[rows])
@@ -421,9 +398,9 @@ def _penalize(
     return penalize
 
 
-def try_bytes(n_rows: int, n_basis: int, *, n_kinds: int = 1) -> int:
-    """Return the bytes of the distances that networks share, of so many kinds."""
-    return 8 * n_kinds * min(n_rows * n_basis, _SHARED_ELEMENTS)
+def try_bytes(n_rows: int, n_basis: int) -> int:
+    """Return the bytes of the distances that networks share."""
+    return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
 
 
 def network_bytes(

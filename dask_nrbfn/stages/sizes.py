@@ -9,7 +9,6 @@ from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
@@ -27,7 +26,6 @@ from dask_nrbfn.stages.trials import (
     kernels_of,
     localities_of,
     most_ridges,
-    scales_of,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
@@ -285,10 +283,7 @@ class FitSizes:
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
         own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
-        kernels = {*kernels_of(self.params, self.tuning)}
-        if LEARNED in scales_of(self.params, self.tuning):
-            # Weights are learned with every distance.
-            kernels.add("laplace-l1")
+        kernels = kernels_of(self.params, self.tuning)
         return max(own, *(process_bytes(kernel_named(each).exponent) for each in kernels))
 
     @property

@@ -135,17 +135,20 @@ def test_metric__learns_columns_with_it(monkeypatch, exponent):
     assert weights.mean() == pytest.approx(1.0 + LEAST_WEIGHT)
 
 
-def test_metric__tries_networks_of_both_distances(monkeypatch):
-    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5,), "laplace-l1": (0.4,)})
-    single = {}
-    for kernel, factor in (("gaussian", 0.5), ("laplace-l1", 0.4)):
-        with monkeypatch.context() as patch:
-            patch.setattr(metric, "_FACTORS", {kernel: (factor,)})
-            run = fit(*steps(400, 4), replace(PARAMS, scale="learned", metric_rounds=1))
-            single[kernel] = METRIC.recorded(run).rounds[0]
-    both = fit(*steps(400, 4), replace(PARAMS, scale="learned", metric_rounds=1))
-    best = min(single.values(), key=lambda each: each["log_loss"])
-    assert METRIC.recorded(both).rounds[0] == best
+def test_metric__each_kind_of_distances_has_its_rounds(monkeypatch):
+    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.4,)})
+    X, y = steps(400, 9)
+    params = replace(PARAMS, scale="learned", metric_rounds=1)
+    alone = [
+        METRIC.recorded(fit(X, y, replace(params, kernel=kernel))).rounds
+        for kernel in ("matern32", "laplace-l1")
+    ]
+    tuning = replace(TUNING, kernels=("laplace-l1", "gaussian"))
+    run = tune_dataset(write_table(MemoryStore(), X, y), MemoryStore(), params, tuning, ENGINE)
+    record = METRIC.recorded(run)
+    assert record.rounds == [*alone[0], *alone[1]]
+    losses = [each["log_loss"] for each in record.rounds]
+    assert record.kept == losses.index(min(losses))
 
 
 def test_tune__tries_it_and_with_a_schema_first():
