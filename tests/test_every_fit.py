@@ -95,7 +95,7 @@ def small_work(monkeypatch):
     monkeypatch.setattr(locality, "_PART_ROWS", 50)
     monkeypatch.setattr(descents, "MAX_PASSES", 3)
     monkeypatch.setattr(descents, "MAX_JUDGED_PASSES", 3)
-    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0)})
+    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
 
 
 @pytest.fixture
