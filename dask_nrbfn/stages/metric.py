@@ -127,7 +127,7 @@ def _compute(job: StageJob) -> MetricRecord:
     sample = run_task(engine, _write_sample, run, dataset, label="metric")
     rounds = _rounds(job, sample["n_held_out"]) if sample["n_held_out"] else []
     kept = _best_round(rounds, dataset, sample["n_held_out"])
-    root = _root(run, dataset, kept)
+    root = _root(run, kept, rounds[kept]["kernel"]) if kept else np.ones(dataset.n_features)
     write_array(run.group("metric"), "root", root, "feature")
     unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
     heaviest = heaviest_features(root**2, dataset.column_names, _RECORDED)
@@ -166,7 +166,8 @@ def _rounds_of(
     rounds: list[dict[str, Any]] = []
     for number in range(run.chosen_params.metric_rounds + 1):
         before = tuple(rounds[-1][name] for name in _NETWORK) if rounds else None
-        stage, units = f"{_ROUND}{first + number}", [(first + number, kernels, before)]
+        stage = _stage_of(kernels[0], first + number)
+        units = [(first + number, kernels, before)]
         (best,) = map_parts(run, dataset, job.engine, stage=stage, task=_round, units=units)
         if best[judged.smooth] is None:
             break
@@ -175,6 +176,15 @@ def _rounds_of(
         if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
             break
     return rounds
+
+
+def _stage_of(kernel: str, number: int) -> str:
+    """Return the name of the parts of a round.
+
+    The number of a round that ended with no network is that of the first with other distances.
+    """
+    kind = "" if kernel_named(kernel).exponent is None else "l1-"
+    return f"{_ROUND}{kind}{number}"
 
 
 def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
@@ -234,11 +244,10 @@ def sample_basis(n_rows: int) -> int:
     return min(_MOST_BASIS, -(-n_rows // 2))
 
 
-def _root(run: Run, dataset: Dataset, number: int) -> Floats:
-    """Return the square roots of the weights of a round."""
-    if not number:
-        return np.ones(dataset.n_features)
-    return run.read_part(f"{_ROUND}{number}", 0, "root")
+def _root(run: Run, number: int, kernel: str) -> Floats:
+    """Return the square roots of the weights of a round, whose best network has this kernel."""
+    root: Floats = run.read_part(_stage_of(kernel, number), 0, "root")
+    return root
 
 
 def _scaling(run: Run, root: Floats) -> Scaling:
@@ -267,7 +276,7 @@ def _round(
     sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
     root = np.ones(dataset.n_features)
     if before is not None:
-        root = _learned_root(run, dataset, sample, number - 1, before)
+        root = _learned_root(run, sample, number - 1, before)
     tried = _networks(kernels, before)
     entries = try_side_by_side(
         sample,
@@ -286,11 +295,11 @@ def _round(
 
 
 def _learned_root(
-    run: Run, dataset: Dataset, sample: SmallTable, number: int, network: tuple[str, float, float]
+    run: Run, sample: SmallTable, number: int, network: tuple[str, float, float]
 ) -> Floats:
     """Return the square roots of the weights that a network with those of a round gives."""
     kernel, width_factor, alpha = network
-    root, threads = _root(run, dataset, number), blas_threads()
+    root, threads = _root(run, number, kernel), blas_threads()
     seen = sample.take(sample.folds != _HELD_OUT)
     features, (weights, _) = fit_network(
         seen,
