@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES
 from dask_nrbfn.numeric.distances import basis_bytes
@@ -313,7 +313,7 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
         held += 2 * 8 * min(dataset.n_rows, SAMPLED_ROWS) * n_targets
     elif n_targets == 2:
         held += RANKING_BYTES
-    engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
+    engine.expected_bytes = process_bytes(model.features.exponent) + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     return dataset

@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.held_out import (
     held_out_scores,
     sums_of,
 )
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -129,6 +130,12 @@ class SmallNetwork:
     width_factor: float
     normalized: bool
     ridges: tuple[Ridge, ...]
+    kernel_exponent: float = 1.0
+
+    @property
+    def exponent(self) -> float | None:
+        """Exponent of the distances that the kernel sees; None for Euclidean ones."""
+        return kernel_named(self.kernel, self.kernel_exponent).exponent
 
 
 def try_networks(
@@ -149,7 +156,8 @@ def try_networks(
     table : SmallTable
     scaling : Scaling
     networks : sequence of SmallNetwork
-        Their ridges have no locality: that is summed for the basis of a fit.
+        All of one kind of distances. Their ridges have no locality: that is summed for the basis
+        of a fit.
     held_out : sequence of int
         The folds of which each is held out once, with its basis rows.
     smoothly : bool
@@ -168,7 +176,7 @@ def try_networks(
     for each fold and ridge. Only the ridge that is chosen has a temperature. Each network takes
     ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
     """
-    judging = _Judging(table, scaling, held_out, threads=threads)
+    judging = _Judging(table, scaling, networks[0].exponent, held_out, threads=threads)
     return [*each(partial(judging.best, smoothly=smoothly, n_components=n_components), networks)]
 
 
@@ -193,7 +201,9 @@ def fit_network(
     threads : int
         Threads of the elementwise steps.
     """
-    judging = _Judging(table, scaling, (), threads=threads, shares_distances=False)
+    judging = _Judging(
+        table, scaling, network.exponent, (), threads=threads, shares_distances=False
+    )
     features = judging.features(network)
     (sums,) = judging.sums_of_groups(features)
     kept = np.ones(features.n_basis, dtype=np.bool_)
@@ -201,7 +211,7 @@ def fit_network(
 
 
 class _Judging:
-    """Arrays that networks with the same rows, basis and scaling share.
+    """Arrays that networks with the same rows, basis, scaling and distances share.
 
     Rows stand in groups: one for each fold that is held out, and last those of all other folds.
     """
@@ -210,6 +220,7 @@ class _Judging:
         self,
         table: SmallTable,
         scaling: Scaling,
+        exponent: float | None,
         held_out: Sequence[int],
         *,
         threads: int,
@@ -226,7 +237,7 @@ class _Judging:
         self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
         self._basis = scaling.apply(table.basis)
-        distances = BasisDistances.from_basis(self._basis, scaling)
+        distances = BasisDistances.from_basis(self._basis, scaling, exponent=exponent)
         self._mean_distance, self._shares = self._spread(distances)
         self._squared: Floats | None = None
         n_rows, r = self._table.X.shape[0], self._basis.shape[0]
@@ -258,6 +269,7 @@ class _Judging:
             network.width_factor * self._mean_distance,
             self._scaling,
             kernel=network.kernel,
+            kernel_exponent=network.kernel_exponent,
             normalized=network.normalized,
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import places_among
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import Rows
@@ -324,6 +325,9 @@ def _compute(job: StageJob) -> SearchRecord:
         _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
     best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
     chosen = asdict(best)
+    if kernel_named(best.kernel).exponent is None and run.params.kernel_exponent != 1:
+        # A later fit with these parameters would refuse an exponent that has no effect.
+        chosen["kernel_exponent"] = 1.0
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     if stopped:
         logger.info("search: ended by %s", stopped)
@@ -434,7 +438,13 @@ def _try(
         params = replace(run.chosen_params, **combination)
         tried = ridges(params, replace(run.tuning, localities=(0.0,), **narrowed))
         networks.append(
-            SmallNetwork(params.kernel, params.width_factor, params.normalized, tuple(tried))
+            SmallNetwork(
+                params.kernel,
+                params.width_factor,
+                params.normalized,
+                tuple(tried),
+                params.kernel_exponent,
+            )
         )
     basis = Basis(
         *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)

@@ -29,7 +29,7 @@ ALPHAS_BESIDE = 3
 
 # What is tried of a parameter that the fit leaves at its default.
 _NORMAL: dict[str, tuple[str, ...]] = {
-    "kernels": ("gaussian", "laplacian"),
+    "kernels": ("gaussian", "laplacian", "laplace-l1"),
     "penalties": ("weights", "kernel"),
     "bases": ("sknn", "random"),
     "basis_rules": ("least-confident", "uniform"),
@@ -52,7 +52,12 @@ _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARN
 
 
 def resolve_tuning(
-    params: FitParams, tuning: TuneParams, *, numbers: bool, sparse: bool = False
+    params: FitParams,
+    tuning: TuneParams,
+    *,
+    numbers: bool,
+    sparse: bool = False,
+    mixed: bool = False,
 ) -> TuneParams:
     """Return a tuning with the values that its effort selects, for resolved parameters.
 
@@ -66,6 +71,9 @@ def resolve_tuning(
         Whether the targets are numbers.
     sparse : bool
         Whether the rows are sparse.
+    mixed : bool
+        Whether columns are of several kinds. The kernel that sees them one at a time is then tried
+        first.
 
     Returns
     -------
@@ -92,6 +100,8 @@ def resolve_tuning(
         meant["scales"] = tuple(
             each for each in _SCALES[params.scale] if not (sparse and each == LEARNED)
         )
+    if mixed and "kernels" in meant:
+        meant["kernels"] = tuple(sorted(meant["kernels"], key=lambda name: name != "laplace-l1"))
     spectral = components_of(params, tuning) != [None]
     unfit = {
         "bases": not sized,
@@ -162,7 +172,7 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
         for basis in bases_of(params, tuning)
         for rule in _rules_of(replace(params, basis=basis), tuning)
         for features in tuning.features
-        for kernel in tuning.kernels or (params.kernel,)
+        for kernel in kernels_of(params, tuning)
         for factor in width_factors_of(kernel, tuning)
         if anywhere or features == "normalized"
     ]
@@ -222,6 +232,11 @@ def scales_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
     sequence of str
     """
     return (tuning and tuning.scales) or (params.scale,)
+
+
+def kernels_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
+    """Return the kernels of a fit, or of its tuning."""
+    return (tuning and tuning.kernels) or (params.kernel,)
 
 
 def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
@@ -411,6 +426,17 @@ def check_penalties(params: FitParams, tuning: TuneParams) -> None:
         if not _is_for_some(name, params, features=tuning.features, bases=bases):
             asked = replace(params, penalty=name, features=tuning.features[-1], basis=bases[-1])
             check_penalty(asked, named="penalties" if tuning.penalties else "penalty")
+
+
+def check_kernel_exponent(params: FitParams, tuning: TuneParams | None) -> None:
+    """Raise ParameterError if `kernel_exponent` is set, and no kernel of a fit has one."""
+    asked, tried = params.kernel_exponent, kernels_of(params, tuning)
+    if asked != 1 and all(kernel_named(name).exponent is None for name in tried):
+        named = "`kernel` is" if tuning is None or tuning.kernels is None else "`kernels` are"
+        raise ParameterError(
+            f"`kernel_exponent` is {asked}, and {named} {', '.join(tried)}.",
+            "Leave it out, or give laplace-l1.",
+        )
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
