@@ -305,7 +305,7 @@ class FitParams(Params):
         "Number of basis rows.",
         least=1,
         none="sknn: all rows below the threshold, at most 10000; else a quarter of all, at most "
-        "1000",
+        "1000. A tuning chooses it, unless the threshold or components are given",
     )
     basis_rule: str = option(
         "least-confident",
@@ -525,7 +525,10 @@ class TuneParams(Params):
         not scale, the "kernel" penalty, and for a basis of a given size a draw below the threshold
         or among all rows. "thorough": all kernels, losses and penalties, and centres of clusters.
         Parameters of the fit that differ from their defaults stay, except that "standard" may
-        become "learned".
+        become "learned". Without `basis_size`, `components` and another `confidence_threshold` than
+        the default, the number of basis rows is chosen too: 64, 128, and so on until a doubling
+        gains nothing, with "quick" at most 1024; the smallest within one standard error of the best
+        (Breiman et al. 1984). "normal" and "thorough" compare a draw among all rows at every size.
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int

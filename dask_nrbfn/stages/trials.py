@@ -183,8 +183,11 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
     return [each for each in chosen if fit_some[each.basis, each.features]]
 
 
-def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning tries several combinations.
+def chooses_size(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a tuning chooses the number of basis rows.
+
+    A size, a threshold of confidence, basis rows or a number of eigenfunctions that is given says
+    how many there are.
 
     Parameters
     ----------
@@ -195,7 +198,36 @@ def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
     -------
     bool
     """
-    return tuning is not None and len(combinations(params, tuning)) > 1
+    return (
+        tuning is not None
+        and params.basis_size is None
+        and params.confidence_threshold == FitParams.confidence_threshold
+        and components_of(params, tuning) == [None]
+    )
+
+
+def sized_bases(params: FitParams, tuning: TuneParams) -> list[str]:
+    """Return the sources of the basis whose sizes are compared: that of the fit, and a draw."""
+    return (
+        [params.basis] if tuning.effort == "quick" else [*dict.fromkeys((params.basis, "random"))]
+    )
+
+
+def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a tuning tries several combinations or sizes on a sample.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    bool
+    """
+    if tuning is None:
+        return False
+    return chooses_size(params, tuning) or len(combinations(params, tuning)) > 1
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
