@@ -3,6 +3,7 @@
 import gzip
 import re
 import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -225,6 +226,37 @@ class Noted(Ridge):
         assert len(X_judged) == len(y_judged) == len(X) // 4
         assert not set(X_judged[:, 0]) & set(X[:, 0])
         return super().fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("asked", "free_bytes", "most_rows"),
+    [
+        (None, 12 * 1000**2, 1000),
+        (500, 12 * 1000**2, 500),
+        (2000, 12 * 1000**2, 1000),
+        # Leaves of 60,000 rows fit, and with them any number of rows.
+        (None, 12 * 60_000**2, None),
+        (2000, 12 * 60_000**2, 2000),
+    ],
+)
+def test_contenders__rows_of_xrfm_fit_into_memory(monkeypatch, asked, free_bytes, most_rows):
+    monkeypatch.setitem(sys.modules, "xrfm", ModuleType("xrfm"))
+    memory = SimpleNamespace(available=free_bytes)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    task = Task(
+        of_numbers=False,
+        n_rows=9000,
+        n_features=4,
+        basis_size=None,
+        n_basis=9,
+        most_rows=10,
+        xrfm_rows=asked,
+        n_trials=7,
+    )
+    assert CONTENDERS["xrfm"].make(task).most_rows == most_rows
+    searched = CONTENDERS["xrfm-tuned"].make(task)
+    assert searched.most_rows == most_rows
+    assert [machine.setting for machine in searched.estimators] == drawn_settings(7, 0.8)
 
 
 @pytest.mark.parametrize("alphas", [(1e6, 1e-3, 1e4), (1e-3, 1e6, 1e4)])

@@ -49,7 +49,7 @@ class Task:
     most_rows : int
         For the grid searches, and for the fit of the support vector machine.
     xrfm_rows : int or None
-        Rows that xRFM draws; all if None.
+        Rows that xRFM draws; if None, as many as fit into memory.
     n_trials : int
         Settings that the search of xRFM tries.
     """
@@ -257,7 +257,21 @@ def _best_machine(task: Task, settings: list[dict[str, Any]]) -> Any:
     import xrfm  # noqa: F401  or it is not installed
 
     machines = [FeatureMachine(task.of_numbers, setting) for setting in settings]
-    return _of_targets(task, HeldOut(machines, task.of_numbers, task.xrfm_rows))
+    most_rows = min(filter(None, (task.xrfm_rows, _rows_in_memory())), default=None)
+    return _of_targets(task, HeldOut(machines, task.of_numbers, most_rows))
+
+
+def _rows_in_memory() -> int | None:
+    """Return how many rows xRFM can take, or None for any number in leaves.
+
+    A leaf has up to 60,000 rows. The direction of a split costs as much as a leaf, so that smaller
+    leaves save nothing.
+    """
+    from psutil import virtual_memory
+
+    # The kernel matrix of float32, the copy that is solved and a temporary one.
+    n_rows = isqrt(virtual_memory().available // 12)
+    return n_rows if n_rows < 60_000 else None
 
 
 def drawn_settings(n_trials: int, lpq_share: float) -> list[dict[str, Any]]:
@@ -292,18 +306,14 @@ class FeatureMachine(BaseEstimator):
         self.of_numbers, self.setting = of_numbers, setting
 
     def fit(self, X: NDArray[Any], y: NDArray[Any], eval_set: Any) -> Self:
-        """Fit on the processor, in leaves that fit into memory."""
+        """Fit on the processor."""
         from psutil import virtual_memory
         from xrfm import xRFM
 
-        free_bytes = virtual_memory().available
-        # The kernel matrix of a leaf, the copy that is solved and a temporary one, in float32.
-        leaf_rows = min(60_000, isqrt(free_bytes // 12))
         # pytabkit's estimate for gradients: 12 numbers for every row, column and row of a batch.
-        batch_rows = free_bytes // (48 * min(len(X), leaf_rows) * X.shape[1])
+        batch_rows = virtual_memory().available // (48 * X.size)
         self.machine_ = xRFM(
             **self._options(),
-            max_leaf_size=leaf_rows,
             device="cpu",
             n_threads=available_threads(),
             random_state=0,

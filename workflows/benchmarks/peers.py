@@ -40,6 +40,9 @@ _PREDICTIONS = 3
 _OF_NUMBERS = {"RMSE": ".4g", "R2": ".4f"}
 _OF_LABELS = {"error %": ".2f"}
 
+# Their searches take hours on tables of more than a few thousand rows.
+_ONLY_BY_NAME = ("xrfm-l2", "xrfm-tuned")
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -94,15 +97,22 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--limit-rows", type=int, help="draw so many rows to train on")
     parser.add_argument("--basis-size", type=int, help="of our networks and their like")
     parser.add_argument("--most-rows", type=int, default=10_000, help="of grids; default: 10000")
-    parser.add_argument("--xrfm-rows", type=int, help="draw so many rows for xRFM; default: all")
+    parser.add_argument(
+        "--xrfm-rows", type=int, help="draw so many rows for xRFM; default: all that memory permits"
+    )
     parser.add_argument("--trials", type=int, default=30, help="of xRFM's search; default: 30")
     parser.add_argument("--uci", metavar="FOLDER", help="has a folder for every set")
     parser.add_argument("--folds", type=int, help="use the first folds of --uci; default: all")
-    parser.add_argument("--peers", help=f"with commas; default: {','.join(CONTENDERS)}")
+    parser.add_argument(
+        "--peers",
+        help=f"with commas, of {', '.join(CONTENDERS)}; "
+        f"default: all but {' and '.join(_ONLY_BY_NAME)}",
+    )
     parser.add_argument("--label", help="column of the labels of a .csv")
     parser.add_argument("--target", help="column of the numbers of a .csv")
     options = parser.parse_args()
-    options.peers = options.peers.split(",") if options.peers else list(CONTENDERS)
+    usual = [name for name in CONTENDERS if name not in _ONLY_BY_NAME]
+    options.peers = options.peers.split(",") if options.peers else usual
     if unknown := set(options.peers) - set(CONTENDERS):
         parser.error(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}.")
     for name in ("limit_rows", "most_rows", "xrfm_rows", "trials", "folds"):
