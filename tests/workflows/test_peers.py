@@ -182,6 +182,7 @@ def test_peers__what_is_not_there_is_refused_first(tmp_path):
         (("iris", "--peers", "linear,forest"), "no peer forest"),
         (("pol", "--uci", "."), "pol/data.csv.gz is not in ."),
         (("iris", "--folds", 2), "--folds needs --uci"),
+        (("pol", "--uci", ".", "--target", "y"), "leave out --label and --target"),
         (("iris", "--trials", 0), "--trials must be at least 1, not 0"),
     ):
         process = run_here("workflows/benchmarks/peers.py", *arguments, cwd=tmp_path)

@@ -120,6 +120,8 @@ def parse_options() -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
     if options.folds and not options.uci:
         parser.error("--folds needs --uci.")
+    if options.uci and (options.label or options.target):
+        parser.error("Sets of --uci have their targets: leave out --label and --target.")
     for name in options.datasets:
         if options.uci:
             if not Path(options.uci, name, "data.csv.gz").exists():
