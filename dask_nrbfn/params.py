@@ -526,9 +526,9 @@ class TuneParams(Params):
         or among all rows. "thorough": all kernels, losses and penalties, and centres of clusters.
         Parameters of the fit that differ from their defaults stay, except that "standard" may
         become "learned". Without `basis_size`, `components` and another `confidence_threshold` than
-        the default, the number of basis rows is chosen too: 64, 128, and so on until a doubling
+        the default, the number of basis rows is chosen too: 16, 32, and so on until a doubling
         gains nothing, with "quick" at most 1024; the smallest within one standard error of the best
-        (Breiman et al. 1984). "normal" and "thorough" compare a draw among all rows at every size.
+        (Breiman et al. 1984), of those up to 256 the best. "normal" and "thorough" compare a draw among all rows at every size.
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int

@@ -37,7 +37,10 @@ N_COMPARED = _FINALISTS + 1 + len(_STEPS)
 
 # Sizes that are tried at once; the last is the largest of --effort quick. Larger ones double until
 # a doubling gains nothing.
-_FIRST_SIZES = (64, 128, 256, 512, 1024)
+_FIRST_SIZES = tuple(2**power for power in range(4, 11))
+
+# Up to this size a basis costs nothing worth saving, so that the smallest error decides.
+_CHEAP = 256
 
 # Sampled rows for each row of the largest basis.
 _ROWS_OF_BASIS_ROW = 2
@@ -115,8 +118,8 @@ def close_to_best(finals: Sequence[Final]) -> list[Final]:
 
 
 def smallest_of(curve: Sequence[Final]) -> Final:
-    """Return the one with the smallest basis of those close to the best."""
-    return min(close_to_best(curve), key=lambda each: (each.n_basis, each.loss))
+    """Return the one with the smallest basis of those close to the best; 256 rows are small."""
+    return min(close_to_best(curve), key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
 
 
 def winner_of(finals: Sequence[Final]) -> Final:
@@ -267,7 +270,8 @@ def learning_curve(
     assert tuning is not None
     bases = sized_bases(job.run.chosen_params, tuning)
     tried = [replace(best, basis=basis, basis_rule="uniform") for basis in bases]
-    sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size <= most] or [most]
+    sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
+    sizes += [most] if most <= _FIRST_SIZES[-1] else []
     curve = judge(job, f"{stage}first", sample, [(each, sizes, left) for each in tried])
     size = 2 * sizes[-1]
     while curve and size <= most:

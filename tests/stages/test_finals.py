@@ -26,6 +26,7 @@ QUICK = TuneParams(
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch):
     monkeypatch.setattr(finals, "_FIRST_SIZES", (4, 8, 16))
+    monkeypatch.setattr(finals, "_CHEAP", 4)
 
 
 def combination(scale="standard", kernel="gaussian", width_factor=1.0):
@@ -79,6 +80,14 @@ def test_close__is_told_by_rows_that_differ():
 def test_smallest__is_within_one_standard_error():
     losses = np.zeros((3, 100))
     losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
+    curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
+    assert smallest_of(curve) is curve[1]
+
+
+def test_smallest__of_small_ones_has_the_least_errors(monkeypatch):
+    monkeypatch.setattr(finals, "_CHEAP", 8)
+    losses = np.zeros((3, 100))
+    losses[0, :11] = losses[1, 2:12] = losses[2, 4:13] = 1
     curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
     assert smallest_of(curve) is curve[1]
 
