@@ -528,7 +528,8 @@ class TuneParams(Params):
         become "learned". Without `basis_size`, `components` and another `confidence_threshold` than
         the default, the number of basis rows is chosen too: 16, 32, and so on until a doubling
         gains nothing, with "quick" at most 1024; the smallest within one standard error of the best
-        (Breiman et al. 1984), of those up to 256 the best. "normal" and "thorough" compare a draw among all rows at every size.
+        (Breiman et al. 1984), of those up to 256 the best. "normal" and "thorough" compare a draw
+        among all rows at every size.
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int
