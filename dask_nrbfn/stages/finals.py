@@ -26,9 +26,9 @@ from dask_nrbfn.stages.trials import Combination, chooses_size, sized_bases
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-# The best combinations are compared with at most this many basis rows: of 4,096 each takes a second
-# for 3,000 rows of the sample.
-MOST_COMPARED = 4096
+# The best combinations are compared with at most this many basis rows: of 2,048 each takes a second
+# for 12,000 rows of the sample.
+MOST_COMPARED = 2048
 
 # Combinations that differ by more than the width, and width factors beside the best of them.
 _FINALISTS = 3
