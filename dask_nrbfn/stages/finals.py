@@ -176,7 +176,7 @@ def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_samp
     if not chooses_size(params, tuning):
         return min(asked_size(params, dataset) or MOST_COMPARED, MOST_COMPARED)
     most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
-    return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), 1)
+    return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
 
 
 def n_judged_folds(n_rows: int, n_folds: int) -> int:
