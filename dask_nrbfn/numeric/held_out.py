@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
 
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
@@ -84,8 +85,8 @@ class JudgedSums(RowSum, ABC):
 
     @staticmethod
     @abstractmethod
-    def losses(scores: Floats, targets: Any, scales: Floats) -> Floats:
-        """Return the loss of every row, whose weighted mean is what decides between models.
+    def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
+        """Return the losses of every row: one that decides between models, and a smooth one.
 
         Parameters
         ----------
@@ -95,10 +96,12 @@ class JudgedSums(RowSum, ABC):
             As in `from_block`.
         scales : float64 (q,)
             Deviations of numeric targets.
+        temperature : float
+            Temperature of the probabilities of classes.
 
         Returns
         -------
-        float64 (b,)
+        float64 (2, b)
         """
 
     @abstractmethod
@@ -159,10 +162,14 @@ class LabelSums(JudgedSums):
         return cls(confusion)
 
     @staticmethod
-    def losses(scores: Floats, targets: NDArray[np.integer], scales: Floats) -> Floats:
-        """Return 1 for a row with a wrong label, else 0; NaN where a score is, float64 (b,)."""
-        wrong = scores.argmax(axis=1) != targets
-        return np.where(np.isfinite(scores).all(axis=1), wrong, np.nan)
+    def losses(
+        scores: Floats, targets: NDArray[np.integer], *, scales: Floats, temperature: float
+    ) -> Floats:
+        """Return 1 for a wrong label, else 0, and the log loss; NaN where a score is."""
+        wrong = np.where(np.isfinite(scores).all(axis=1), scores.argmax(axis=1) != targets, np.nan)
+        return np.stack(
+            [wrong, -log_softmax(scores / temperature, axis=1)[range(len(scores)), targets]]
+        )
 
     @property
     def error_rates(self) -> Floats:
@@ -355,10 +362,10 @@ class ResidualSums(JudgedSums):
         )
 
     @staticmethod
-    def losses(scores: Floats, targets: Floats, scales: Floats) -> Floats:
-        """Return the mean of the squared residuals in units of the deviations, float64 (b,)."""
+    def losses(scores: Floats, targets: Floats, *, scales: Floats, temperature: float) -> Floats:
+        """Return the mean of the squared residuals in units of the deviations, twice."""
         relative: Floats = np.square((scores - targets) / scales).mean(axis=1)
-        return relative
+        return np.stack([relative, relative])
 
     def figures(self, model: int) -> dict[str, Any]:
         """Return R^2 and the root mean squared and mean absolute error of every target, as lists.

@@ -207,7 +207,7 @@ def judge_network(
     Returns
     -------
     entry : dict
-    losses : float64 (n,)
+    losses : float64 (2, n)
         See `JudgedSums.losses`; NaN for rows that are not held out, and if all systems are
         singular.
     """
@@ -329,13 +329,17 @@ class _Judging:
 
     def best_with_losses(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
         """Return what `judge_network` returns."""
-        losses = np.full(len(self._order), np.nan)
+        losses = np.full((2, len(self._order)), np.nan)
         entry, features, of_folds = self._best(network, smoothly=False, n_components=n_components)
         if of_folds is None:
             return entry, losses
-        kind, scales = sums_of(self._table.targets), self._table.target_scales
+        losses_of = partial(
+            sums_of(self._table.targets).losses,
+            scales=self._table.target_scales,
+            temperature=entry.get("temperature", 1.0),
+        )
         for rows, scores, y in self._held_out(features, of_folds):
-            losses[self._order[rows]] = kind.losses(scores[:, 0], y, scales)
+            losses[:, self._order[rows]] = losses_of(scores[:, 0], y)
         return entry, losses
 
     def _best(

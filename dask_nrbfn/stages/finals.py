@@ -62,19 +62,16 @@ class Final:
     entry : dict
         See `judge_network`; and "n_basis", the number of basis rows: fewer than were asked for
         where there are fewer distinct rows.
-    losses : float64 (n,)
-        Losses of the held-out rows.
+    losses : float64 (2, n)
+        Losses of the held-out rows, see `JudgedSums.losses`.
     shares : float64 (n,)
         Their weights, whose sum is 1.
-    figures : tuple of str
-        The names in `entry` of the figure that the losses are of, and of the smooth one.
     """
 
     combination: Combination
     entry: Entry
     losses: Floats
     shares: Floats
-    figures: tuple[str, str]
 
     @property
     def n_basis(self) -> int:
@@ -84,20 +81,25 @@ class Final:
     @property
     def loss(self) -> float:
         """The mean loss."""
-        return float(self.shares @ self.losses)
+        return float(self.losses[0] @ self.shares)
 
     @property
     def smooth(self) -> float:
-        """The figure that changes with every score."""
-        return float(self.entry[self.figures[1]])
+        """The mean smooth loss."""
+        return float(self.losses[1] @ self.shares)
 
-    def gain_over(self, other: "Final") -> tuple[float, float]:
-        """Return by how much the mean loss is less than that of another, and its standard error."""
+    def gains_over(self, other: "Final") -> tuple[Floats, Floats]:
+        """Return by how much both mean losses are less than those of another.
+
+        Returns
+        -------
+        gains, standard_errors : float64 (2,)
+        """
         less = other.losses - self.losses
-        gain = float(self.shares @ less)
+        gains = less @ self.shares
         # As unbiased as the variance of n equal weights over n - 1.
         unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
-        return gain, float(np.linalg.norm(self.shares * (less - gain))) / unbiased
+        return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
 
     @property
     def record(self) -> dict[str, Any]:
@@ -110,16 +112,35 @@ def best_of(finals: Sequence[Final]) -> Final:
     return min(finals, key=lambda each: each.loss)
 
 
-def close_to_best(finals: Sequence[Final]) -> list[Final]:
-    """Return those within one standard error of the best (Breiman et al. 1984, section 3.4)."""
-    best = best_of(finals)
-    gains = [(each, *best.gain_over(each)) for each in finals]
-    return [each for each, gain, error in gains if gain <= error]
+def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
+    """Return those within one standard error of one of them (Breiman et al. 1984, section 3.4).
+
+    Parameters
+    ----------
+    finals : sequence of Final
+    best : Final
+    n_losses : int
+        1: by the loss alone; 2: by the smooth one too.
+
+    Returns
+    -------
+    list of Final
+    """
+    close = []
+    for each in finals:
+        gains, errors = best.gains_over(each)
+        if (gains <= errors)[:n_losses].all():
+            close.append(each)
+    return close
 
 
 def smallest_of(curve: Sequence[Final]) -> Final:
-    """Return the one with the smallest basis of those close to the best; 256 rows are small."""
-    return min(close_to_best(curve), key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
+    """Return the one with the smallest basis of those close to the best; 256 rows are small.
+
+    Probabilities count too: they suffer before labels do.
+    """
+    close = close_to_best(curve, best_of(curve), n_losses=2)
+    return min(close, key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
 
 
 def winner_of(finals: Sequence[Final]) -> Final:
@@ -127,7 +148,7 @@ def winner_of(finals: Sequence[Final]) -> Final:
 
     Columns of equal weights win unless learned ones gain more than the standard error.
     """
-    close = close_to_best(finals)
+    close = close_to_best(finals, best_of(finals))
     equal = [each for each in close if each.combination.scale != LEARNED]
     return min(equal or close, key=lambda each: each.smooth)
 
@@ -203,16 +224,15 @@ def judge(job: StageJob, stage: str, sample: str, asked: Sequence[Asked]) -> lis
     run = job.run
     units = [(sample, asdict(each), [*sizes], left) for each, sizes, left in asked]
     parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_judge, units=units)
-    weights, judged = run.read(f"{sample}/weights"), judged_sums(job.dataset)
+    weights, smooth = run.read(f"{sample}/weights"), judged_sums(job.dataset).smooth
     finals = []
     for place, ((combination, _, _), part) in enumerate(zip(asked, parts, strict=True)):
         all_losses = run.read_part(stage, place, "losses")
         for entry, losses in zip(part["entries"], all_losses, strict=True):
-            seen = np.isfinite(losses)
-            if entry[judged.smooth] is not None:
+            seen = np.isfinite(losses[0])
+            if entry[smooth] is not None:
                 shares = weights[seen] / weights[seen].sum()
-                figures = (judged.compared[0], judged.smooth)
-                finals.append(Final(combination, entry, losses[seen], shares, figures))
+                finals.append(Final(combination, entry, losses[:, seen], shares))
     return finals
 
 
@@ -278,9 +298,9 @@ def learning_curve(
         larger = judge(job, f"{stage}{size}", sample, [(each, [size], left) for each in tried])
         if not larger:
             break
-        gain, error = best_of(larger).gain_over(best_of(curve))
+        gains, errors = best_of(larger).gains_over(best_of(curve))
         curve += larger
-        if gain <= error:
+        if (gains <= errors).all():
             break
         size *= 2
     return curve

@@ -420,7 +420,7 @@ def _log_curve(curve: list[Final], size: int) -> None:
     for each in curve:
         best[each.n_basis] = min(each.loss, best.get(each.n_basis, math.inf))
     told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in best.items())
-    logger.info("search: %s by basis rows: %s; %d are chosen", curve[0].figures[0], told, size)
+    logger.info("search: error by basis rows: %s; %d are chosen", told, size)
 
 
 def _chosen(run: Run, best: Combination, size: int | None) -> dict[str, Any]:

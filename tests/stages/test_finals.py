@@ -34,12 +34,13 @@ def combination(scale="standard", kernel="gaussian", width_factor=1.0):
 
 
 def final(losses, *, n_basis=10, smooth=0.0, scale="standard", weights=None):
-    losses = np.asarray(losses, dtype=np.float64)
     weights = np.ones(len(losses)) if weights is None else np.asarray(weights)
-    entry = {"n_basis": n_basis, "error_rate": None, "log_loss": smooth}
-    figures = ("error_rate", "log_loss")
-    shares = weights / weights.sum()
-    return Final(combination(scale), entry, losses, shares, figures)
+    both = np.stack([losses, np.full(len(losses), smooth)])
+    return Final(combination(scale), {"n_basis": n_basis}, both, weights / weights.sum())
+
+
+def close(*finals):
+    return close_to_best(finals, finals[0])
 
 
 def tune(X, y, params=PARAMS, tuning=QUICK, *, place=None, engine=None, kind="y"):
@@ -58,14 +59,15 @@ def test_gain__is_of_the_same_rows_and_weighted():
     rng = np.random.default_rng(0)
     weights = rng.random(50)
     first, second = rng.random((2, 50))
-    gain, error = final(first, weights=weights).gain_over(final(second, weights=weights))
+    gains, errors = final(first, weights=weights).gains_over(final(second, weights=weights))
+    gain, error = gains[0], errors[0]
     shares = weights / weights.sum()
     assert gain == pytest.approx(np.average(second - first, weights=weights))
     variance = np.sum(shares**2 * (second - first - gain) ** 2) / (1 - np.sum(shares**2))
     assert error == pytest.approx(np.sqrt(variance))
     losses = np.stack([first, second])
-    gain, error = final(losses[0]).gain_over(final(losses[1]))
-    assert error == pytest.approx(np.std(losses[1] - losses[0], ddof=1) / np.sqrt(50))
+    errors = final(losses[0]).gains_over(final(losses[1]))[1]
+    assert errors[0] == pytest.approx(np.std(losses[1] - losses[0], ddof=1) / np.sqrt(50))
 
 
 def test_close__is_told_by_rows_that_differ():
@@ -73,14 +75,22 @@ def test_close__is_told_by_rows_that_differ():
     # difference tell something.
     best, alike, other = np.zeros((3, 100))
     best[:50] = alike[:59] = other[41:] = 1
-    assert len(close_to_best([final(best), final(alike)])) == 1
-    assert len(close_to_best([final(best), final(other)])) == 2
+    assert len(close(final(best), final(alike))) == 1
+    assert len(close(final(best), final(other))) == 2
 
 
 def test_smallest__is_within_one_standard_error():
     losses = np.zeros((3, 100))
     losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
     curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
+    assert smallest_of(curve) is curve[1]
+
+
+def test_smallest__probabilities_are_close_to_the_best_too():
+    losses = np.arange(100) % 2
+    curve = [final(losses, n_basis=4, smooth=0.2), final(losses, n_basis=8, smooth=0.1)]
+    assert smallest_of(curve) is curve[0]
+    curve[0].losses[0, 0] = 1
     assert smallest_of(curve) is curve[1]
 
 
@@ -129,12 +139,13 @@ def test_size__is_chosen_unless_it_is_said(changes, chosen):
     assert not chooses_size(replace(PARAMS, **changes), None)
 
 
-def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border():
-    flat, winding = tune(*noisy(300, 0.2)), tune(*spirals(300, n_features=2))
+def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypatch):
+    monkeypatch.setattr(finals, "_FIRST_SIZES", (8, 32, 128))
+    flat, winding = tune(*noisy(300, 0.3)), tune(*spirals(300, n_features=2))
     sizes = [run.chosen_params.basis_size for run in (flat, winding)]
-    assert sizes[0] < sizes[1] == 16
-    assert [each["n_basis"] for each in SEARCH.recorded(winding).curve] == [4, 8, 16]
-    assert winding.read("basis/rows").shape == (16,)
+    assert sizes == [8, 32]
+    assert [each["n_basis"] for each in SEARCH.recorded(winding).curve] == [8, 32, 128]
+    assert winding.read("basis/rows").shape == (32,)
 
 
 def test_size__doubles_while_it_gains():
