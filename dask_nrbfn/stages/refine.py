@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dask_nrbfn.errors import ParameterError
@@ -21,11 +22,13 @@ from dask_nrbfn.stages.descents import (
     Descent,
     decide_to_keep,
     descend,
+    read_taken,
 )
+from dask_nrbfn.stages.held_out import calibrate, calibration_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges_of
-from dask_nrbfn.stages.validation import VALIDATION
+from dask_nrbfn.stages.validation import VALIDATION, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
@@ -36,6 +39,7 @@ logger = logging.getLogger(__name__)
 _PASS_S = 0.1
 
 _FIGURES = (*COMPARED, "temperature")
+_CALIBRATED = ("log_loss", "temperature", "log_slope", "biases")
 
 # Digits of log losses that count in a comparison.
 _DIGITS = 9
@@ -68,7 +72,11 @@ class RefineRecord:
     n_rows : int or None
         In a tuning, the number of held-out rows.
     error_rate, log_loss, temperature : float or None
-        In a tuning, the figures of the loss on held-out rows.
+        In a tuning, the figures of the loss on held-out rows; log loss and temperature with
+        `biases`.
+    log_slope : float or None
+    biases : list of float or None
+        See `Calibration`.
     """
 
     loss: str
@@ -83,6 +91,8 @@ class RefineRecord:
     error_rate: float | None = None
     log_loss: float | None = None
     temperature: float | None = None
+    log_slope: float | None = None
+    biases: list[float] | None = None
 
 
 def _compute(job: StageJob) -> RefineRecord:
@@ -93,19 +103,42 @@ def _compute(job: StageJob) -> RefineRecord:
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
     if loss not in steps:
+        squared = VALIDATION.recorded(run)
+        judged |= {name: getattr(squared, name) for name in _CALIBRATED}
         return RefineRecord(loss, 0, None, None, [], **judged)
     step = steps[loss]
     n_passes = len(step["path"])
+    if run.tuning is not None:
+        judged |= _calibrated(job, loss, step, temperature=judged["temperature"])
     run_task(job.engine, _take, run, loss, n_passes, label="refine")
     return RefineRecord(loss, n_passes, step["stopped"], step["objective"], step["path"], **judged)
 
 
+def _calibrated(
+    job: StageJob, loss: str, step: Mapping[str, Any], *, temperature: float
+) -> dict[str, Any]:
+    """Return the calibration of the last step of a descent, and its log loss."""
+    validation = job.validation
+    return calibrate(
+        job,
+        f"{PREFIX}calibration",
+        partial(read_taken, loss, len(step["path"]), step["taken"]),
+        codes_in_model=None if validation is None else codes_in_training(job.dataset, validation),
+        loss=loss,
+        temperature=temperature,
+    )
+
+
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the losses on held-out rows, and the best loss."""
-    squared = VALIDATION.recorded(run)
+    """Return the figures of the losses on held-out rows, and the best loss.
+
+    Log losses are compared at a temperature alone.
+    """
+    validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.chosen_params)
+    squared = next(each for each in validation.path if Ridge.of(each) == chosen)
     tried = []
     for name in losses_of(run.params, run.tuning):
-        step = steps.get(name, {"path": [vars(squared)], "taken": 0, "stopped": None})
+        step = steps.get(name, {"path": [squared], "taken": 0, "stopped": None})
         figures = step["path"][step["taken"]]
         tried.append(
             {
@@ -121,7 +154,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "tried": tried,
         "chosen": {"loss": best["loss"]},
-        "n_rows": squared.n_rows,
+        "n_rows": validation.n_rows,
         **{name: best[name] for name in ("taken", *_FIGURES)},
     }
 
@@ -203,7 +236,8 @@ def _cost(s: FitSizes) -> StageCost:
     n_refined = len(refined_losses(s.params, s.tuning))
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
-    most, n_judged = n_refined * n_passes, s.judged.n_rows if apart else 0
+    # The last pass calibrates.
+    most, n_judged = n_refined * n_passes + bool(s.n_ridges), s.judged.n_rows if apart else 0
     kept = 4 * s.n * r if s.row_values >= LEAST_VALUES else 0
     n_computed = (s.n if kept else most * s.n) + most * n_judged
     flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
@@ -223,7 +257,7 @@ def _cost(s: FitSizes) -> StageCost:
         written_bytes=n_refined * stored + kept + steps,
         held_bytes=s.process_bytes
         + max(
-            passing + 5 * n_models * weights,
+            passing + 5 * n_models * weights + calibration_bytes(s) * bool(s.n_ridges),
             s.solve_bytes + factor,
             2 * factor + (n_models + 6 * n_passes) * weights,
         ),
