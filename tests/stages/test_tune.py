@@ -19,6 +19,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
@@ -96,7 +97,7 @@ def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
 
 
 def naive_log_loss(scores, y, temperature):
-    probabilities = softmax(scores, temperature=temperature)
+    probabilities = softmax(scores / temperature, scores)
     return -np.mean(np.log(probabilities[np.arange(len(y)), y]))
 
 
@@ -106,11 +107,12 @@ def test_validation__equals_a_recomputation(seed):
     run = tune(X, y, replace(PARAMS, n_parts=3, random_state=seed), chunk_rows=37)
     folds = folds_of_rows(0, 160, n_folds=3, seed=seed)
     basis, record = run.read("basis/values"), run.stages["validation"]
-    confusions = run.read("validation/confusion")
+    confusions, found = run.read("validation/confusion"), {}
     for entry, confusion in zip(record["path"], confusions, strict=True):
         scores = naive_scores(
             X, y, basis, run.read("basis/rows"), factor=0.3, alpha=entry["alpha"], folds=folds
         )
+        found[entry["alpha"]] = scores
         labels = scores.argmax(axis=1)
         assert entry["error_rate"] == pytest.approx(np.mean(labels != y), abs=1e-12)
         expected = np.zeros((3, 3))
@@ -127,7 +129,11 @@ def test_validation__equals_a_recomputation(seed):
     assert record["chosen"] == kept | {"alpha": best["alpha"]}
     model = Model.load(run.location)
     assert model.params.alpha == best["alpha"]
-    assert model.temperature == best["temperature"]
+    assert model.calibration == Calibration.of(record)
+    probabilities = model.probabilities(found[best["alpha"]])
+    losses = -np.log(probabilities[np.arange(160), y])
+    assert record["log_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert record["log_loss"] < best["log_loss"]
     Phi, F = reference_activations(X, basis, model.width), np.eye(3)[y]
     penalized = Phi.T @ Phi + best["alpha"] * np.sum(Phi**2) * np.eye(30)
     expected = np.linalg.solve(penalized, Phi.T @ F).T
