@@ -51,7 +51,10 @@ _MOST_HEAVIEST = 10
 
 # Figures of held-out rows and of training rows; True: the targets are classes.
 _JUDGED = {
-    True: ("error_rate", "log_loss", "temperature", "log_slope", "biases"),
+    True: (
+        *("error_rate", "log_loss", "expected_calibration_error"),
+        *("temperature", "log_slope", "biases"),
+    ),
     False: ("relative_error", "r2", "rmse", "mae"),
 }
 _FITTED = {

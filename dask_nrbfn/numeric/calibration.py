@@ -232,8 +232,11 @@ def fit_calibration(
 
     Notes
     -----
-    Minimizes ``sum_i v_i (-log p_i) + |b|^2 / 2``, convex in the inverse temperature, the slope and
-    the biases, with the weights scaled to a mean of 1. Projected Newton steps (Bertsekas 1982,
+    Minimizes ``-sum_ik v_i t_ik log p_ik + |b|^2 / 2``, convex in the inverse temperature, the
+    slope and the biases, with the weights scaled to a mean of 1. The targets t are smoothed as by
+    Platt 1999 (*Probabilistic outputs for support vector machines*, section 2.2), but by one row in
+    all: ``1 - 1 / (m + 2)`` for the own class, the rest for the others. Otherwise probabilities are
+    0 and 1 if all of the few rows are labelled right. Projected Newton steps (Bertsekas 1982,
     *Projected Newton methods*, eq. 33) of ``m K (K + 4)`` flops. The biases sum to 0.
     """
     problem = _Likelihood.of(draw, probability)
@@ -265,17 +268,22 @@ class _Likelihood(NamedTuple):
     codes : int64 (m,)
     weights : float64 (m,)
         With a mean of 1.
+    other : float
+        The target of each class but the own one.
     """
 
     inputs: Floats
     codes: NDArray[np.int64]
     weights: Floats
+    other: float
 
     @classmethod
     def of(cls, draw: ScoreDraw, probability: Probability) -> Self:
         """Return that of drawn rows."""
         inputs = np.stack([draw.scores, _logarithms(draw.scores, probability)])
-        return cls(inputs, draw.codes, draw.weights / draw.weights.mean())
+        n_rows, n_classes = draw.scores.shape
+        other = 1.0 / ((n_rows + 2) * max(n_classes - 1, 1))
+        return cls(inputs, draw.codes, draw.weights / draw.weights.mean(), other)
 
     def clipped(self, point: Floats) -> Floats:
         """Return the nearest point within the bounds, float64 (K + 2,)."""
@@ -286,18 +294,18 @@ class _Likelihood(NamedTuple):
         """Return the value, the gradient (K + 2,) and the second derivatives (K + 2, K + 2)."""
         exponents = np.tensordot(point[:2], self.inputs, axes=1) + point[2:]
         exponents -= exponents.max(axis=1, keepdims=True)
-        rows = np.arange(len(self.codes))
-        own = exponents[rows, self.codes]
+        aimed = self._aimed(exponents)
         shares = np.exp(exponents, out=exponents)
         totals = shares.sum(axis=1, keepdims=True)
         shares /= totals
         biases, weights = point[2:], self.weights
-        value = weights @ (np.log(totals[:, 0]) - own) + 0.5 * _SHRINKAGE * biases @ biases
+        value = weights @ (np.log(totals[:, 0]) - aimed) + 0.5 * _SHRINKAGE * biases @ biases
         weighted = weights[:, None] * shares
-        of_own = np.bincount(self.codes, weights, minlength=len(biases))
         means = (shares * self.inputs).sum(axis=2)
-        slopes = (means - self.inputs[:, rows, self.codes]) @ weights
-        gradient = np.concatenate([slopes, weighted.sum(axis=0) - of_own + _SHRINKAGE * biases])
+        slopes = (means - self._aimed(self.inputs)) @ weights
+        of_own = np.bincount(self.codes, weights, minlength=len(biases))
+        targets = of_own + self.other * (weights.sum() - len(biases) * of_own)
+        gradient = np.concatenate([slopes, weighted.sum(axis=0) - targets + _SHRINKAGE * biases])
         # The covariances of inputs and class indicators under the probabilities of each row.
         deviations = self.inputs - means[:, :, None]
         curvature = np.diag(np.append([0.0, 0.0], weighted.sum(axis=0) + _SHRINKAGE))
@@ -307,6 +315,12 @@ class _Likelihood(NamedTuple):
         curvature[:2, 2:] = deviations.sum(axis=1)
         curvature[2:, :2] = curvature[:2, 2:].T
         return float(value), gradient, curvature
+
+    def _aimed(self, values: Floats) -> Floats:
+        """Return the means of values (..., m, K) under the targets, (..., m)."""
+        own = values[..., np.arange(len(self.codes)), self.codes]
+        aimed: Floats = own + self.other * (values.sum(axis=-1) - values.shape[-1] * own)
+        return aimed
 
     def step(self, point: Floats, gradient: Floats, curvature: Floats) -> Floats:
         """Return the Newton step to subtract; 0 for factors that a bound holds."""

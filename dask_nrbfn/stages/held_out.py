@@ -20,6 +20,7 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import JudgedSums, held_out_scores, sums_of
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge_path import PathWeights
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
@@ -201,7 +202,8 @@ def calibrate(
     Returns
     -------
     dict
-        The fields of `Calibration` and the "log_loss" of the probabilities on the drawn rows.
+        The fields of `Calibration`, and of the drawn rows "log_loss", "reliability" and
+        "expected_calibration_error".
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     n_classes = job.dataset.n_targets
@@ -224,5 +226,11 @@ def _fit(run: Run, reduction: Reduction, loss: str, temperature: float) -> dict[
     draw: ScoreDraw = read_total(run, reduction)
     probability = loss_named(loss).probability
     calibration = fit_calibration(draw, probability, temperature=temperature)
-    log_loss = draw.log_loss(calibration.probabilities(draw.scores, probability))
-    return {"log_loss": log_loss, **calibration.to_dict()}
+    probabilities = calibration.probabilities(draw.scores, probability)
+    bins = reliability_of_rows(probabilities, draw.codes, draw.weights)
+    return {
+        "log_loss": draw.log_loss(probabilities),
+        **calibration.to_dict(),
+        "expected_calibration_error": expected_calibration_error(bins),
+        "reliability": bins,
+    }

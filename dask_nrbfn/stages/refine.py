@@ -4,14 +4,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.reliability import ReliabilityBin
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.descents import (
     COMPARED,
@@ -39,7 +41,10 @@ logger = logging.getLogger(__name__)
 _PASS_S = 0.1
 
 _FIGURES = (*COMPARED, "temperature")
-_CALIBRATED = ("log_loss", "temperature", "log_slope", "biases")
+_CALIBRATED = (
+    *("log_loss", "temperature", "log_slope", "biases"),
+    *("expected_calibration_error", "reliability"),
+)
 
 # Digits of log losses that count in a comparison.
 _DIGITS = 9
@@ -77,6 +82,9 @@ class RefineRecord:
     log_slope : float or None
     biases : list of float or None
         See `Calibration`.
+    expected_calibration_error : float or None
+    reliability : list of dict or None
+        Of the held-out rows with `biases`, see `dask_nrbfn.numeric.reliability`.
     """
 
     loss: str
@@ -93,6 +101,8 @@ class RefineRecord:
     temperature: float | None = None
     log_slope: float | None = None
     biases: list[float] | None = None
+    expected_calibration_error: float | None = None
+    reliability: list[ReliabilityBin] | None = None
 
 
 def _compute(job: StageJob) -> RefineRecord:
@@ -197,6 +207,23 @@ def read_held_out_confusion(run: Run) -> Floats | None:
     place = ridges_of(run).index(Ridge.in_params(run.chosen_params))
     confusion: Floats = run.read("validation/confusion", place, place + 1)[0]
     return confusion
+
+
+class Guess(NamedTuple):
+    """The held-out ``error_rate``, and the error ``guessing`` of always the largest class."""
+
+    error_rate: float
+    guessing: float
+
+
+def guess_as_good(run: Run) -> Guess | None:
+    """Return both errors if predicting the largest class is as good as the model, else None."""
+    confusion = read_held_out_confusion(run)
+    if confusion is None:
+        return None
+    guessing = float(1.0 - confusion.sum(axis=1).max() / confusion.sum())
+    guess = Guess(judged_record(run.stages)["error_rate"], guessing)
+    return guess if guess.error_rate >= guessing else None
 
 
 def _check(context: FitContext) -> None:

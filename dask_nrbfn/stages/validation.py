@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES, HeldOutSums, JudgedSums, sums_of
+from dask_nrbfn.numeric.reliability import ReliabilityBin
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.small_fit import best_place
 from dask_nrbfn.parts import Reduction, read_total, reduce_parts
@@ -48,6 +49,9 @@ class ValidationRecord:
     log_slope : float or None
     biases : list of float or None
         See `Calibration`.
+    expected_calibration_error : float or None
+    reliability : list of dict or None
+        Of the held-out rows with `biases`, see `dask_nrbfn.numeric.reliability`.
     relative_error : float or None
         Relative error of the best one, for numbers: 1 - R^2, the mean over the targets.
     r2, rmse, mae : list of float or None
@@ -62,6 +66,8 @@ class ValidationRecord:
     temperature: float | None = None
     log_slope: float | None = None
     biases: list[float] | None = None
+    expected_calibration_error: float | None = None
+    reliability: list[ReliabilityBin] | None = None
     relative_error: float | None = None
     r2: list[float] | None = None
     rmse: list[float] | None = None

@@ -41,7 +41,8 @@ def test_cli_tune__json(tmp_path, dataset):
     params = Run.open(tmp_path / "run").chosen_params
     assert tuned["chosen"].keys() == {
         "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "locality", "components", "loss", "error_rate", "log_loss", "temperature", "log_slope", "biases",
+        "locality", "components", "loss", "error_rate", "log_loss", "temperature", "log_slope",
+        "biases", "expected_calibration_error",
     }  # fmt: skip
     for name in (
         "features",

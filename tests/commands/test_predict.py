@@ -30,6 +30,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.dataset import Dataset
@@ -383,6 +384,12 @@ def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, calibration
     assert [of_class["class"] for of_class in evaluation.per_class] == NAMES.tolist()
     assert evaluation.n_errors == 250 - np.trace(confusion) > 0
     assert evaluation.log_loss == pytest.approx(log_loss, rel=1e-6)
+    expected = reliability_of_rows(model.probabilities(model.scores(X)), y, np.ones(250))
+    for found, each in zip(evaluation.reliability, expected, strict=True):
+        assert found == pytest.approx(each)
+    error = expected_calibration_error(expected)
+    assert evaluation.expected_calibration_error == pytest.approx(error)
+    assert evaluation.figures()["reliability"] == evaluation.reliability
 
 
 def test_evaluate__a_probability_of_zero_is_not_infinite(tmp_path, place, new_rows):

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_file
@@ -19,7 +21,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
-from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.calibration import Calibration, DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
@@ -28,6 +30,7 @@ from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -280,6 +283,61 @@ def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     assert outcome(run) == expected
     assert engine.done["path"] == 3
     assert engine.done["moments"] == 0
+
+
+def rare_rows(n_rows, n_rare, *, seed, n_features=20):
+    """Draw rows of two classes that lie six standard deviations apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n_rows) < n_rare).astype(np.int64)
+    X = rng.normal(size=(n_rows, n_features))
+    X[:, 0] += 6.0 * y
+    return X, y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rare_class__is_found_as_by_logistic_regression(seed):
+    X, y = rare_rows(1500, 15, seed=seed)
+    X_new, y_new = rare_rows(15_000, 150, seed=100 + seed)
+
+    def recall(network):
+        return np.mean(network.fit(X, y).predict(X_new)[y_new == 1] == 1)
+
+    reached = recall(LogisticRegression())
+    assert recall(NRBFNClassifierCV(effort="quick")) > reached - 0.1
+    assert recall(NRBFNClassifier()) > reached - 0.2
+
+
+def test_calibration__of_validation_rows_by_the_model_of_all_rows():
+    X, y = spirals(160)
+    X_new, y_new = spirals(200, seed=1)
+    run = judged_by(X, y, X_new, y_new)
+    record, model = run.stages["validation"], Model.load(run.location)
+    own = model.probabilities(model.scores(X_new))[np.arange(200), y_new]
+    assert record["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
+
+
+def test_calibration__of_few_scores_is_near_that_of_all(monkeypatch):
+    X, y = spirals(900)
+    all_scores = tune(X, y, PARAMS, ONE).stages["validation"]
+    monkeypatch.setattr(DrawnRows.of_counts.__func__, "__kwdefaults__", {"most_scores": 9 * 150})
+    few = tune(X, y, PARAMS, ONE).stages["validation"]
+    drawn = sum(each["n_rows"] for each in few["reliability"])
+    assert drawn == pytest.approx(900, rel=0.15)
+    assert few["biases"] != all_scores["biases"]
+    assert few["log_loss"] == pytest.approx(all_scores["log_loss"], rel=0.3)
+    assert few["path"] == all_scores["path"]
+
+
+def test_guess__is_told_at_the_end_of_a_tuning(caplog):
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    y = (np.arange(120) % 6 == 0).astype(np.int64)
+    run = tune(X, y, replace(PARAMS, basis_size=10), replace(ONE, alphas=(1.0,)))
+    assert guess_as_good(run) is not None
+    assert "--class-weight balanced" in caplog.text
+    caplog.clear()
+    tune(*spirals(160), PARAMS, ONE)
+    assert "--class-weight" not in caplog.text
 
 
 def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):
