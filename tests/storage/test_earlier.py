@@ -6,7 +6,7 @@ the last version before this test).
 - Formats 3 and 4 hold a dataset and `more` rows, a run that was `fitted` and updated with them, one
   that was `tuned`, its model, a fit of the dataset that was stopped in its moments, and the scores
   of seven rows.
-- Format 8 holds a dataset, a run that was `tuned`, its model, and the probabilities of the seven rows.
+- Format 8 holds a dataset, a run that was `tuned`, its model, and the probabilities of seven rows.
 - Formats 5 to 7 hold a dataset of 40 rows, a fit of it, its model, and the scores of its first
   seven rows. 5 has a schema that fills missing values, 6 has rows in CSR that become coordinates,
   the rows of 7 stay in an AnnData store.
