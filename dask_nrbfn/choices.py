@@ -41,6 +41,7 @@ class Choices(Mapping[str, Any]):
 KERNELS = Choices(
     {
         "gaussian": "numeric.kernels:GAUSSIAN",
+        "laplace-l1": "numeric.kernels:LAPLACE_L1",
         "laplacian": "numeric.kernels:LAPLACIAN",
         "matern32": "numeric.kernels:MATERN32",
         "matern52": "numeric.kernels:MATERN52",

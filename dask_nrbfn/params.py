@@ -211,10 +211,13 @@ class FitParams(Params):
     features : {"auto", "normalized", "plain"}
         "normalized": activations of a row divided by their sum (the paper's). "plain": activations
         without normalization. "auto": "normalized" for classes and with `components`, else "plain".
-    kernel : {"gaussian", "laplacian", "matern32", "matern52"}
-        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
-        ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)`` with
-        ``a = sqrt(5) t``.
+    kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}
+        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t^q)``,
+        ``exp(-t)``, ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)``
+        with ``a = sqrt(5) t``. d is Euclidean, and with "laplace-l1"
+        ``(sum_l |x_l - g_l|^q)^(1/q)``, for q = 1 the l1 distance.
+    kernel_exponent : float
+        q of "laplace-l1", above 0 and at most 2.
     width_factor : float
         Sigma divided by the mean distance between rows and basis rows; 1 is the paper's.
     class_weight : {"balanced"} or None
@@ -303,7 +306,7 @@ class FitParams(Params):
         "Number of basis rows.",
         least=1,
         none="sknn: all rows below the threshold, at most 10000; else a quarter of all, at most "
-        "1000",
+        "1000. A tuning chooses it, unless the threshold or components are given",
     )
     basis_rule: str = option(
         "least-confident",
@@ -332,6 +335,14 @@ class FitParams(Params):
         str,
         "Kernel function of the distance.",
         choices=tuple(KERNELS),
+        predicts=True,
+    )
+    kernel_exponent: float = option(
+        1.0,
+        float,
+        "Power of the differences of columns that laplace-l1 sums; 1: l1 distances.",
+        above=0,
+        most=2,
         predicts=True,
     )
     width_factor: float = option(
@@ -446,8 +457,11 @@ class FitParams(Params):
     @property
     def predicting(self) -> tuple[Any, ...]:
         """Values of the parameters on which predictions from the arrays of a model depend."""
-        options = self.options().items()
-        return tuple(getattr(self, name) for name, definition in options if definition.predicts)
+        names = [name for name, definition in self.options().items() if definition.predicts]
+        if self.kernel_exponent == 1:
+            # Digests that runs and predictions hold are older than this parameter.
+            names.remove("kernel_exponent")
+        return tuple(getattr(self, name) for name in names)
 
     @property
     def normalized(self) -> bool:
@@ -507,11 +521,16 @@ class TuneParams(Params):
     ----------
     effort : {"quick", "normal", "thorough"}
         How much is tried for the parameters below that are not given. "quick": the Gaussian kernel,
-        and the values of the fit for all else. "normal": also Laplacian kernels, learned weights of
-        the columns, standardized columns if the fit does not scale, the "kernel" penalty, and for a
-        basis of a given size a draw below the threshold or among all rows. "thorough": all kernels,
-        losses and penalties, and centres of clusters. Parameters of the fit that differ from their
-        defaults stay, except that "standard" may become "learned".
+        and the values of the fit for all else. "normal": also the Laplacian kernels of Euclidean
+        and of l1 distances, learned weights of the columns, standardized columns if the fit does
+        not scale, the "kernel" penalty, and for a basis of a given size a draw below the threshold
+        or among all rows. "thorough": all kernels, losses and penalties, and centres of clusters.
+        Parameters of the fit that differ from their defaults stay, except that "standard" may
+        become "learned". Without `basis_size`, `components` and another `confidence_threshold` than
+        the default, the number of basis rows is chosen too: 16, 32, and so on until a doubling
+        gains nothing, with "quick" at most 1024; the smallest within one standard error of the best
+        (Breiman et al. 1984), of those up to 256 the best. "normal" and "thorough" compare a draw
+        among all rows at every size.
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int

@@ -51,7 +51,7 @@ WITHOUT_DASK = {
     "storage",
     "neighbors",
 }
-NUMERIC_LIBRARIES = {"numpy", "scipy"}
+NUMERIC_LIBRARIES = {"numba", "numpy", "scipy"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
 PRIVATE_FILE = "private.py"
 PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.")

@@ -52,6 +52,7 @@ KINDS = {
     "centres": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "weighted"),
     "kernel": Kind(replace(PLAIN, penalty="kernel")),
     "learned": Kind(replace(PLAIN, scale="learned", metric_rounds=2)),
+    "l1": Kind(replace(PLAIN, kernel="laplace-l1", scale="standard", penalty="kernel")),
     "svd": Kind(replace(DRAWN, svd=3)),
     "locality": Kind(replace(PLAIN, locality=1e-2, n_neighbors=6)),
     "neighbours in locality": Kind(replace(SEARCHED, locality=1e-2, features="plain")),
@@ -65,6 +66,10 @@ KINDS = {
     "sparse": Kind(replace(SEARCHED, scale="unit"), "sparse"),
     "embedding": Kind(replace(DRAWN, components=3, width_factor=0.3), embeds=True),
     "tuned": Kind(replace(DRAWN, width_factor=1.0), tuning=TUNING),
+    "tuned l1": Kind(
+        DRAWN,
+        tuning=replace(TUNING, kernels=("laplace-l1", "gaussian"), scales=("none", "learned")),
+    ),
     "tuned penalties": Kind(
         CENTRES,
         tuning=replace(TUNING, penalties=("kernel", "clusters", "weights"), features=("plain",)),
@@ -91,7 +96,7 @@ def small_work(monkeypatch):
     monkeypatch.setattr(locality, "_PART_ROWS", 50)
     monkeypatch.setattr(descents, "MAX_PASSES", 3)
     monkeypatch.setattr(descents, "MAX_JUDGED_PASSES", 3)
-    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0)})
+    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
 
 
 @pytest.fixture

@@ -147,8 +147,10 @@ def run_figures(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return what tuning tried and chose: ``chosen``, ``tried``, ``path`` and ``losses``.
+    """Return what a tuning tried and chose.
 
+    ``chosen``; ``tried``, all combinations; ``curve``, one with several basis sizes; ``finals``,
+    the best with a basis as large as that of the fit; ``path``, the penalties; and ``losses``.
     ``per_class`` has the `class_figures` of the held-out rows; it is None for numbers.
     """
     stages = run.stages
@@ -158,7 +160,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
     return {
         "chosen": chosen | {name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
-        "tried": search.get("tried", []),
+        **{name: search.get(name, []) for name in ("tried", "curve", "finals")},
         "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
         "losses": stages.get("refine", {}).get("tried", []),
         "per_class": _held_out_classes(run),

@@ -19,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
@@ -591,7 +591,7 @@ def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
     held += 8 * (rows * (r + 4 * p) + 3 * r * n_scaled + 2 * r * q)
     if model.projection is not None:
         held += project_bytes(rows, p, n_scaled)
-    engine.expected_bytes = PROCESS_BYTES + held
+    engine.expected_bytes = process_bytes(model.features.exponent) + held
     remedy = "Write the scene in smaller chunks"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 

@@ -39,6 +39,9 @@ _OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
 # The limit of protocol buffers.
 _LARGEST_BYTES = 2**31 - 2**20
 
+# Differences between a row and basis rows that a runtime holds at once, for l1 distances.
+_DIFFERENCES = 2**16
+
 # Entries of the description of a model or run that the model card has.
 _CARD = (
     *("n_rows", "n_features", "n_classes", "target_names", "n_basis", "width", "error_rate"),
@@ -155,14 +158,15 @@ def onnx_model(
     graph = _new_graph(np.dtype(dtype))
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
-    centre = basis.mean(axis=0)
+    centre, exponent = basis.mean(axis=0), model.features.exponent
     X = _features(model, graph)
     if model.projection is not None:
         X = X @ model.projection
     rows = _scaled_rows(model, X) - centre
     centred = (basis - centre) / model.width
     # The error of an exponent, for the basis row that is farthest from the mean.
-    rounding = float(np.finfo(dtype).eps * np.square(centred).sum(axis=1).max())
+    powers = np.abs(centred) ** (2.0 if exponent is None else exponent)
+    rounding = float(np.finfo(dtype).eps * powers.sum(axis=1).max())
     scores = _scores(model, centred, rows / model.width)
     if model.target_names is not None:
         name = "coordinates" if model.embeds else "values"
@@ -280,6 +284,35 @@ def _scaled_rows(model: Model, X: Tensor) -> Tensor:
 
 def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
+    if model.features.exponent is None:
+        activations = _activations(model, basis, rows)
+    else:
+        activations = _l1_activations(model, basis, rows, model.features.exponent)
+    scores = activations @ model.weights.T
+    return scores if model.intercept is None else scores + model.intercept
+
+
+def _l1_activations(model: Model, basis: Floats, rows: Tensor, exponent: float) -> Tensor:
+    """Return the activations (rows, r) of ``exp(-sum_l |x_l - g_l|^q)``."""
+    graph, (r, p) = rows.graph, basis.shape
+    if model.params.normalized and exponent == 1:
+        # As `CityBlockFactors.shifted_logarithms`: far rows keep the digits of their differences.
+        rows = np.minimum(np.maximum(rows, basis.min(axis=0)), basis.max(axis=0))
+    row_axis = graph.node("Unsqueeze", rows, graph.constant([1], np.int64))
+    size, sums = max(1, _DIFFERENCES // p), []
+    for start in range(0, r, size):
+        powers = np.absolute(row_axis - basis[None, start : start + size])
+        if exponent != 1:
+            powers = graph.node("Pow", powers, exponent)
+        sums.append(powers.sum(axis=2, keepdims=False))
+    logarithms = -graph.node("Concat", *sums, axis=1)
+    if model.params.normalized:
+        return graph.node("Softmax", logarithms, axis=1)
+    return np.exp(logarithms)
+
+
+def _activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
+    """Return the activations (rows, r) of a kernel of Euclidean distances."""
     graph, kernel = rows.graph, kernel_named(model.params.kernel)
     # (|x|^2 - d^2) / 2: what is left where |x|^2 cancels.
     products = graph.node("Gemm", rows, basis.T, -0.5 * np.einsum("ij,ij->i", basis, basis))
@@ -297,11 +330,8 @@ def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
 
     if model.params.normalized:
         logarithms = kernel.shifted_logarithms(lambda: products, gaps)
-        activations = graph.node("Softmax", logarithms, axis=1)
-    else:
-        activations = np.exp(kernel.logarithms_in_place(exponents()))
-    scores = activations @ model.weights.T
-    return scores if model.intercept is None else scores + model.intercept
+        return graph.node("Softmax", logarithms, axis=1)
+    return np.exp(kernel.logarithms_in_place(exponents()))
 
 
 def _probabilities(model: Model, scores: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, desc
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
+from dask_nrbfn.numeric.distances import product_flops
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
@@ -331,9 +332,10 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
 
 def _passes_s(model: Model, n_rows: int, further: Mapping[str, float]) -> float:
     (r, p), q = model.basis.shape, len(model.weights)
+    of_pair = product_flops(p, p, p, model.features.exponent)
     work: Counter[str] = Counter(
         {
-            "moments_flops": 2 * n_rows * r * (p + q),
+            "moments_flops": n_rows * r * (of_pair + 2 * q),
             "activations": n_rows * r,
             "read_bytes": 8 * n_rows * model.n_features,
         }

@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES
 from dask_nrbfn.numeric.distances import basis_bytes
@@ -314,7 +314,7 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     else:
         # An evaluation ranks rows by their probability, and two classes also by their score.
         held += RANKING_BYTES * (2 if n_targets == 2 else 1)
-    engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
+    engine.expected_bytes = process_bytes(model.features.exponent) + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     return dataset

@@ -27,7 +27,7 @@ from dask_nrbfn.commands.version import (
     solve_version,
 )
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
@@ -526,7 +526,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
             reading_bytes=dataset.reading_bytes,
         )
         held = max(held, passing + 8 * block_rows(r) * (r + 2 * width))
-    held += PROCESS_BYTES
+    held += process_bytes(model.features.exponent)
     engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
 

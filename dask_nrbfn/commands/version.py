@@ -15,6 +15,7 @@ from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewNumberSums, NewRowSums, NumberDrift
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
+from dask_nrbfn.numeric.kernels import distance_exponent
 from dask_nrbfn.numeric.moments import Moments, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.parts import Reduction, Sums, read_total
@@ -123,7 +124,9 @@ class UpdatePass(MomentsPass):
         super().__init__(model.features, reading, targets=targets, n_rows=stop - start)
         self._model = model
         self._far_distance = math.inf if width.far_distance is None else width.far_distance
-        self._distances = BasisDistances.from_basis(model.basis, model.scaling)
+        self._distances = BasisDistances.from_basis(
+            model.basis, model.scaling, exponent=distance_exponent(model.params)
+        )
         self._basis_hashes = hash_values(run.read("basis/values"))
         self._seen: list[NewRowSums] = []
 

@@ -372,6 +372,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     n_neighbors: int | None = None
     metric_rounds: int = 5
+    kernel_exponent: float = 1.0
     unlabelled: Any = None
     _kept_run: _KeptRun | None = field(default=None, init=False)
 

@@ -76,7 +76,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         for each kernel, then values between and beyond it.
     features : sequence of {"normalized", "plain"}
         Kinds of features to try.
-    kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=None
+    kernels : sequence of str, default=None
         Kernels to try. None: by `effort`.
     scales : sequence of {"none", "standard", "unit", "learned"}, default=None
         Scales to try. None: `scale`, and by `effort` others.
@@ -89,8 +89,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows during that search. None: as many as take 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
-n_partitions, overlap, min_recall, svd, scale, metric_rounds, n_parts, random_state, unlabelled, \
-missing, store
+n_partitions, overlap, min_recall, svd, scale, metric_rounds, kernel_exponent, n_parts, \
+random_state, unlabelled, missing, store
         See `NRBFNClassifier`.
 
     Attributes
@@ -153,8 +153,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 scales, bases, search_basis, search_rows
         See `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, svd, scale, metric_rounds, n_parts, random_state, unlabelled, \
-missing, store
+    n_neighbors, basis, basis_size, svd, scale, metric_rounds, kernel_exponent, n_parts, \
+random_state, unlabelled, missing, store
         See `NRBFNRegressor`.
 
     Attributes

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from dask_nrbfn.numeric.cityblock import power_sums, sparse_power_sums
 from dask_nrbfn.numeric.products import over_strips, row_products
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_values, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
@@ -24,20 +25,59 @@ _SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
 # Elements of the rows that are filled together, 32 MiB.
 _FILLED_ELEMENTS = 2**22
 
+# Widths from the mean of the basis to which the coordinates of farther rows are brought. Rounding
+# of their squares is then 1e-6, and 1e5 are enough for the nearest row to win.
+_FARTHEST_WIDTHS = 1e5
+
 # Flops of BLAS that take as long as one product of two values in CSR (5 ns), and of a value in CSR
 # and one of an array (0.6 ns), at 50 GFLOP/s.
 _MEETING_FLOPS, _COLUMN_FLOPS = 250, 30
 
+# And of an absolute difference, and of its power.
+_DIFFERENCE_FLOPS, _POWER_FLOPS = 3.0, 200.0
+
 
 @dataclass(frozen=True, eq=False)
 class DistanceFactors(ABC):
-    """Squared distances ``f |x - g|^2`` from the r rows g of a basis, f a factor.
+    """Squared distances ``f d^2`` from the r rows of a basis, f a factor.
 
     Attributes
     ----------
     scaling : Scaling or None
         Applied to rows; the basis is scaled already.
     factor : float
+    cancels : bool
+        Whether rounding may change the sign of a squared distance near 0.
+    """
+
+    scaling: Scaling | None
+    factor: float
+    cancels: ClassVar[bool] = True
+
+    @abstractmethod
+    def squared(
+        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
+    ) -> Floats:
+        """Return ``f d^2``.
+
+        Parameters
+        ----------
+        X : (b, p)
+            Unscaled rows.
+        out : float64 (b, r) or None
+            Memory for the result.
+        scratch : float64 (b, p + 2) or None
+            Memory for the centred rows.
+        threads : int
+
+        Returns
+        -------
+        float64 (b, r)
+        """
+
+
+class EuclideanFactors(DistanceFactors):
+    """The factors of ``d = |x - g|``.
 
     Notes
     -----
@@ -46,8 +86,6 @@ class DistanceFactors(ABC):
     origin. Rows in CSR are multiplied by their stored values.
     """
 
-    scaling: Scaling | None
-    factor: float
     is_sparse: ClassVar[bool]
 
     @property
@@ -91,27 +129,6 @@ class DistanceFactors(ABC):
         float64 (b, 1)
         """
 
-    @abstractmethod
-    def squared(
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
-        """Return ``f |x - g|^2``; rounding may change its sign near 0.
-
-        Parameters
-        ----------
-        X : (b, p)
-            Unscaled rows.
-        out : float64 (b, r) or None
-            Memory for the result.
-        scratch : float64 (b, p + 2) or None
-            Memory for the centred rows.
-        threads : int
-
-        Returns
-        -------
-        float64 (b, r)
-        """
-
     def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
         """Return the squared distances, one strip of rows after another."""
         rows = self.scaled(X)
@@ -127,7 +144,9 @@ class DistanceFactors(ABC):
         return squared
 
 
-def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceFactors:
+def factors_of(
+    basis: Rows, scaling: Scaling | None, factor: float, exponent: float | None = None
+) -> DistanceFactors:
     """Return the factors of a basis, in CSR if few of its values are stored.
 
     Parameters
@@ -137,11 +156,15 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
     scaling : Scaling or None
         Scaling of the rows.
     factor : float
+    exponent : float, optional
+        q of the distances `CityBlockFactors`; None: Euclidean ones.
 
     Returns
     -------
     DistanceFactors
     """
+    if exponent is not None:
+        return CityBlockFactors(scaling, factor, basis, exponent)
     if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
@@ -155,8 +178,10 @@ def _is_kept_sparse(row_values: float, n_features: int) -> bool:
     return row_values <= _SPARSE_BASIS * n_features
 
 
-def product_flops(n_features: int, row_values: float, basis_values: float) -> float:
-    """Return the BLAS flops that take as long as the product of a row and a basis row.
+def product_flops(
+    n_features: int, row_values: float, basis_values: float, exponent: float | None = None
+) -> float:
+    """Return the BLAS flops that take as long as the distance of a row and a basis row.
 
     Parameters
     ----------
@@ -164,12 +189,16 @@ def product_flops(n_features: int, row_values: float, basis_values: float) -> fl
         p.
     row_values, basis_values : float
         Mean stored values of a row and of a basis row; p for an array.
+    exponent : float, optional
+        As `factors_of` takes it.
 
     Returns
     -------
     float
     """
-    of_arrays = 2.0 * n_features
+    of_arrays = n_features * (
+        2.0 if exponent is None else _DIFFERENCE_FLOPS if exponent == 1 else _POWER_FLOPS
+    )
     if row_values == n_features:
         return of_arrays
     if _is_kept_sparse(basis_values, n_features):
@@ -207,7 +236,7 @@ def basis_bytes(
 
 
 @dataclass(frozen=True, eq=False)
-class _SparseFactors(DistanceFactors):
+class _SparseFactors(EuclideanFactors):
     """The factors of a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
 
     transposed: csr_array
@@ -238,7 +267,7 @@ class _SparseFactors(DistanceFactors):
 
 
 @dataclass(frozen=True, eq=False)
-class _DenseFactors(DistanceFactors):
+class _DenseFactors(EuclideanFactors):
     """The factors of an array: `centre` (p,), and columns for x, 1 and ``|x|^2``, (r, p + 2)."""
 
     centre: Floats
@@ -281,9 +310,7 @@ class _DenseFactors(DistanceFactors):
             _ = self._uncentred
             return self._squared_in_strips(X, len(self.array), out, threads)
         squared = np.empty((n_rows, len(self.array))) if out is None else out
-        size = max(1, _FILLED_ELEMENTS // p)
-        for start in range(0, n_rows, size):
-            strip = slice(start, start + size)
+        for strip in _filled_strips(n_rows, p):
             self.squared(dense(X[strip]), out=squared[strip], scratch=None, threads=threads)
         return squared
 
@@ -307,6 +334,113 @@ class _DenseFactors(DistanceFactors):
             out[strip, -1] = squared_norms(centred)
 
         over_strips(extend, out.shape, threads)
+
+
+def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
+    """Yield the strips of rows in CSR that are filled together."""
+    size = max(1, _FILLED_ELEMENTS // n_features)
+    for start in range(0, n_rows, size):
+        yield slice(start, start + size)
+
+
+@dataclass(frozen=True, eq=False)
+class CityBlockFactors(DistanceFactors):
+    """The factors of ``d = (sum_l |x_l - g_l|^q)^(1/q)``, for q = 1 the l1 distance.
+
+    Attributes
+    ----------
+    basis : (r, p)
+        Scaled.
+    exponent : float
+        q.
+
+    Notes
+    -----
+    Differences are exact, so no centre and no pivots are needed. Rows in CSR that the scaling does
+    not fill are summed over the values that they and the basis store; other rows are filled.
+    """
+
+    basis: Rows
+    exponent: float
+    cancels: ClassVar[bool] = False
+
+    def squared(  # noqa: D102
+        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
+    ) -> Floats:
+        squared = np.empty((X.shape[0], self.basis.shape[0])) if out is None else out
+        in_csr = self._is_summed_sparse(X)
+        power_sums_of = self._sparse_power_sums if in_csr else self._power_sums
+        # Computed before several threads ask for it.
+        _ = self._stored_columns if in_csr else self._columns
+
+        def square(strip: slice) -> None:
+            with np.errstate(over="ignore"):
+                power_sums_of(X[strip], squared[strip], self.factor)
+
+        over_strips(square, squared.shape, threads)
+        return squared
+
+    def shifted_logarithms(self, X: Rows) -> Floats:
+        """Return ``e^q - t^q``, ``t^2 = -2 f d^2`` and e the least t of each row, float64 (b, r).
+
+        X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all
+        l1 distances of its row, so it is moved to the border of the range first. The result has its
+        digits however far a row lies. Of other exponents the direction of a row matters, and a row
+        is moved towards the mean of the basis. Rows in CSR are not moved.
+        """
+        scale = float(np.sqrt(-2.0 * self.factor))
+        sums = np.empty((X.shape[0], self.basis.shape[0]))
+        if self._is_summed_sparse(X):
+            self._sparse_power_sums(X, sums)
+        else:
+            for strip in _filled_strips(*X.shape):
+                rows = self._brought_near(self._filled(X[strip]), _FARTHEST_WIDTHS / scale)
+                power_sums(rows, self._columns, self.exponent, sums[strip])
+        sums -= sums.min(axis=1, keepdims=True)
+        sums *= -(scale**self.exponent)
+        return sums
+
+    def _brought_near(self, rows: Floats, farthest: float) -> Floats:
+        columns = self._columns
+        if self.exponent == 1:
+            return np.clip(rows, columns.min(axis=1), columns.max(axis=1))
+        centre = columns.mean(axis=1)
+        rows -= centre
+        rows /= np.maximum(np.abs(rows).max(axis=1, keepdims=True) / farthest, 1.0)
+        rows += centre
+        return rows
+
+    def _sparse_power_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
+        rows = csr_array(X if self.scaling is None else self.scaling.apply(X), dtype=np.float64)
+        sparse_power_sums(rows, *self._stored_columns, self.exponent, out, factor=factor)
+
+    def _power_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
+        for strip in _filled_strips(*X.shape):
+            rows = self._filled(X[strip])
+            power_sums(rows, self._columns, self.exponent, out[strip], factor=factor)
+
+    def _is_summed_sparse(self, X: Rows) -> bool:
+        if not is_sparse(X) or (self.scaling is not None and self.scaling.fills):
+            return False
+        n_rows, p = X.shape
+        stored = self.basis.nnz if is_sparse(self.basis) else self.basis.size
+        few = _is_kept_sparse(stored / self.basis.shape[0], p)
+        return bool(few or X.nnz <= _FILLED_ROWS * n_rows * p)
+
+    def _filled(self, X: Rows) -> Floats:
+        """Return scaled rows as a new array, float64 (b, p)."""
+        rows = X if self.scaling is None else self.scaling.apply(X)
+        return np.array(dense(rows), dtype=np.float64, order="C")
+
+    @cached_property
+    def _columns(self) -> Floats:
+        return np.array(dense(self.basis).T, dtype=np.float64, order="C")
+
+    @cached_property
+    def _stored_columns(self) -> tuple[csr_array, Floats]:
+        """The transposed basis in CSR (p, r), and ``sum_l |g_l|^q`` (r,)."""
+        columns = canonical(self.basis.T)
+        return columns, np.asarray((abs(columns) ** self.exponent).sum(axis=0))
 
 
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
@@ -365,7 +499,7 @@ class Pivots:
     ----------
     basis : float64 (r, p), or in CSR
         Scaled basis rows.
-    factors : DistanceFactors
+    factors : EuclideanFactors
         The factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
 
     Notes
@@ -375,7 +509,7 @@ class Pivots:
     """
 
     basis: Rows
-    factors: DistanceFactors
+    factors: EuclideanFactors
 
     def spread(self, X: Rows) -> Floats | None:
         """Return ``|g - m|^2 / (2 sigma^2)``, float64 (r,), if rows X need pivots, else None.
@@ -499,7 +633,7 @@ def _products(y: Rows, h: Rows) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class BasisDistances:
-    """Euclidean distances between rows and the r rows of one basis.
+    """Distances between rows and the r rows of one basis.
 
     Attributes
     ----------
@@ -508,14 +642,20 @@ class BasisDistances:
 
     Notes
     -----
-    One product of matrices, see `DistanceFactors`, clipped at 0. Rows and basis may be in CSR.
+    See `DistanceFactors`; clipped at 0. Rows and basis may be in CSR.
     """
 
     scaling: Scaling | None
     _factors: DistanceFactors
 
     @classmethod
-    def from_basis(cls, basis: ArrayLike | Rows, scaling: Scaling | None = None) -> Self:
+    def from_basis(
+        cls,
+        basis: ArrayLike | Rows,
+        scaling: Scaling | None = None,
+        *,
+        exponent: float | None = None,
+    ) -> Self:
         """Return the distances to a basis.
 
         Parameters
@@ -523,12 +663,14 @@ class BasisDistances:
         basis : array-like or CSR (r, p)
             Scaled basis rows.
         scaling : Scaling, optional
+        exponent : float, optional
+            As `factors_of` takes it.
 
         Returns
         -------
         BasisDistances
         """
-        return cls(scaling, factors_of(float_rows(basis), scaling, 1.0))
+        return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, exponent))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows.
@@ -545,6 +687,8 @@ class BasisDistances:
         float64 (b, r)
         """
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
+        if not self._factors.cancels:
+            return squared
         over_strips(
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
             squared.shape,
@@ -603,7 +747,8 @@ class BasisDistances:
 
         def total_of(strip: slice) -> float:
             part = products[strip]
-            np.maximum(part, 0.0, out=part)
+            if self._factors.cancels:
+                np.maximum(part, 0.0, out=part)
             if nearest is not None:
                 part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)

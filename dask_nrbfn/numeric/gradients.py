@@ -7,6 +7,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.cityblock import signed_power_sums
+from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -66,8 +68,12 @@ class GradientSums(RowSum):
         Notes
         -----
         ``grad f_c = sum_j w_cj s_j (x - g_j)`` with s_j the `slopes`. Takes ``2 (q + 1) b r p``
-        flops and ``16 b r + 16 b p`` bytes.
+        flops and ``16 b r + 16 b p`` bytes. Of a kernel ``k = exp(-sum_l |x_l - g_l|^e / sigma^e)``
+        it is ``-e / sigma^e sum_j w_cj k_j sign(x_l - g_jl) |x_l - g_jl|^(e - 1)``, 0 where x_l and
+        g_jl are equal.
         """
+        if features.exponent is not None:
+            return cls(_l1_squares(X, features, weights, row_weights, threads))
         slopes, basis = features.slopes(X, threads=threads), features.basis
         rows = X if features.scaling is None else features.scaling.apply(X)
         squares = np.zeros(basis.shape[1])
@@ -77,6 +83,32 @@ class GradientSums(RowSum):
             np.square(gradient, out=gradient)
             squares += gradient.sum(axis=0) if row_weights is None else row_weights @ gradient
         return cls(squares)
+
+
+def _l1_squares(
+    X: NDArray[Any],
+    features: RadialFeatures,
+    weights: Floats,
+    row_weights: Floats | None,
+    threads: int,
+) -> Floats:
+    """Return the sums of squared derivatives of a kernel of l1 distances, float64 (p,)."""
+    assert features.exponent is not None
+    exponent, basis = features.exponent, np.array(features.basis)
+    slopes = features.activations(X, threads=threads)
+    slopes *= -exponent / features.width**exponent
+    rows = np.array(X if features.scaling is None else features.scaling.apply(X), dtype=np.float64)
+
+    def squares_of(strip: slice) -> Floats:
+        factors = slopes[strip] * weights[:, None, :]
+        gradients = signed_power_sums(rows[strip], basis, factors, exponent)
+        squares = np.square(gradients, out=gradients).sum(axis=0)
+        of_strip: Floats = (
+            squares.sum(axis=0) if row_weights is None else row_weights[strip] @ squares
+        )
+        return of_strip
+
+    return sum(over_strips(squares_of, slopes.shape, threads), np.zeros(basis.shape[1]))
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:

@@ -82,6 +82,25 @@ class JudgedSums(RowSum, ABC):
         JudgedSums
         """
 
+    @staticmethod
+    @abstractmethod
+    def losses(scores: Floats, targets: Any, scales: Floats) -> Floats:
+        """Return the loss of every row, whose weighted mean is what decides between models.
+
+        Parameters
+        ----------
+        scores : float64 (b, q)
+            Of one model.
+        targets : integer (b,) or float64 (b, q)
+            As in `from_block`.
+        scales : float64 (q,)
+            Deviations of numeric targets.
+
+        Returns
+        -------
+        float64 (b,)
+        """
+
     @abstractmethod
     def figures(self, model: int) -> dict[str, Any]:
         """Return the figures of one model by name; None where its scores are NaN."""
@@ -138,6 +157,12 @@ class LabelSums(JudgedSums):
         confusion = _confusion(scores, targets, weights)
         confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
         return cls(confusion)
+
+    @staticmethod
+    def losses(scores: Floats, targets: NDArray[np.integer], scales: Floats) -> Floats:
+        """Return 1 for a row with a wrong label, else 0; NaN where a score is, float64 (b,)."""
+        wrong = scores.argmax(axis=1) != targets
+        return np.where(np.isfinite(scores).all(axis=1), wrong, np.nan)
 
     @property
     def error_rates(self) -> Floats:
@@ -328,6 +353,12 @@ class ResidualSums(JudgedSums):
             weights @ targets**2,
             float(weights.sum()),
         )
+
+    @staticmethod
+    def losses(scores: Floats, targets: Floats, scales: Floats) -> Floats:
+        """Return the mean of the squared residuals in units of the deviations, float64 (b,)."""
+        relative: Floats = np.square((scores - targets) / scales).mean(axis=1)
+        return relative
 
     def figures(self, model: int) -> dict[str, Any]:
         """Return R^2 and the root mean squared and mean absolute error of every target, as lists.

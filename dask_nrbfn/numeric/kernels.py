@@ -1,7 +1,7 @@
 """Kernels: functions of the distance between two rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,12 +17,16 @@ FARTHEST = 1e150
 class Kernel:
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
 
-    It is ``factor(t) exp(-rate t)``, or the Gaussian ``exp(-t^2 / 2)``.
+    It is ``factor(t) exp(-rate t^q)`` with q = 1 for Euclidean distances, or the Gaussian
+    ``exp(-t^2 / 2)``.
 
     Attributes
     ----------
-    slope : callable
-        Takes t, returns the derivative of the kernel by ``t^2``.
+    slope : callable or None
+        Takes t, returns the derivative of the kernel by ``t^2``; None for other distances than
+        Euclidean ones.
+    exponent : float or None
+        q, with ``d = (sum_l |x_l - g_l|^q)^(1/q)``; None: d is Euclidean.
     rate : float or None
         None: the kernel is the Gaussian. 0: it has no exponential, only the factor.
     log_factor : callable or None
@@ -37,7 +41,8 @@ class Kernel:
     tensors, which do not change, through the same methods.
     """
 
-    slope: Callable[[Floats], Floats]
+    slope: Callable[[Floats], Floats] | None
+    exponent: float | None = None
     rate: float | None = None
     log_factor: Callable[[Floats], Floats] | None = None
     width_factors: tuple[float, ...] = (0.15, 0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
@@ -48,6 +53,8 @@ class Kernel:
             return exponents
         t = distances_in_place(exponents)
         if self.log_factor is None:
+            if self.exponent not in (None, 1.0):
+                t **= self.exponent
             t *= -self.rate
             return t
         t = np.minimum(t, FARTHEST, out=t)
@@ -60,6 +67,8 @@ class Kernel:
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
         """Return logarithms minus the largest of each row, for rows far from the basis.
+
+        For Euclidean distances; of others see `CityBlockFactors.shifted_logarithms`.
 
         Parameters
         ----------
@@ -101,6 +110,16 @@ LAPLACIAN = Kernel(
 )
 """``exp(-t)``; not smooth where the distance is 0, where its slope is infinite."""
 
+LAPLACE_L1 = Kernel(
+    width_factors=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2), rate=1.0, exponent=1.0, slope=None
+)
+"""``exp(-sum_l |x_l - g_l|^q / sigma^q)``, a product of functions of one column each.
+
+It sees columns one at a time, as decision trees do. The family l_{p,q} with p = q of Beaglehole,
+Holzmueller, Radhakrishnan and Belkin, "xRFM: Accurate, scalable, and interpretable feature learning
+models for tabular data" (2025); q = 1 unless a fit has another `kernel_exponent`.
+"""
+
 _RATE32, _RATE52 = float(np.sqrt(3)), float(np.sqrt(5))
 
 MATERN32 = Kernel(
@@ -126,8 +145,29 @@ MATERN52 = Kernel(
 """The Matern kernel of smoothness 5/2, ``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) t``."""
 
 
-def kernel_named(name: str) -> Kernel:
-    """Return the kernel with a name; raise ParameterError if the name is unknown."""
+def distance_exponent(params: FitParams) -> float | None:
+    """Return the exponent of the distances that the kernel of a fit sees; None if Euclidean."""
+    return kernel_named(params.kernel, params.kernel_exponent).exponent
+
+
+def kernel_named(name: str, exponent: float = 1.0) -> Kernel:
+    """Return the kernel with a name.
+
+    Parameters
+    ----------
+    name : str
+    exponent : float
+        q; kernels of Euclidean distances have none.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    ParameterError
+        If the name is unknown.
+    """
     FitParams.options()["kernel"].check("kernel", name)
     kernel: Kernel = KERNELS[name]
-    return kernel
+    return kernel if kernel.exponent is None else replace(kernel, exponent=exponent)

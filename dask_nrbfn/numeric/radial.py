@@ -7,8 +7,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.numeric.distances import DistanceFactors, Pivots, factors_of, float_rows
-from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
+from dask_nrbfn.numeric.distances import (
+    CityBlockFactors,
+    DistanceFactors,
+    EuclideanFactors,
+    Pivots,
+    factors_of,
+    float_rows,
+)
+from dask_nrbfn.numeric.kernels import FARTHEST, Kernel, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import over_strips, row_products
 from dask_nrbfn.numeric.rows import Rows, is_sparse, with_values
 from dask_nrbfn.numeric.scaling import Scaling
@@ -53,6 +60,8 @@ class RadialFeatures:
         Applied to rows; the basis is scaled already.
     kernel : str
         One of `KERNELS`.
+    kernel_exponent : float
+        See `kernel_named`.
     normalized : bool
 
     Notes
@@ -61,10 +70,11 @@ class RadialFeatures:
     the Gaussian kernel is ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over
     all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
-    The exponents are one product of matrices, see `DistanceFactors`. If a row is so far from the
-    basis that its exponentials underflow, the largest exponent is subtracted first, so the quotient
-    is defined however far x is; ``|x|^2`` then cancels and is left out. If the basis spans hundreds
-    of widths, exponents are computed relative to a near basis row, see `Pivots`.
+    The exponents are one product of matrices, see `EuclideanFactors`; those of l1 distances are
+    sums over columns, see `CityBlockFactors`. If a row is so far from the basis that its
+    exponentials underflow, the largest exponent is subtracted first, so the quotient is defined
+    however far x is; ``|x|^2`` then cancels and is left out. If the basis spans hundreds of widths,
+    exponents are computed relative to a near basis row, see `Pivots`.
 
     Rows, basis or both may be in CSR.
 
@@ -83,6 +93,7 @@ class RadialFeatures:
     width: float
     scaling: Scaling | None
     kernel: str
+    kernel_exponent: float
     normalized: bool
     _factors: DistanceFactors
 
@@ -94,6 +105,7 @@ class RadialFeatures:
         scaling: Scaling | None = None,
         *,
         kernel: str = "gaussian",
+        kernel_exponent: float = 1.0,
         normalized: bool = True,
     ) -> Self:
         """Return the radial basis functions of a basis and a width.
@@ -107,6 +119,7 @@ class RadialFeatures:
         scaling : Scaling, optional
             Scaling of the rows.
         kernel : str
+        kernel_exponent : float
         normalized : bool
 
         Returns
@@ -118,10 +131,19 @@ class RadialFeatures:
         ParameterError
             If the kernel is unknown.
         """
-        kernel_named(kernel)
+        exponent = kernel_named(kernel, kernel_exponent).exponent
         rows = float_rows(basis)
-        factors = factors_of(rows, scaling, -0.5 / width**2)
-        return cls(rows, float(width), scaling, kernel, normalized, factors)
+        factors = factors_of(rows, scaling, -0.5 / width**2, exponent)
+        return cls(rows, float(width), scaling, kernel, kernel_exponent, normalized, factors)
+
+    @property
+    def _kernel(self) -> Kernel:
+        return kernel_named(self.kernel, self.kernel_exponent)
+
+    @property
+    def exponent(self) -> float | None:
+        """Exponent of the distances; None for Euclidean ones."""
+        return self._kernel.exponent
 
     @property
     def n_basis(self) -> int:
@@ -135,6 +157,7 @@ class RadialFeatures:
             self.width,
             self.scaling,
             kernel=self.kernel,
+            kernel_exponent=self.kernel_exponent,
             normalized=self.normalized,
         )
 
@@ -246,12 +269,13 @@ class RadialFeatures:
         -------
         float64 (b, r)
         """
-        kernel = kernel_named(self.kernel)
+        slope = self._kernel.slope
+        assert slope is not None
         t = distances_in_place(self._exponents(X, threads=threads))
         t = np.minimum(t, FARTHEST, out=t)
         met = t < _LEAST_DISTANCE
         t[met] = 1.0
-        slopes = 2.0 / self.width**2 * kernel.slope(t)
+        slopes = 2.0 / self.width**2 * slope(t)
         slopes[met] = 0.0
         return slopes
 
@@ -269,25 +293,27 @@ class RadialFeatures:
             exponents = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
         else:
             exponents = np.multiply(squared, self._factors.factor, out=out)
-        spread = self._pivots.spread(X)
-        if spread is not None:
+        pivots = self._pivots
+        spread = None if pivots is None else pivots.spread(X)
+        if pivots is not None and spread is not None:
             over_strips(
-                lambda strip: self._pivots.refine(X[strip], exponents[strip], spread),
+                lambda strip: pivots.refine(X[strip], exponents[strip], spread),
                 exponents.shape,
                 threads,
             )
         return exponents
 
     @cached_property
-    def _pivots(self) -> Pivots:
-        return Pivots(self.basis, self._factors)
+    def _pivots(self) -> Pivots | None:
+        factors = self._factors
+        return Pivots(self.basis, factors) if isinstance(factors, EuclideanFactors) else None
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
         """Replace exponents by exponentials; return the divisor of each row, float64 (b, 1).
 
         The divisor of plain activations is 1. The exponents belong to the rows of X from `start`.
         """
-        exponents = kernel_named(self.kernel).logarithms_in_place(exponents)
+        exponents = self._kernel.logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
         if not self.normalized:
             return np.ones((len(exponents), 1))
@@ -301,38 +327,44 @@ class RadialFeatures:
 
     def _shifted_exponentials(self, X: Rows) -> Floats:
         """Return the kernel of rows (b, p) over its largest value in each row, float64 (b, r)."""
-        spread = self._pivots.spread(X)
+        if isinstance(self._factors, CityBlockFactors):
+            shifted = self._factors.shifted_logarithms(X)
+            return np.exp(shifted, out=shifted)
+        pivots = self._pivots
+        assert pivots is not None
+        spread = pivots.spread(X)
         if spread is None:
-            return self._shifted_about_the_mean(X)
+            return self._shifted_about_the_mean(X, pivots.factors)
         rough = self._factors.squared(X, out=None, scratch=None, threads=1)
         beyond = ~(rough.min(axis=1) > _FARTHEST_PIVOT)
         shifted = np.zeros_like(rough)
         if beyond.any():
-            shifted[beyond] = self._shifted_about_the_mean(X[beyond])
-        for group in self._pivots.groups(X, rough, spread, np.flatnonzero(~beyond)):
-            logarithms = kernel_named(self.kernel).shifted_logarithms(
+            shifted[beyond] = self._shifted_about_the_mean(X[beyond], pivots.factors)
+        for group in pivots.groups(X, rough, spread, np.flatnonzero(~beyond)):
+            logarithms = self._kernel.shifted_logarithms(
                 partial(_less_largest, group.linear), partial(_gaps, group.linear, group.norms, 1.0)
             )
             shifted[np.ix_(group.rows, group.columns)] = np.exp(logarithms)
         return shifted
 
-    def _shifted_about_the_mean(self, X: Rows) -> Floats:
-        kernel, rows = kernel_named(self.kernel), self._factors.scaled(X)
+    def _shifted_about_the_mean(self, X: Rows, factors: EuclideanFactors) -> Floats:
+        rows = factors.scaled(X)
         ones = np.ones((rows.shape[0], 1))
-        shifted = kernel.shifted_logarithms(
-            lambda: _less_largest(self._factors.linear(rows, ones)),
-            lambda: self._gaps_about_the_mean(rows),
+        shifted = self._kernel.shifted_logarithms(
+            lambda: _less_largest(factors.linear(rows, ones)),
+            lambda: _gaps_about_the_mean(rows, factors),
         )
         return np.exp(shifted, out=shifted)
 
-    def _gaps_about_the_mean(self, rows: Rows) -> tuple[Floats, Floats]:
-        # The unit is the largest coordinate of the row, so that no square overflows.
-        units = _largest(rows)
-        units[units == 0] = 1.0
-        scaled = _divided(rows, units)
-        norms = self._factors.norms(scaled, 1.0 / units)
-        linear = self._factors.linear(scaled, 1.0 / units)
-        return _gaps(linear, norms * self._factors.factor, units)
+
+def _gaps_about_the_mean(rows: Rows, factors: EuclideanFactors) -> tuple[Floats, Floats]:
+    # The unit is the largest coordinate of the row, so that no square overflows.
+    units = _largest(rows)
+    units[units == 0] = 1.0
+    scaled = _divided(rows, units)
+    norms = factors.norms(scaled, 1.0 / units)
+    linear = factors.linear(scaled, 1.0 / units)
+    return _gaps(linear, norms * factors.factor, units)
 
 
 def _less_largest(linear: Floats) -> Floats:

@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.held_out import (
     held_out_scores,
     sums_of,
 )
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -129,6 +130,12 @@ class SmallNetwork:
     width_factor: float
     normalized: bool
     ridges: tuple[Ridge, ...]
+    kernel_exponent: float = 1.0
+
+    @property
+    def exponent(self) -> float | None:
+        """Exponent of the distances that the kernel sees; None for Euclidean ones."""
+        return kernel_named(self.kernel, self.kernel_exponent).exponent
 
 
 def try_networks(
@@ -149,7 +156,8 @@ def try_networks(
     table : SmallTable
     scaling : Scaling
     networks : sequence of SmallNetwork
-        Their ridges have no locality: that is summed for the basis of a fit.
+        All of one kind of distances. Their ridges have no locality: that is summed for the basis
+        of a fit.
     held_out : sequence of int
         The folds of which each is held out once, with its basis rows.
     smoothly : bool
@@ -168,8 +176,45 @@ def try_networks(
     for each fold and ridge. Only the ridge that is chosen has a temperature. Each network takes
     ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
     """
-    judging = _Judging(table, scaling, held_out, threads=threads)
+    judging = _Judging(table, scaling, networks[0].exponent, held_out, threads=threads)
     return [*each(partial(judging.best, smoothly=smoothly, n_components=n_components), networks)]
+
+
+def judge_network(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    held_out: Sequence[int],
+    n_components: int = 0,
+    threads: int,
+) -> tuple[Entry, Floats]:
+    """Return the best ridge of a network with its figures, and the losses of held-out rows.
+
+    Parameters
+    ----------
+    table : SmallTable
+    scaling : Scaling
+    network : SmallNetwork
+        Without locality.
+    held_out : sequence of int
+        The folds of which each is held out once, with its basis rows.
+    n_components : int
+        The most eigenfunctions that are combined.
+    threads : int
+        Threads of the elementwise steps.
+
+    Returns
+    -------
+    entry : dict
+    losses : float64 (n,)
+        See `JudgedSums.losses`; NaN for rows that are not held out, and if all systems are
+        singular.
+    """
+    judging = _Judging(
+        table, scaling, network.exponent, held_out, threads=threads, shares_distances=False
+    )
+    return judging.best_with_losses(network, n_components)
 
 
 def fit_network(
@@ -193,7 +238,9 @@ def fit_network(
     threads : int
         Threads of the elementwise steps.
     """
-    judging = _Judging(table, scaling, (), threads=threads, shares_distances=False)
+    judging = _Judging(
+        table, scaling, network.exponent, (), threads=threads, shares_distances=False
+    )
     features = judging.features(network)
     (sums,) = judging.sums_of_groups(features)
     kept = np.ones(features.n_basis, dtype=np.bool_)
@@ -201,7 +248,7 @@ def fit_network(
 
 
 class _Judging:
-    """Arrays that networks with the same rows, basis and scaling share.
+    """Arrays that networks with the same rows, basis, scaling and distances share.
 
     Rows stand in groups: one for each fold that is held out, and last those of all other folds.
     """
@@ -210,6 +257,7 @@ class _Judging:
         self,
         table: SmallTable,
         scaling: Scaling,
+        exponent: float | None,
         held_out: Sequence[int],
         *,
         threads: int,
@@ -220,13 +268,13 @@ class _Judging:
             place for place, fold in enumerate(held_out) if fold < len(group_of)
         ]
         groups = group_of[table.folds]
-        order = np.argsort(groups, kind="stable")
-        self._table, self._scaling, self._threads = table.take(order), scaling, threads
+        self._order = np.argsort(groups, kind="stable")
+        self._table, self._scaling, self._threads = table.take(self._order), scaling, threads
         ends = np.cumsum(np.bincount(groups, minlength=len(held_out) + 1)).tolist()
         self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
         self._basis = scaling.apply(table.basis)
-        distances = BasisDistances.from_basis(self._basis, scaling)
+        distances = BasisDistances.from_basis(self._basis, scaling, exponent=exponent)
         self._mean_distance, self._shares = self._spread(distances)
         self._squared: Floats | None = None
         n_rows, r = self._table.X.shape[0], self._basis.shape[0]
@@ -258,6 +306,7 @@ class _Judging:
             network.width_factor * self._mean_distance,
             self._scaling,
             kernel=network.kernel,
+            kernel_exponent=network.kernel_exponent,
             normalized=network.normalized,
         )
 
@@ -276,6 +325,23 @@ class _Judging:
         -------
         dict
         """
+        return self._best(network, smoothly=smoothly, n_components=n_components)[0]
+
+    def best_with_losses(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
+        """Return what `judge_network` returns."""
+        losses = np.full(len(self._order), np.nan)
+        entry, features, of_folds = self._best(network, smoothly=False, n_components=n_components)
+        if of_folds is None:
+            return entry, losses
+        kind, scales = sums_of(self._table.targets), self._table.target_scales
+        for rows, scores, y in self._held_out(features, of_folds):
+            losses[self._order[rows]] = kind.losses(scores[:, 0], y, scales)
+        return entry, losses
+
+    def _best(
+        self, network: SmallNetwork, *, smoothly: bool, n_components: int
+    ) -> tuple[Entry, RadialFeatures, list[PathWeights] | None]:
+        """Return the best ridge of a network and its figures, and its weights for each fold."""
         features = self.features(network)
         of_folds = [
             self.solve(features, sums, kept, network.ridges, n_components)
@@ -291,12 +357,12 @@ class _Judging:
         ]
         place = best_place(entries, criterion)
         if place is None:
-            return dict.fromkeys((*Ridge._fields, *calibrated.compared))
-        if kind is calibrated:
-            return entries[place]
+            return dict.fromkeys((*Ridge._fields, *calibrated.compared)), features, None
         chosen = [PathWeights(*(each[[place]] for each in weights)) for weights in of_folds]
+        if kind is calibrated:
+            return entries[place], features, chosen
         figures = self._judge(features, chosen, calibrated).figures(0)
-        return {**network.ridges[place]._asdict(), **figures}
+        return {**network.ridges[place]._asdict(), **figures}, features, chosen
 
     def sums_of_groups(self, features: RadialFeatures) -> list[list[Floats]]:
         """Return the sums over each group of training rows."""
@@ -380,9 +446,17 @@ class _Judging:
         self, features: RadialFeatures, of_folds: list[PathWeights], kind: type[JudgedSums]
     ) -> JudgedSums:
         """Return the errors on a fold of the networks that have not seen it."""
+        judged = kind.zeros(*of_folds[0].intercepts.shape)
+        for rows, scores, y in self._held_out(features, of_folds):
+            judged += kind.from_block(scores, y, self._table.weights[rows])
+        return judged
+
+    def _held_out(
+        self, features: RadialFeatures, of_folds: list[PathWeights]
+    ) -> Iterator[tuple[slice, Floats, NDArray[Any]]]:
+        """Yield held-out rows, their scores by networks that have not seen them, and targets."""
         table, r = self._table, features.n_basis
-        n_models, n_targets = of_folds[0].intercepts.shape
-        judged, buffer = kind.zeros(n_models, n_targets), np.empty((0, r))
+        buffer = np.empty((0, r))
         for (weights, intercepts), kept, group in zip(
             of_folds, self._kept, self._groups, strict=False
         ):
@@ -400,9 +474,7 @@ class _Judging:
                     squared=self._squared_of(rows),
                     buffer=buffer[:n_rows],
                 )
-                y = table.targets.shifted(table.y[rows])
-                judged += kind.from_block(scores, y, table.weights[rows])
-        return judged
+                yield rows, scores, table.targets.shifted(table.y[rows])
 
 
 def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:

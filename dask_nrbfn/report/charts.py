@@ -297,6 +297,47 @@ def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Crite
     return _svg("penalty", title, f"The chosen alpha is {alpha:g}.", draw)
 
 
+def size_chart(
+    curve: Sequence[dict[str, Any]], chosen: dict[str, Any], criterion: Criterion
+) -> str | None:
+    """Return the chart of the held-out error against the number of basis rows.
+
+    Parameters
+    ----------
+    curve : sequence of dict
+        As in the record of the search.
+    chosen : dict
+        The chosen combination.
+    criterion : Criterion
+
+    Returns
+    -------
+    str or None
+        None if fewer than two sizes were tried.
+    """
+    sizes = sorted({record["n_basis"] for record in curve})
+    if len(sizes) < 2:
+        return None
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for record in curve:
+        error = criterion.factor * record[criterion.name]
+        lines.setdefault(record["basis"], []).append((record["n_basis"], error))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel="basis rows", ylabel=criterion.label)
+        for (basis, points), colour in zip(lines.items(), _SERIES, strict=False):
+            x, y = zip(*sorted(points), strict=True)
+            axes.plot(x, y, color=colour, marker="o", markersize=3.5, label=basis)
+        _fitting_scale(axes, "y", [y for points in lines.values() for _, y in points])
+        _fitting_scale(axes, "x", sizes, always_log=True)
+        _mark(axes, chosen["basis_size"])
+        if len(lines) > 1:
+            axes.legend(fontsize="small")
+
+    title = "Held-out error against the number of basis rows"
+    return _svg("sizes", title, f"{chosen['basis_size']:,} basis rows are chosen.", draw)
+
+
 def pruning_chart(unexplained: Floats) -> str:
     """Return the chart of the unexplained squares of the targets by the number of basis rows."""
     sizes = np.arange(1, len(unexplained) + 1)

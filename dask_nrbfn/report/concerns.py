@@ -100,6 +100,13 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
             )
     if "search" not in finished.stages:
         return
+    sizes = [record["n_basis"] for record in finished.stages["search"].get("curve", ())]
+    if len(sizes) > 1 and params.basis_size == max(sizes):
+        yield Concern(
+            f"basis_size={params.basis_size} is the largest that was tried, and errors still fell.",
+            "Give a larger basis_size in a new run. Twice as many basis rows take four times as "
+            "long.",
+        )
     tried = [
         record["width_factor"]
         for record in finished.stages["search"]["tried"]

@@ -268,7 +268,7 @@ def _cost_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def tuning_tables(results: Results) -> list[TextTable]:
-    """Return tables of the combinations, if more than one was tried, the penalties and the losses.
+    """Return tables of the combinations that were searched, the penalties and the losses.
 
     Raises
     ------
@@ -277,6 +277,8 @@ def tuning_tables(results: Results) -> list[TextTable]:
     """
     tuned = results.finished.tuned()
     tables = [_combinations(results)] if tuned["tried"] else []
+    if tuned["finals"]:
+        tables.append(_finals(results, tuned["finals"]))
     tables.append(_penalties(results, tuned["path"]))
     return [*tables, _losses(results, tuned["losses"])] if tuned["losses"] else tables
 
@@ -293,12 +295,31 @@ def _combinations(results: Results) -> TextTable:
         return -size["n_rows"], -size["n_basis"], error is None, *figures
 
     tried = sorted(search["tried"], key=place)
-    shown, chosen = tried[:_MOST_TRIED], search["chosen"]
-    # Earlier versions of this package varied fewer parameters.
-    varied = [name for name in chosen if len({record[name] for record in tried}) > 1]
+    caption = _caption(search, n_shown=min(len(tried), _MOST_TRIED))
+    return _compared(results, caption, tried[:_MOST_TRIED], among=tried)
+
+
+def _finals(results: Results, finals: list[dict[str, Any]]) -> TextTable:
+    search, criterion = results.finished.stages["search"], results.criterion.name
+    caption = (
+        f"{plural(len(finals), 'combination')} compared on {plural(search['n_rows'], 'row')} "
+        f"with a basis of {finals[0]['n_basis']:,}"
+    )
+    ordered = sorted(finals, key=lambda record: record[criterion])
+    return _compared(results, caption, ordered, among=ordered)
+
+
+def _compared(
+    results: Results, caption: str, shown: list[dict[str, Any]], *, among: list[dict[str, Any]]
+) -> TextTable:
+    """Return a table of combinations with the parameters that vary among some."""
+    chosen = results.finished.stages["search"]["chosen"]
+    # Earlier versions of this package varied fewer parameters. A basis size is chosen later.
+    chosen = {name: value for name, value in chosen.items() if name in among[0]}
+    varied = [name for name in chosen if len({record[name] for record in among}) > 1]
     return TextTable(
-        _caption(search, n_shown=len(shown)),
-        [*(name.replace("_", " ") for name in varied), "alpha", *results.judged_cells(tried[0])],
+        caption,
+        [*(name.replace("_", " ") for name in varied), "alpha", *results.judged_cells(among[0])],
         [
             [
                 *(_value(record[name]) for name in varied),

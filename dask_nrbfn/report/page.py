@@ -132,6 +132,7 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     return {
         "tables": tuning_tables(results),
         "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),
+        "sizes": search and charts.size_chart(search.get("curve", ()), search["chosen"], criterion),
         "widths": search and charts.width_chart(search["tried"], search["chosen"], criterion),
     }
 

@@ -104,6 +104,7 @@ class FitContext:
                 _with_validation(tuning, validation),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse and params.svd is None,
+                mixed=dataset.is_mixed and params.svd is None,
             )
             params = _first_tried(params, tuning)
         layout, labelled_layout = (

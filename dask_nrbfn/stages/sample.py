@@ -1,6 +1,7 @@
 """A draw of the rows, in memory, on which small networks are tried."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +22,10 @@ from dask_nrbfn.numeric.small_fit import (
     try_networks,
 )
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -122,6 +126,67 @@ def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: 
         spread=spread[0],
         spread_weights=spread[1],
         block_rows=block_rows(basis.values.shape[0]),
+    )
+
+
+def bases_of_sample(
+    run: Run, dataset: Dataset, stage: str, params: FitParams, asked: Sequence[tuple[int, str]]
+) -> list[Basis]:
+    """Return bases of a stored sample.
+
+    Parameters
+    ----------
+    run, dataset
+    stage : str
+        Name of the stage that stored the sample.
+    params : FitParams
+        Their `scale` and `basis` are used.
+    asked : sequence of (int, str)
+        Sizes, each with a `basis_rule`.
+
+    Returns
+    -------
+    list of Basis
+        With fewer rows where there are fewer distinct ones.
+    """
+    source = source_of(params)
+    if source.sampled is None:
+        chosen = [source.choose(run, dataset, *each) for each in asked]
+    else:
+        chosen = source.sampled(_sampled_rows(run, dataset, stage, params), asked)
+    return [Basis(each.values, each.rows) for each in chosen]
+
+
+def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
+    """Return the rows of the sample among which a basis is chosen: by labels, those that have one.
+
+    Their numbers are those among the rows with labels.
+    """
+    labelled = dataset.of_labelled()
+    of_all = dataset.n_unlabelled and not source_of(params).by_confidence
+    prefix = f"{stage}/{ALL if of_all else ''}"
+    X, targets, numbers = (run.read(prefix + name) for name in ("X", "targets", "rows"))
+    if of_all:
+        numbers = places_among(dataset.labelled_rows(), numbers)
+    return SampledRows(
+        params=params,
+        X=X,
+        scaling=read_scaling(run, params.scale),
+        codes=targets if targets.ndim == 1 else np.zeros(X.shape[0], dtype=np.int64),
+        n_classes=classes_of_pool(dataset),
+        numbers=numbers,
+        n_all=(dataset if of_all else labelled).n_rows,
+    )
+
+
+def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
+    """Return the network of some parameters, with the ridges of a tuning but without locality."""
+    return SmallNetwork(
+        params.kernel,
+        params.width_factor,
+        params.normalized,
+        tuple(ridges(params, replace(tuning, localities=(0.0,)))),
+        params.kernel_exponent,
     )
 
 

@@ -2,29 +2,42 @@
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
-from dask_nrbfn.numeric.folds import places_among
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import SmallNetwork, try_bytes
+from dask_nrbfn.numeric.small_fit import try_bytes
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.bases import MOST_SCORED
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
+from dask_nrbfn.stages.finals import (
+    MOST_COMPARED,
+    N_COMPARED,
+    Final,
+    best_of,
+    finalists,
+    judge,
+    largest_size,
+    learning_curve,
+    n_judged_folds,
+    smallest_of,
+    widths_beside,
+    winner_of,
+)
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.sample import (
     ALL,
     Basis,
+    bases_of_sample,
     judged_sums,
+    network_of,
     read_sample,
     tried_bytes,
     try_side_by_side,
@@ -36,11 +49,11 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     ALPHAS_BESIDE,
     Combination,
+    chooses_size,
     combinations,
     components_of,
     is_searched,
     n_refinements,
-    ridges,
     scales_of,
     search_basis_size,
     search_rows,
@@ -53,7 +66,8 @@ logger = logging.getLogger(__name__)
 
 # Groups of what nothing needs once the best is known.
 _SCRATCH = "search-"
-_SAMPLE, _BASES, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}bases", f"{_SCRATCH}round-"
+_SAMPLE, _BASES = f"{_SCRATCH}sample", f"{_SCRATCH}bases"
+_ROUND, _FINALS = f"{_SCRATCH}round-", f"{_SCRATCH}final-"
 
 # Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis, every
 # second alpha and a few folds are enough to leave out three of four, until a few are left for all
@@ -136,6 +150,11 @@ class SearchRecord:
         Why no other widths were tried.
     narrowed : dict
         The penalty and the alphas that are left to try, by their names in `TuneParams`.
+    curve : list of dict
+        A combination with bases of several sizes, "n_basis", and how it did; empty if the size of
+        the basis was given.
+    finals : list of dict
+        The combinations that were compared in the end, and how they did.
     """
 
     tried: list[dict[str, Any]]
@@ -145,6 +164,8 @@ class SearchRecord:
     rounds: list[dict[str, Any]] | None = None
     stopped: str | None = None
     narrowed: dict[str, Any] = field(default_factory=dict)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    finals: list[dict[str, Any]] = field(default_factory=list)
 
 
 class _Search:
@@ -224,26 +245,16 @@ class _Search:
         return {"alphas": self._alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
     def beside(self, combination: Combination, n_beside: int) -> dict[str, Any]:
-        """Return the best penalty of a combination and the alphas next to its best alpha.
+        """Return what `_beside` does for the last round of a combination."""
+        return _beside(self._given_alphas, self.judged[combination], n_beside)
 
-        Parameters
-        ----------
-        combination : Combination
-        n_beside : int
-            Alphas on either side.
-
-        Returns
-        -------
-        dict
-            "penalties" and "alphas"; empty if all systems of the combination were singular.
-        """
-        best = self.judged[combination]
-        if best["alpha"] is None:
-            return {}
-        place = self._alphas.index(best["alpha"])
-        beside = self._alphas[max(place - n_beside, 0) : place + n_beside + 1]
-        alphas = [alpha for alpha in self._given_alphas if alpha in beside]
-        return {"penalties": [best["penalty"]], "alphas": alphas}
+    @property
+    def finished(self) -> list[Combination]:
+        """The combinations that came to the last round, the best first."""
+        last = [
+            each for each, record in self.judged.items() if record["round"] >= self._n_rounds - 1
+        ]
+        return [each for each in self._in_order(last) if self.judged[each]["alpha"] is not None]
 
     def _in_order(self, tried: list[Combination]) -> list[Combination]:
         records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
@@ -288,6 +299,31 @@ class _Search:
         return sorted(each.width_factor for each in same)
 
 
+def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
+    """Return the penalty of a network and the alphas next to its alpha.
+
+    Parameters
+    ----------
+    alphas : sequence of float
+        All that may be tried.
+    judged : mapping
+        The network's "penalty" and "alpha".
+    n_beside : int
+        Alphas on either side.
+
+    Returns
+    -------
+    dict
+        "penalties" and "alphas"; empty if all systems of the network were singular.
+    """
+    if judged["alpha"] is None:
+        return {}
+    descending = sorted(set(alphas), reverse=True)
+    place = descending.index(judged["alpha"])
+    beside = descending[max(place - n_beside, 0) : place + n_beside + 1]
+    return {"penalties": [judged["penalty"]], "alphas": [each for each in alphas if each in beside]}
+
+
 def _factors_beside(factor: float, tried: list[float]) -> list[float]:
     """Return the geometric means with both neighbours; at an end, a value equally far outside.
 
@@ -323,10 +359,12 @@ def _compute(job: StageJob) -> SearchRecord:
         tried = search.try_all(tried[: size.n_tried], size)
         _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
     best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
-    chosen = asdict(best)
-    logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     if stopped:
         logger.info("search: ended by %s", stopped)
+    curve, compared, winner = _finals(job, search, best, n_rows)
+    n_chosen = smallest_of(curve).n_basis if curve else None
+    chosen = _chosen(run, winner.combination if winner else best, n_chosen)
+    logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     return SearchRecord(
         tried=[*search.judged.values()],
         chosen=chosen,
@@ -334,8 +372,64 @@ def _compute(job: StageJob) -> SearchRecord:
         n_basis=n_basis,
         rounds=search.rounds,
         stopped=stopped,
-        narrowed=search.beside(best, ALPHAS_BESIDE),
+        narrowed=_beside(
+            run.tuning.alphas, winner.entry if winner else search.judged[best], ALPHAS_BESIDE
+        ),
+        curve=[each.record for each in curve],
+        finals=[each.record for each in compared],
     )
+
+
+def _finals(
+    job: StageJob, search: _Search, best: Combination, n_rows: int
+) -> tuple[list[Final], list[Final], Final | None]:
+    """Return the learning curve, the compared combinations, and what is chosen of them."""
+    params, tuning = job.run.chosen_params, job.run.tuning
+    assert tuning is not None
+    size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
+    curve: list[Final] = []
+    basis: dict[str, Any] = {}
+    if chooses_size(params, tuning):
+        beside = search.beside(best, ALPHAS_BESIDE)
+        curve = learning_curve(job, f"{_FINALS}size-", _SAMPLE, best, beside, size)
+        if not curve:
+            return [], [], None
+        smallest = smallest_of(curve)
+        size, sized = smallest.n_basis, smallest.combination
+        basis = {"basis": sized.basis, "basis_rule": sized.basis_rule}
+        _log_curve(curve, size)
+    tried = [
+        (replace(each, **basis), [min(size, MOST_COMPARED)], search.beside(each, ALPHAS_BESIDE))
+        for each in finalists(search.finished)
+    ]
+    compared = judge(job, f"{_FINALS}kinds", _SAMPLE, tried)
+    if not compared:
+        return curve, [], None
+    winner = winner_of(compared)
+    if n_refinements(tuning):
+        beside = _beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
+        widths = [(each, [winner.n_basis], beside) for each in widths_beside(winner.combination)]
+        others = judge(job, f"{_FINALS}widths", _SAMPLE, widths)
+        compared += others
+        winner = best_of([winner, *others])
+    return curve, compared, winner
+
+
+def _log_curve(curve: list[Final], size: int) -> None:
+    best: dict[int, float] = {}
+    for each in curve:
+        best[each.n_basis] = min(each.loss, best.get(each.n_basis, math.inf))
+    told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in best.items())
+    logger.info("search: %s by basis rows: %s; %d are chosen", curve[0].figures[0], told, size)
+
+
+def _chosen(run: Run, best: Combination, size: int | None) -> dict[str, Any]:
+    """Return the parameters that the search has chosen, with the size of the basis if it has."""
+    chosen = asdict(best) | ({} if size is None else {"basis_size": size})
+    if kernel_named(chosen["kernel"]).exponent is None and run.params.kernel_exponent != 1:
+        # A later fit with these parameters would refuse an exponent that has no effect.
+        chosen["kernel_exponent"] = 1.0
+    return chosen
 
 
 def _different(run: Run) -> list[Combination]:
@@ -382,40 +476,14 @@ def _choose_bases(
     """Choose a basis of the sample by every rule."""
     assert run.tuning is not None
     params = replace(run.chosen_params, scale=scale, basis=basis)
-    source, size = source_of(params), search_basis_size(dataset, params, run.tuning)
-    if source.sampled is None:
-        choose = partial(source.choose, run, dataset)
-    else:
-        choose = partial(source.sampled, _sampled_rows(run, dataset, params))
-    arrays: dict[str, Rows] = {}
-    n_basis = 0
-    for rule in rules:
-        chosen = choose(size, rule)
-        arrays[f"values_{rule}"], arrays[f"rows_{rule}"] = chosen.values, chosen.rows
-        n_basis = max(n_basis, len(chosen.rows))
-    return PartResult({"n_basis": n_basis}, arrays)
-
-
-def _sampled_rows(run: Run, dataset: Dataset, params: FitParams) -> SampledRows:
-    """Return the rows of the sample among which a basis is chosen: by labels, those that have one.
-
-    Their numbers are those among the rows with labels.
-    """
-    labelled = dataset.of_labelled()
-    of_all = dataset.n_unlabelled and not source_of(params).by_confidence
-    prefix = f"{_SAMPLE}/{ALL if of_all else ''}"
-    X, targets, numbers = (run.read(prefix + name) for name in ("X", "targets", "rows"))
-    if of_all:
-        numbers = places_among(dataset.labelled_rows(), numbers)
-    return SampledRows(
-        params=params,
-        X=X,
-        scaling=read_scaling(run, params.scale),
-        codes=targets if targets.ndim == 1 else np.zeros(X.shape[0], dtype=np.int64),
-        n_classes=classes_of_pool(dataset),
-        numbers=numbers,
-        n_all=(dataset if of_all else labelled).n_rows,
-    )
+    size = search_basis_size(dataset, params, run.tuning)
+    bases = bases_of_sample(run, dataset, _SAMPLE, params, [(size, rule) for rule in rules])
+    arrays = {
+        f"{name}_{rule}": values
+        for rule, chosen in zip(rules, bases, strict=True)
+        for name, values in chosen._asdict().items()
+    }
+    return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
 
 
 def _try(
@@ -432,10 +500,7 @@ def _try(
     networks = []
     for combination, narrowed in combinations:
         params = replace(run.chosen_params, **combination)
-        tried = ridges(params, replace(run.tuning, localities=(0.0,), **narrowed))
-        networks.append(
-            SmallNetwork(params.kernel, params.width_factor, params.normalized, tuple(tried))
-        )
+        networks.append(network_of(params, replace(run.tuning, **narrowed)))
     basis = Basis(
         *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)
     )
@@ -470,15 +535,20 @@ def _cost(s: FitSizes) -> StageCost:
     rounds = planned_rounds(len(combinations(params, tuning)), *sizes)
     rounds += [Round(2, *sizes)] * n_refinements(tuning)
     n_tried = sum(each.n_tried for each in rounds)
+    # Networks of the finals, the largest; a learning curve takes a third more than its last size.
+    r_last = max(min(s.r, largest_size(params, tuning, dataset, n_rows)), r)
+    n_finals = 4 if chooses_size(params, tuning) else N_COMPARED
+    n_judged = n_judged_folds(n_rows, tuning.folds)
+    finals = Round(n_finals, n_rows, r_last, n_judged)
     products = sum(
         each.n_tried * each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
-        for each in rounds
+        for each in (*rounds, finals)
     )
     n_first = n_ridges / (_ALPHA_STEP if len(rounds) > 1 else 1)
     n_later = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(components_of(params, tuning)))
     solves = sum(
         each.n_tried * each.n_folds * (n_later if number else n_first) * each.n_basis**3 / 3
-        for number, each in enumerate(rounds)
+        for number, each in enumerate((*rounds, finals))
     )
     spans = 0
     if s.n_components:
@@ -488,6 +558,8 @@ def _cost(s: FitSizes) -> StageCost:
     scored = n_scales * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
     own = tried_bytes(r, s.q, n_held_out=tuning.folds, n_ridges=n_ridges)
     own += spans + 8 * s.penalty_axes * r**2
+    last = tried_bytes(r_last, s.q, n_held_out=n_judged, n_ridges=2 * ALPHAS_BESIDE + 1)
+    last += spans + 8 * s.penalty_axes * r_last**2
     return StageCost(
         flops=products + solves + scored,
         read_bytes=s.rows_bytes + len(rounds) * n_scales * sample_bytes,
@@ -496,15 +568,16 @@ def _cost(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + 3 * sample_bytes
         + 2 * 8 * n_rows * s.width
-        + s.basis_bytes(r, copies=3)
-        + try_bytes(n_rows, r)
-        + trying_bytes(n_tried, own)
+        + s.basis_bytes(r_last, copies=3)
+        + max(try_bytes(n_rows, r) + trying_bytes(n_tried, own), last)
         + 2 * 8 * s.n_labelled
         + 8 * 6 * block_rows(r) * s.width,
         n_tasks=n_scales,
         work={
             "moments_flops": products + scored,
-            "activations": sum(2 * each.n_tried * each.n_rows * each.n_basis for each in rounds),
+            "activations": sum(
+                2 * each.n_tried * each.n_rows * each.n_basis for each in (*rounds, finals)
+            ),
             "solve_flops": solves,
         },
         alone={"selected_rows": n_rows},
@@ -521,6 +594,7 @@ SEARCH = Stage(
     compute=_compute,
     cost=_cost,
     wanted=_wanted,
+    grows_with_basis=True,
     needs=("given/values", "columns", "metric/root", "svd/components"),
     scratch=(_SCRATCH,),
     remedy=lambda params: "Lower `search_rows` or `search_basis`",

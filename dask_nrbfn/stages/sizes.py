@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.neighbors.cost import pair_flops
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
@@ -18,7 +20,13 @@ from dask_nrbfn.stages.neighbor_search import (
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import bases_of, components_of, localities_of, most_ridges
+from dask_nrbfn.stages.trials import (
+    bases_of,
+    components_of,
+    kernels_of,
+    localities_of,
+    most_ridges,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
@@ -195,8 +203,17 @@ class FitSizes:
         return pair_flops(self.p, self.row_values)
 
     def product_flops(self, n_basis: int) -> float:
-        """Return the BLAS flops that take as long as the products of a row and a basis."""
-        return n_basis * product_flops(self.p, self.row_values, self._basis_values)
+        """Return the BLAS flops that take as long as the distances of a row from a basis.
+
+        Of several kernels that are tried it is their mean.
+        """
+        exponent = self.params.kernel_exponent
+        kernels = [kernel_named(name, exponent) for name in kernels_of(self.params, self.tuning)]
+        flops = sum(
+            product_flops(self.p, self.row_values, self._basis_values, each.exponent)
+            for each in kernels
+        )
+        return n_basis * flops / len(kernels)
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
         """Return the bytes of a basis in float64, its scaled rows and its factors.
@@ -264,8 +281,10 @@ class FitSizes:
 
     @property
     def process_bytes(self) -> int:
-        """Bytes of an idle worker that has searched neighbours."""
-        return worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
+        """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
+        own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
+        kernels = kernels_of(self.params, self.tuning)
+        return max(own, *(process_bytes(kernel_named(each).exponent) for each in kernels))
 
     @property
     def reader_bytes(self) -> int:

@@ -29,7 +29,7 @@ ALPHAS_BESIDE = 3
 
 # What is tried of a parameter that the fit leaves at its default.
 _NORMAL: dict[str, tuple[str, ...]] = {
-    "kernels": ("gaussian", "laplacian"),
+    "kernels": ("gaussian", "laplacian", "laplace-l1"),
     "penalties": ("weights", "kernel"),
     "bases": ("sknn", "random"),
     "basis_rules": ("least-confident", "uniform"),
@@ -52,7 +52,12 @@ _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARN
 
 
 def resolve_tuning(
-    params: FitParams, tuning: TuneParams, *, numbers: bool, sparse: bool = False
+    params: FitParams,
+    tuning: TuneParams,
+    *,
+    numbers: bool,
+    sparse: bool = False,
+    mixed: bool = False,
 ) -> TuneParams:
     """Return a tuning with the values that its effort selects, for resolved parameters.
 
@@ -66,6 +71,9 @@ def resolve_tuning(
         Whether the targets are numbers.
     sparse : bool
         Whether the rows are sparse.
+    mixed : bool
+        Whether columns are of several kinds. The kernel that sees them one at a time is then tried
+        first.
 
     Returns
     -------
@@ -92,6 +100,8 @@ def resolve_tuning(
         meant["scales"] = tuple(
             each for each in _SCALES[params.scale] if not (sparse and each == LEARNED)
         )
+    if mixed and "kernels" in meant:
+        meant["kernels"] = tuple(sorted(meant["kernels"], key=lambda name: name != "laplace-l1"))
     spectral = components_of(params, tuning) != [None]
     unfit = {
         "bases": not sized,
@@ -162,7 +172,7 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
         for basis in bases_of(params, tuning)
         for rule in _rules_of(replace(params, basis=basis), tuning)
         for features in tuning.features
-        for kernel in tuning.kernels or (params.kernel,)
+        for kernel in kernels_of(params, tuning)
         for factor in width_factors_of(kernel, tuning)
         if anywhere or features == "normalized"
     ]
@@ -173,8 +183,11 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
     return [each for each in chosen if fit_some[each.basis, each.features]]
 
 
-def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning tries several combinations.
+def chooses_size(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a tuning chooses the number of basis rows.
+
+    A size, a threshold of confidence, basis rows or a number of eigenfunctions that is given says
+    how many there are.
 
     Parameters
     ----------
@@ -185,7 +198,36 @@ def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
     -------
     bool
     """
-    return tuning is not None and len(combinations(params, tuning)) > 1
+    return (
+        tuning is not None
+        and params.basis_size is None
+        and params.confidence_threshold == FitParams.confidence_threshold
+        and components_of(params, tuning) == [None]
+    )
+
+
+def sized_bases(params: FitParams, tuning: TuneParams) -> list[str]:
+    """Return the sources of the basis whose sizes are compared: that of the fit, and a draw."""
+    return (
+        [params.basis] if tuning.effort == "quick" else [*dict.fromkeys((params.basis, "random"))]
+    )
+
+
+def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a tuning tries several combinations or sizes on a sample.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    bool
+    """
+    if tuning is None:
+        return False
+    return chooses_size(params, tuning) or len(combinations(params, tuning)) > 1
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
@@ -222,6 +264,11 @@ def scales_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
     sequence of str
     """
     return (tuning and tuning.scales) or (params.scale,)
+
+
+def kernels_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
+    """Return the kernels of a fit, or of its tuning."""
+    return (tuning and tuning.kernels) or (params.kernel,)
 
 
 def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
@@ -411,6 +458,17 @@ def check_penalties(params: FitParams, tuning: TuneParams) -> None:
         if not _is_for_some(name, params, features=tuning.features, bases=bases):
             asked = replace(params, penalty=name, features=tuning.features[-1], basis=bases[-1])
             check_penalty(asked, named="penalties" if tuning.penalties else "penalty")
+
+
+def check_kernel_exponent(params: FitParams, tuning: TuneParams | None) -> None:
+    """Raise ParameterError if `kernel_exponent` is set, and no kernel of a fit has one."""
+    asked, tried = params.kernel_exponent, kernels_of(params, tuning)
+    if asked != 1 and all(kernel_named(name).exponent is None for name in tried):
+        named = "`kernel` is" if tuning is None or tuning.kernels is None else "`kernels` are"
+        raise ParameterError(
+            f"`kernel_exponent` is {asked}, and {named} {', '.join(tried)}.",
+            "Leave it out, or give laplace-l1.",
+        )
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:

@@ -11,6 +11,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.kernels import distance_exponent
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
@@ -22,7 +23,7 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import penalties_of
+from dask_nrbfn.stages.trials import check_kernel_exponent, penalties_of
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -46,6 +47,8 @@ _CLUSTERS = "_clusters"
 @dataclass(frozen=True)
 class WidthRecord:
     """The width, and the figures that later rows are compared with.
+
+    Distances are those that the kernel sees.
 
     Attributes
     ----------
@@ -115,6 +118,7 @@ def read_features(run: Run) -> RadialFeatures:
         WIDTH.recorded(run).width,
         scaling,
         kernel=params.kernel,
+        kernel_exponent=params.kernel_exponent,
         normalized=params.normalized,
     )
 
@@ -190,7 +194,9 @@ class _WidthPass:
         self.reading = Reading(
             block_rows=block_rows(n_basis), weighting=RowWeights.of(dataset, run.chosen_params)
         )
-        self._distances = BasisDistances.from_basis(scaling.apply(basis), scaling)
+        self._distances = BasisDistances.from_basis(
+            scaling.apply(basis), scaling, exponent=distance_exponent(run.chosen_params)
+        )
         self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
         step = -(-(stop - start) // _SAMPLED_ROWS)
@@ -235,7 +241,8 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if `class_weight` is set and the targets are numbers."""
+    """Raise ParameterError if `class_weight` or `kernel_exponent` has no effect."""
+    check_kernel_exponent(context.params, context.tuning)
     asked = context.params.class_weight
     if context.dataset.of_numbers and asked is not None and not context.embeds:
         raise ParameterError(

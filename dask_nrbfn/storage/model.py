@@ -244,6 +244,7 @@ class Model(Shown):
             self.width,
             self.scaling,
             kernel=self.params.kernel,
+            kernel_exponent=self.params.kernel_exponent,
             normalized=self.params.normalized,
         )
 

@@ -168,6 +168,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
         PARAMS,
         replace(PARAMS, features="plain"),
         replace(PARAMS, kernel="laplacian"),
+        replace(PARAMS, kernel="laplace-l1"),
         replace(PARAMS, scale="standard"),
     ],
     ids=lambda params: f"{params.features}-{params.kernel}-{params.scale}",
@@ -464,7 +465,7 @@ def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
     close(read_latest_moments(run.location).gram(), gram, rtol=1e-8)
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "laplace-l1"])
 def test_update_run__far_rows_have_no_scores_without_normalization(tmp_path, rows, kernel):
     params = replace(PARAMS, features="plain", kernel=kernel)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())

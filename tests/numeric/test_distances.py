@@ -24,6 +24,7 @@ ROOTS = {
 }
 LOGARITHMS = {
     "gaussian": lambda t: -(t**2) / 2,
+    "laplace-l1": lambda t: -t,
     "laplacian": lambda t: -t,
     "matern32": lambda t: np.log1p(ROOTS["matern32"] * t) - ROOTS["matern32"] * t,
     "matern52": lambda t: np.log1p(ROOTS["matern52"] * t + 5 * t**2 / 3) - ROOTS["matern52"] * t,
@@ -33,7 +34,9 @@ LOGARITHMS = {
 def naive(X, basis, *, kernel, normalized):
     """Return activations from differences of rows, in extended precision."""
     X, basis = (np.asarray(rows, dtype=np.longdouble) for rows in (X, basis))
-    t = np.sqrt(((X[:, None] - basis[None]) ** 2).sum(axis=2)) / np.longdouble(WIDTH)
+    differences = np.abs(X[:, None] - basis[None]) / np.longdouble(WIDTH)
+    of_l1 = kernel == "laplace-l1"
+    t = differences.sum(axis=2) if of_l1 else np.sqrt((differences**2).sum(axis=2))
     logarithms = LOGARITHMS[kernel](t)
     if not normalized:
         return np.exp(logarithms).astype(np.float64)
@@ -66,7 +69,8 @@ def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalize
     X[40:50] = basis[5:15]
     kind = {"kernel": kernel, "normalized": normalized}
     features, expected = RadialFeatures.from_basis(basis, WIDTH, **kind), naive(X, basis, **kind)
-    tolerance = np.full(expected.shape, 1e-10)
+    # An l1 distance is rounded once for each column.
+    tolerance = np.full(expected.shape, 1e-14 * apart if kernel == "laplace-l1" else 1e-10)
     if kernel == "laplacian":
         # Of a distance near 0 it sees the root of what rounding leaves.
         nearest = np.sqrt(((X[:, None] - basis[None]) ** 2).sum(axis=2)).min(axis=1)
@@ -88,6 +92,9 @@ def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normali
     in_csr = [canonical(csr_array(rows)) for rows in (X, basis)]
     # So near, squares are subtracted, and these kernels take the root of what is left of 0.
     atol = 1e-7 if apart < 362 and kernel != "gaussian" else 1e-10
+    if kernel == "laplace-l1":
+        # What is rounded is as large as the two rows.
+        atol = 1e-13 * apart
     for rows, basis_rows in ((in_csr[0], in_csr[1]), (in_csr[0], basis), (X, in_csr[1])):
         features = RadialFeatures.from_basis(basis_rows, WIDTH, **kind)
         np.testing.assert_allclose(features.activations(rows), expected, atol=atol, rtol=0)
@@ -277,6 +284,8 @@ def test_activations__of_far_rows_in_csr(share, of_basis, kernel):
         rows, g = (dense(each).astype(np.longdouble) for each in (X * far, basis_rows))
         linear = ((g**2).sum(axis=1) - 2 * rows @ g.T) / 0.5**2
         t = np.sqrt((rows**2).sum(axis=1, keepdims=True) / 0.5**2 + linear)
+        if kernel == "laplace-l1":
+            t = np.abs(rows[:, None] - g).sum(axis=2) / 0.5
         logarithms = -linear / 2 if kernel == "gaussian" else LOGARITHMS[kernel](t)
         expected = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
         expected /= expected.sum(axis=1, keepdims=True)

@@ -126,12 +126,11 @@ def test_run_table__an_audited_search():
 
 def test_tuning_table__marks_what_was_chosen(tuned):
     text = tuning_table(tuned)
-    combinations, penalties, _ = text.split("\n\n")
+    combinations, finals, penalties, _ = text.split("\n\n")
     assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15\n")
     assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
-    (marked,) = [line for line in combinations.splitlines() if line.startswith("*")]
-    # The best comes first.
-    assert combinations.splitlines()[2] == marked
+    assert finals.startswith("3 combinations compared on 300 rows with a basis of 15\n")
+    (marked,) = [line for line in finals.splitlines() if line.startswith("*")]
     params = tuned.chosen_params
     assert marked.split()[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
     (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
@@ -165,7 +164,7 @@ def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
     judged = tuned.stages["validation"]["path"]
     lost = dict.fromkeys(judged[0]) | {"alpha": judged[0]["alpha"]}
     run = altered(tuned, path={"path": [gone, *path[1:]]}, validation={"path": [lost, *judged[1:]]})
-    line = tuning_table(run).split("\n\n")[1].splitlines()[2]
+    line = tuning_table(run).split("\n\n")[2].splitlines()[2]
     assert line.split() == ["0.01", "-", "-", "-", "-", "-"]
     assert "singular at alpha=0.01" in run_table(run)
 

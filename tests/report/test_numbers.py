@@ -113,7 +113,8 @@ def test_run_table__of_a_later_version():
 
 
 def test_tuning_table__of_numbers(regression, model):
-    combinations, penalties = tuning_table(regression).split("\n\n")
+    combinations, finals, penalties = tuning_table(regression).split("\n\n")
+    assert finals.startswith("2 combinations compared on 300 rows with a basis of 30\n")
     assert re.split("  +", combinations.splitlines()[1])[-2:] == ["relative error", "mean R2"]
     errors = [float(line.split()[-2]) for line in combinations.splitlines()[2:]]
     assert errors == sorted(errors)
@@ -134,7 +135,7 @@ def test_tuning_table__numbers_of_singular_alphas_are_missing(altered, one_targe
     judged = regression.stages["validation"]["path"]
     lost = dict.fromkeys(judged[0]) | {"alpha": judged[0]["alpha"]}
     run = altered(regression, validation={"path": [lost, *judged[1:]]})
-    assert tuning_table(run).split("\n\n")[1].splitlines()[2].split()[1:3] == ["-", "-"]
+    assert tuning_table(run).split("\n\n")[-1].splitlines()[2].split()[1:3] == ["-", "-"]
     assert "singular at alpha=0.01" in " ".join(run_table(run).split())
     assert "mean R2" not in tuning_table(one_target)
 

@@ -289,8 +289,8 @@ def test_search__tries_the_penalties_that_the_features_are_for():
             best = min(errors, key=errors.get)
             assert (entry["penalty"], entry["alpha"]) == best
             assert entry["relative_error"] == pytest.approx(errors[best], rel=1e-8)
-    n_penalties = 3 if run.chosen_params.features == "plain" else 1
-    assert len(run.stages["path"]["path"]) == n_penalties * len(ALPHAS)
+    assert {entry["penalty"] for entry in run.stages["path"]["path"]} == {run.chosen_params.penalty}
+    assert len(run.stages["path"]["path"]) == len(ALPHAS)
 
 
 def test_search__leaves_out_features_that_no_penalty_is_for():

@@ -491,8 +491,8 @@ def test_metadata__a_schema_of_a_newer_version(text_dataset, columns, problem):
 @pytest.mark.parametrize(
     ("stored", "problem"),
     [
-        ({"kernel_exponent": 0.7}, "the parameter kernel_exponent, which is unknown here"),
-        ({"kernel": "laplace-l1"}, "a value that is unknown here: kernel is 'laplace-l1'"),
+        ({"kernel_order": 0.7}, "the parameter kernel_order, which is unknown here"),
+        ({"kernel": "laplace-l9"}, "a value that is unknown here: kernel is 'laplace-l9'"),
     ],
 )
 def test_metadata__parameters_of_a_newer_version(run, tmp_path, stored, problem):

@@ -234,7 +234,12 @@ OTHER_FIELDS = {
     "places": None,
     "read_as": None,
 }
-OTHER_PARAMS = {"features": "plain", "kernel": "laplacian", "loss": "logistic"}
+OTHER_PARAMS = {
+    "features": "plain",
+    "kernel": "laplacian",
+    "kernel_exponent": 0.5,
+    "loss": "logistic",
+}
 
 
 @pytest.mark.parametrize("field", fields(Model), ids=lambda field: field.name)

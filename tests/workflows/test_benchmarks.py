@@ -51,6 +51,14 @@ def test_moments__draws_rows(tmp_path):
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
 
 
+def test_distances__prints_rates_and_ratios(tmp_path):
+    arguments = ("--features", 5, 9, "--basis-size", 40, "--threads", 1, "--repeats", 1)
+    out = run_benchmark("distances", *arguments, cwd=tmp_path)
+    rows = [[float(figure) for figure in line.split()] for line in out.splitlines()[2:]]
+    assert [row[0] for row in rows] == [5, 9]
+    assert all(len(row) == 6 and min(row) > 0 for row in rows)
+
+
 def test_moments__basis_larger_than_the_rows(tmp_path, dataset):
     arguments = (dataset, "--basis-size", 601, "--threads", 1)
     process = run_here("workflows/benchmarks/moments.py", *arguments, cwd=tmp_path)

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
 
-KERNELS = ("gaussian", "laplacian", "matern32", "matern52")
+KERNELS = ("gaussian", "laplace-l1", "laplacian", "matern32", "matern52")
 LOSSES = ("squared-hinge", "logistic", "hinge")
 # Two best scores nearer than this are a tie in float32.
 TIE = 1e-3

@@ -1,4 +1,4 @@
-"""Rows to train on and to test, of a set that scikit-learn brings or of a file."""
+"""Rows to train on and to test, of a set that scikit-learn brings, of a file or in fixed folds."""
 
 import tempfile
 from collections.abc import Callable
@@ -71,6 +71,21 @@ def read_split(
     strata = None if y.dtype.kind == "f" else y
     parts = train_test_split(X, y, test_size=test_share, random_state=0, stratify=strata)
     return _split(name if name in BUNDLED else Path(name).stem, *parts)
+
+
+def read_folds(folder: Path) -> list[Split]:
+    """Return the splits of a regression in the layout of the repository treforevans/uci_datasets.
+
+    Parameters
+    ----------
+    folder : Path
+        It has data.csv.gz, with the targets in the last column, and test_mask.csv.gz, with a
+        column for each fold: 1 where a row tests. Neither has a header.
+    """
+    data = np.loadtxt(folder / "data.csv.gz", delimiter=",", ndmin=2)
+    masks = np.loadtxt(folder / "test_mask.csv.gz", delimiter=",", ndmin=2).astype(bool)
+    X, y = data[:, :-1], data[:, -1]
+    return [Split(folder.name, X[~test], y[~test], X[test], y[test]) for test in masks.T]
 
 
 def _split(name: str, X_train: Any, X_test: Any, y_train: Any, y_test: Any) -> Split:

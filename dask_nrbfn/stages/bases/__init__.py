@@ -3,7 +3,7 @@
 Each choice of the parameter `basis` is a `BasisSource` with a line in `dask_nrbfn.choices`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -146,8 +146,9 @@ class BasisSource:
         Takes the run, the dataset, a number of basis rows and a `basis_rule`; returns `Chosen` with
         this number of rows, or fewer if there are fewer distinct rows.
     sampled : callable or None
-        Takes `SampledRows`, a number of basis rows and a `basis_rule`; returns `Chosen`, at most
-        this number of rows, a basis like that of the whole dataset. None: `choose` needs no rows.
+        Takes `SampledRows` and pairs of a number of basis rows and a `basis_rule`; returns for each
+        pair `Chosen`, at most this number of rows, a basis like that of the whole dataset. None:
+        `choose` needs no rows.
     choose_all : callable or None
         Takes the run, the dataset and the largest basis size; returns the basis of a fit without
         `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
@@ -164,7 +165,7 @@ class BasisSource:
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
-    sampled: Callable[[SampledRows, int, str], Chosen] | None = None
+    sampled: Callable[[SampledRows, Sequence[tuple[int, str]]], list[Chosen]] | None = None
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
     described: Callable[[FitParams, bool], str]
     by_confidence: bool = False

@@ -1,5 +1,7 @@
 """The centres of k-means clusters of a sample."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from sklearn.cluster import MiniBatchKMeans
 
@@ -34,7 +36,11 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     return Chosen.of_points(scaling.restore(centres))
 
 
-def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
+def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
+    return [_centred(rows, size) for size, _ in asked]
+
+
+def _centred(rows: SampledRows, size: int) -> Chosen:
     hashes = rows.hashes
     order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
     n_distinct = len(np.unique(hashes[order]))

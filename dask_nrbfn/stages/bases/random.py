@@ -1,5 +1,7 @@
 """Rows drawn at random, at least one of every class."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dask_nrbfn.numeric.confidence import choose_basis
@@ -14,8 +16,8 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     return Chosen(dataset.take(rows), rows)
 
 
-def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
-    return rows.best(np.zeros(rows.X.shape[0]), size)
+def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
+    return [rows.best(np.zeros(rows.X.shape[0]), size) for size, _ in asked]
 
 
 SOURCE = BasisSource(

@@ -1,5 +1,7 @@
 """Rows of low soft-kNN confidence, near the border of classes (hu-nrbfn, Algorithm 1)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
@@ -59,10 +61,10 @@ def _chosen(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False)
     return Chosen(dataset.take(rows), rows, n_beyond, capped)
 
 
-def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
-    """Return a basis by the confidence of the sampled rows among themselves.
+def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
+    """Return bases by the confidence of the sampled rows among themselves.
 
-    Without a `basis_size` the basis has as many rows as are estimated to be found in the whole
+    Without a `basis_size` a basis has as many rows as are estimated to be found in the whole
     dataset.
     """
     rows = rows.first(MOST_SCORED)
@@ -79,13 +81,13 @@ def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
         rows.codes[found.indices] == rows.codes[:, None],
         width=float(found.distances.mean()),
     )
+    even = even_below(confidence, threshold=threshold)
     if rows.params.basis_size is None:
         below = np.count_nonzero(confidence < threshold) / len(confidence)
         n_below = max(_least_found(rows.n_all), round(below * rows.n_all))
-        size = min(size, max(rows.n_classes, n_below))
-        rule = "uniform"
-    priority = even_below(confidence, threshold=threshold) if rule == "uniform" else confidence
-    return rows.best(priority, size)
+        most = max(rows.n_classes, n_below)
+        return [rows.best(even, min(size, most)) for size, _ in asked]
+    return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in asked]
 
 
 def _described(params: FitParams, capped: bool) -> str:

@@ -1,0 +1,286 @@
+"""The end of a search: the size of the basis, and the best combinations with a basis of that size.
+
+Networks are compared row by row: the errors of two on the same held-out rows differ less by chance
+than their error rates.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.small_fit import Entry, judge_network
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import PartResult, map_parts
+from dask_nrbfn.stages.bases import MOST_FOUND, asked_size
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.components import most_components
+from dask_nrbfn.stages.sample import bases_of_sample, judged_sums, network_of, read_sample
+from dask_nrbfn.stages.stage import StageJob
+from dask_nrbfn.stages.trials import Combination, chooses_size, sized_bases
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+# The best combinations are compared with at most this many basis rows: of 2,048 each takes a second
+# for 12,000 rows of the sample.
+MOST_COMPARED = 2048
+
+# Combinations that differ by more than the width, and width factors beside the best of them.
+_FINALISTS = 3
+_STEPS = (1 / math.sqrt(2), math.sqrt(2))
+N_COMPARED = _FINALISTS + 1 + len(_STEPS)
+
+# Sizes that are tried at once; the last is the largest of --effort quick. Larger ones double until
+# a doubling gains nothing.
+_FIRST_SIZES = tuple(2**power for power in range(4, 11))
+
+# Up to this size a basis costs nothing worth saving, so that the smallest error decides.
+_CHEAP = 256
+
+# Sampled rows for each row of the largest basis.
+_ROWS_OF_BASIS_ROW = 2
+
+# Rows whose losses tell networks apart. Fewer folds are held out of a larger sample.
+_JUDGED_ROWS = 10_000
+
+Asked = tuple[Combination, Sequence[int], dict[str, Any]]
+"""A combination, sizes of its basis, and the penalties and alphas to try."""
+
+
+@dataclass(frozen=True, eq=False)
+class Final:
+    """A combination that is judged with a basis of some size.
+
+    Attributes
+    ----------
+    combination : Combination
+    entry : dict
+        See `judge_network`; and "n_basis", the number of basis rows: fewer than were asked for
+        where there are fewer distinct rows.
+    losses : float64 (n,)
+        Losses of the held-out rows.
+    shares : float64 (n,)
+        Their weights, whose sum is 1.
+    figures : tuple of str
+        The names in `entry` of the figure that the losses are of, and of the smooth one.
+    """
+
+    combination: Combination
+    entry: Entry
+    losses: Floats
+    shares: Floats
+    figures: tuple[str, str]
+
+    @property
+    def n_basis(self) -> int:
+        """Number of basis rows."""
+        return int(self.entry["n_basis"])
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return float(self.shares @ self.losses)
+
+    @property
+    def smooth(self) -> float:
+        """The figure that changes with every score."""
+        return float(self.entry[self.figures[1]])
+
+    def gain_over(self, other: "Final") -> tuple[float, float]:
+        """Return by how much the mean loss is less than that of another, and its standard error."""
+        less = other.losses - self.losses
+        gain = float(self.shares @ less)
+        # As unbiased as the variance of n equal weights over n - 1.
+        unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
+        return gain, float(np.linalg.norm(self.shares * (less - gain))) / unbiased
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record of the search."""
+        return asdict(self.combination) | self.entry
+
+
+def best_of(finals: Sequence[Final]) -> Final:
+    """Return the one with the smallest mean loss; of equal ones the first."""
+    return min(finals, key=lambda each: each.loss)
+
+
+def close_to_best(finals: Sequence[Final]) -> list[Final]:
+    """Return those within one standard error of the best (Breiman et al. 1984, section 3.4)."""
+    best = best_of(finals)
+    gains = [(each, *best.gain_over(each)) for each in finals]
+    return [each for each, gain, error in gains if gain <= error]
+
+
+def smallest_of(curve: Sequence[Final]) -> Final:
+    """Return the one with the smallest basis of those close to the best; 256 rows are small."""
+    return min(close_to_best(curve), key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
+
+
+def winner_of(finals: Sequence[Final]) -> Final:
+    """Return the one with the best probabilities of those close to the best.
+
+    Columns of equal weights win unless learned ones gain more than the standard error.
+    """
+    close = close_to_best(finals)
+    equal = [each for each in close if each.combination.scale != LEARNED]
+    return min(equal or close, key=lambda each: each.smooth)
+
+
+def finalists(ordered: Sequence[Combination]) -> list[Combination]:
+    """Return the best of each kind, and one with columns of equal weights.
+
+    Parameters
+    ----------
+    ordered : sequence of Combination
+        The best first.
+
+    Returns
+    -------
+    list of Combination
+    """
+    firsts: dict[tuple[str, str, str], Combination] = {}
+    for each in ordered:
+        firsts.setdefault((each.scale, each.features, each.kernel), each)
+    kinds = [*firsts.values()]
+    chosen, equal = kinds[:_FINALISTS], [each for each in kinds if each.scale != LEARNED]
+    return chosen if not equal or equal[0] in chosen else [*chosen, equal[0]]
+
+
+def widths_beside(best: Combination) -> list[Combination]:
+    """Return a combination with a smaller and with a larger width."""
+    factors = [float(f"{best.width_factor * step:.3g}") for step in _STEPS]
+    return [replace(best, width_factor=factor) for factor in factors]
+
+
+def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
+    """Return the largest basis that is judged on a sample of some rows.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+    dataset : Dataset
+    n_sampled : int
+        Rows of the sample.
+
+    Returns
+    -------
+    int
+    """
+    if not chooses_size(params, tuning):
+        return min(asked_size(params, dataset) or MOST_COMPARED, MOST_COMPARED)
+    most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
+    return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
+
+
+def n_judged_folds(n_rows: int, n_folds: int) -> int:
+    """Return how many folds of a sample are held out."""
+    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
+
+
+def judge(job: StageJob, stage: str, sample: str, asked: Sequence[Asked]) -> list[Final]:
+    """Judge combinations with bases of some sizes; leave out those whose systems are singular.
+
+    Parameters
+    ----------
+    job : StageJob
+    stage : str
+        Names the parts.
+    sample : str
+        Name of the stage that stored the sample.
+    asked : sequence of Asked
+
+    Returns
+    -------
+    list of Final
+    """
+    run = job.run
+    units = [(sample, asdict(each), [*sizes], left) for each, sizes, left in asked]
+    parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_judge, units=units)
+    weights, judged = run.read(f"{sample}/weights"), judged_sums(job.dataset)
+    finals = []
+    for place, ((combination, _, _), part) in enumerate(zip(asked, parts, strict=True)):
+        all_losses = run.read_part(stage, place, "losses")
+        for entry, losses in zip(part["entries"], all_losses, strict=True):
+            seen = np.isfinite(losses)
+            if entry[judged.smooth] is not None:
+                shares = weights[seen] / weights[seen].sum()
+                figures = (judged.compared[0], judged.smooth)
+                finals.append(Final(combination, entry, losses[seen], shares, figures))
+    return finals
+
+
+def _judge(
+    run: Run,
+    dataset: Dataset,
+    sample: str,
+    combination: dict[str, Any],
+    sizes: list[int],
+    left: dict[str, Any],
+) -> PartResult:
+    tuning = run.tuning
+    assert tuning is not None
+    params = replace(run.chosen_params, **combination)
+    if chooses_size(params, tuning):
+        params = replace(params, basis_size=max(sizes))
+    scaling, entries, losses = read_scaling(run, params.scale), [], []
+    asked = [(size, params.basis_rule) for size in sizes]
+    for chosen in bases_of_sample(run, dataset, sample, params, asked):
+        table = read_sample(run, sample, chosen, n_folds=tuning.folds, n_targets=dataset.n_targets)
+        entry, of_rows = judge_network(
+            table,
+            scaling,
+            network_of(params, replace(tuning, **left)),
+            held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
+            n_components=most_components(run),
+            threads=blas_threads(),
+        )
+        entries.append(entry | {"n_basis": len(chosen.rows)})
+        losses.append(of_rows)
+    return PartResult({"entries": entries}, {"losses": np.array(losses)})
+
+
+def learning_curve(
+    job: StageJob, stage: str, sample: str, best: Combination, left: dict[str, Any], most: int
+) -> list[Final]:
+    """Return a combination with bases of more and more rows, until a doubling gains nothing.
+
+    Parameters
+    ----------
+    job, stage, sample
+        See `judge`; `stage` begins the names of the parts.
+    best : Combination
+    left : dict
+        The penalties and alphas to try.
+    most : int
+        The largest size.
+
+    Returns
+    -------
+    list of Final
+        Several of each size, if the tuning compares bases.
+    """
+    tuning = job.run.tuning
+    assert tuning is not None
+    bases = sized_bases(job.run.chosen_params, tuning)
+    tried = [replace(best, basis=basis, basis_rule="uniform") for basis in bases]
+    sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
+    sizes += [most] if most <= _FIRST_SIZES[-1] else []
+    curve = judge(job, f"{stage}first", sample, [(each, sizes, left) for each in tried])
+    size = 2 * sizes[-1]
+    while curve and size <= most:
+        larger = judge(job, f"{stage}{size}", sample, [(each, [size], left) for each in tried])
+        if not larger:
+            break
+        gain, error = best_of(larger).gain_over(best_of(curve))
+        curve += larger
+        if gain <= error:
+            break
+        size *= 2
+    return curve

@@ -1,0 +1,219 @@
+"""The basis size that a tuning chooses, and its last comparison of combinations."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import tune_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import write_report
+from dask_nrbfn.stages import finals
+from dask_nrbfn.stages.finals import Final, close_to_best, finalists, smallest_of, winner_of
+from dask_nrbfn.stages.search import SEARCH
+from dask_nrbfn.stages.trials import Combination, chooses_size
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(basis="random", n_neighbors=5, n_parts=2)
+QUICK = TuneParams(
+    effort="quick", folds=3, alphas=(1e-3, 1e-5), width_factors=(0.5,), features=("plain",)
+)
+
+
+@pytest.fixture(autouse=True)
+def small_sizes(monkeypatch):
+    monkeypatch.setattr(finals, "_FIRST_SIZES", (4, 8, 16))
+    monkeypatch.setattr(finals, "_CHEAP", 4)
+
+
+def combination(scale="standard", kernel="gaussian", width_factor=1.0):
+    return Combination(scale, "random", "uniform", "plain", kernel, width_factor)
+
+
+def final(losses, *, n_basis=10, smooth=0.0, scale="standard", weights=None):
+    losses = np.asarray(losses, dtype=np.float64)
+    weights = np.ones(len(losses)) if weights is None else np.asarray(weights)
+    entry = {"n_basis": n_basis, "error_rate": None, "log_loss": smooth}
+    figures = ("error_rate", "log_loss")
+    shares = weights / weights.sum()
+    return Final(combination(scale), entry, losses, shares, figures)
+
+
+def tune(X, y, params=PARAMS, tuning=QUICK, *, place=None, engine=None, kind="y"):
+    dataset = write_table(MemoryStore(), X, **{kind: y})
+    return tune_dataset(dataset, place or MemoryStore(), params, tuning, engine or InlineEngine())
+
+
+def noisy(n_rows, flipped):
+    """Return two classes on either side of a line, a share of the labels flipped."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 2))
+    return X, (X[:, 0] > 0) ^ (rng.random(n_rows) < flipped)
+
+
+def test_gain__is_of_the_same_rows_and_weighted():
+    rng = np.random.default_rng(0)
+    weights = rng.random(50)
+    first, second = rng.random((2, 50))
+    gain, error = final(first, weights=weights).gain_over(final(second, weights=weights))
+    shares = weights / weights.sum()
+    assert gain == pytest.approx(np.average(second - first, weights=weights))
+    variance = np.sum(shares**2 * (second - first - gain) ** 2) / (1 - np.sum(shares**2))
+    assert error == pytest.approx(np.sqrt(variance))
+    losses = np.stack([first, second])
+    gain, error = final(losses[0]).gain_over(final(losses[1]))
+    assert error == pytest.approx(np.std(losses[1] - losses[0], ddof=1) / np.sqrt(50))
+
+
+def test_close__is_told_by_rows_that_differ():
+    # Both have errors in 50 of 100 rows and one more; only where they are the same rows does the
+    # difference tell something.
+    best, alike, other = np.zeros((3, 100))
+    best[:50] = alike[:59] = other[41:] = 1
+    assert len(close_to_best([final(best), final(alike)])) == 1
+    assert len(close_to_best([final(best), final(other)])) == 2
+
+
+def test_smallest__is_within_one_standard_error():
+    losses = np.zeros((3, 100))
+    losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
+    curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
+    assert smallest_of(curve) is curve[1]
+
+
+def test_smallest__of_small_ones_has_the_least_errors(monkeypatch):
+    monkeypatch.setattr(finals, "_CHEAP", 8)
+    losses = np.zeros((3, 100))
+    losses[0, :11] = losses[1, 2:12] = losses[2, 4:13] = 1
+    curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
+    assert smallest_of(curve) is curve[1]
+
+
+@pytest.mark.parametrize(("n_wrong", "scale"), [(11, "standard"), (30, "learned")])
+def test_winner__equal_columns_unless_learned_ones_gain(n_wrong, scale):
+    losses = np.zeros((2, 100))
+    losses[0, :10] = losses[1, 2 : 2 + n_wrong] = 1
+    learned = final(losses[0], scale="learned", smooth=0.1)
+    equal = final(losses[1], smooth=0.2)
+    assert winner_of([learned, equal]).combination.scale == scale
+
+
+def test_winner__of_equal_errors_has_the_best_probabilities():
+    first, second = final(np.arange(9) % 2, smooth=0.3), final(np.arange(9) % 2, smooth=0.2)
+    assert winner_of([first, second]) is second
+
+
+def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
+    kernels = ("gaussian", "laplacian", "matern32", "matern52")
+    learned = [combination("learned", kernel) for kernel in kernels]
+    wider = [replace(each, width_factor=2.0) for each in learned]
+    equal = [combination("none"), combination("standard")]
+    assert finalists([*learned, *wider, *equal]) == [*learned[:3], equal[0]]
+    assert finalists([equal[1], *learned]) == [equal[1], *learned[:2]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        ({}, True),
+        ({"basis_size": 9}, False),
+        ({"confidence_threshold": 0.8}, False),
+        ({"components": 3}, False),
+    ],
+)
+def test_size__is_chosen_unless_it_is_said(changes, chosen):
+    assert chooses_size(replace(PARAMS, **changes), QUICK) == chosen
+    assert not chooses_size(replace(PARAMS, **changes), None)
+
+
+def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border():
+    flat, winding = tune(*noisy(300, 0.2)), tune(*spirals(300, n_features=2))
+    sizes = [run.chosen_params.basis_size for run in (flat, winding)]
+    assert sizes[0] < sizes[1] == 16
+    assert [each["n_basis"] for each in SEARCH.recorded(winding).curve] == [4, 8, 16]
+    assert winding.read("basis/rows").shape == (16,)
+
+
+def test_size__doubles_while_it_gains():
+    run = tune(
+        *spirals(400, n_features=2), tuning=replace(QUICK, effort="normal", scales=("none",))
+    )
+    curve = SEARCH.recorded(run).curve
+    assert {each["basis"] for each in curve} == {"random"}
+    sizes = [each["n_basis"] for each in curve]
+    assert sizes[:4] == [4, 8, 16, 32]
+    assert max(sizes) <= 200
+    best = min(curve, key=lambda each: each["error_rate"])
+    assert run.chosen_params.basis_size <= best["n_basis"]
+
+
+def test_size__of_low_confidence_beside_a_draw():
+    params = replace(PARAMS, basis="sknn")
+    tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",))
+    run = tune(*spirals(300, n_features=2), params, tuning)
+    curve = SEARCH.recorded(run).curve
+    assert {each["basis"] for each in curve} == {"sknn", "random"}
+    assert run.chosen_params.basis in {"sknn", "random"}
+    assert len(run.read("basis/rows")) == run.chosen_params.basis_size
+
+
+def test_size__of_numbers():
+    X, Y = surfaces(300)
+    run = tune(X, Y, kind="target")
+    curve = SEARCH.recorded(run).curve
+    assert [each["n_basis"] for each in curve] == [4, 8, 16]
+    assert curve[-1]["relative_error"] < curve[0]["relative_error"]
+    assert run.chosen_params.basis_size == 16
+
+
+def test_size__at_least_one_row_of_every_class():
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 6
+    run = tune(rng.normal(size=(60, 2)) + 5 * y[:, None], y)
+    assert min(each["n_basis"] for each in SEARCH.recorded(run).curve) == 8
+
+
+def test_size__equal_rows_count_once():
+    X, y = spirals(12)
+    run = tune(np.tile(X, (10, 1)), np.tile(y, 10))
+    assert {each["n_basis"] for each in SEARCH.recorded(run).curve} <= {4, 8, 12}
+    assert len(run.read("basis/rows")) == run.chosen_params.basis_size
+
+
+def test_finals__a_threshold_decides_the_size():
+    params = replace(PARAMS, basis="sknn", confidence_threshold=0.7)
+    run = tune(*spirals(300), params, replace(QUICK, width_factors=(0.5, 1.0)))
+    sizes = {each["n_basis"] for each in SEARCH.recorded(run).finals}
+    (below,) = {run.stages["basis"]["n_basis"]}
+    assert sizes == {below}
+    assert not SEARCH.recorded(run).curve
+
+
+def test_size__report_draws_the_curve_and_warns_at_its_end(tmp_path):
+    run = tune(*spirals(300, n_features=2), place=tmp_path / "run")
+    write_report(run, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Held-out error against the number of basis rows" in page
+    assert "basis_size=16 is the largest that was tried" in page
+
+
+@pytest.mark.parametrize("basis_size", [None, 20])
+def test_finals__a_search_that_is_stopped_goes_on(basis_size):
+    X, y = spirals(200)
+    params = replace(PARAMS, basis_size=basis_size)
+    tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))
+    expected = tune(X, y, params, tuning)
+    dataset, place = write_table(MemoryStore(), X, y), MemoryStore()
+    n_tasks = 0
+    while True:
+        n_tasks += 7
+        try:
+            found = tune_dataset(dataset, place, params, tuning, CountingEngine(n_tasks))
+            break
+        except StoppedError:
+            pass
+    assert SEARCH.recorded(found) == SEARCH.recorded(expected)
+    np.testing.assert_array_equal(found.read("weights/values"), expected.read("weights/values"))

@@ -1,0 +1,227 @@
+"""Fits with the kernel of l1 distances, against what is written out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages import metric
+from dask_nrbfn.stages.metric import METRIC
+from dask_nrbfn.stages.trials import combinations, resolve_tuning
+from dask_nrbfn.storage.model import Model
+from tests.reference import reference_l1_distances
+from tests.tables import spirals, surfaces, write_table
+
+ENGINE = InlineEngine()
+PARAMS = FitParams(
+    kernel="laplace-l1", basis="random", basis_size=30, features="plain", alpha=1e-6, n_parts=2
+)
+TUNING = TuneParams(
+    effort="quick", folds=2, alphas=(1e-2, 1e-5), width_factors=(0.5, 1.0), features=("plain",)
+)
+
+
+def fit(X, y, params=PARAMS, **options):
+    kind = "y" if np.asarray(y).dtype.kind in "iu" else "target"
+    dataset = write_table(MemoryStore(), X, **{kind: y}, **options)
+    return fit_dataset(dataset, MemoryStore(), params, ENGINE)
+
+
+def kernel_of(X, model):
+    q = model.params.kernel_exponent
+    return np.exp(-((reference_l1_distances(X, model.basis, q) / model.width) ** q))
+
+
+@pytest.mark.parametrize("exponent", [0.7, 1.0, 1.4])
+@pytest.mark.parametrize("penalty", ["weights", "kernel"])
+def test_fit__is_the_ridge_that_is_written_out(exponent, penalty):
+    X, y = spirals(150)
+    weights = np.random.default_rng(0).uniform(0.5, 2, 150)
+    params = replace(PARAMS, kernel_exponent=exponent, penalty=penalty, width_factor=0.5)
+    model = Model.load(fit(X, y, params, weights=weights).location)
+    distances = reference_l1_distances(X, model.basis, exponent)
+    width = 0.5 * weights @ distances.sum(axis=1) / (weights.sum() * 30)
+    assert model.width == pytest.approx(width, rel=1e-12)
+    Phi, T = kernel_of(X, model), np.eye(3)[y]
+    gram, cross = Phi.T @ (weights[:, None] * Phi), T.T @ (weights[:, None] * Phi)
+    P = np.eye(30) if penalty == "weights" else kernel_of(model.basis, model)
+    expected = np.linalg.solve(gram + 1e-6 * np.trace(gram) * P, cross.T).T
+    np.testing.assert_allclose(model.weights, expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(model.scores(X), Phi @ model.weights.T, rtol=1e-9, atol=1e-11)
+    assert (model.scores(X).argmax(axis=1) == y).mean() > 0.9
+
+
+def test_fit__far_distance_is_that_of_the_kernel():
+    X, y = spirals(150)
+    run = fit(X, y)
+    basis, rows = run.read("basis/values"), run.read("basis/rows")
+    others = np.setdiff1d(np.arange(150), rows)
+    expected = np.quantile(reference_l1_distances(X[others], basis).min(axis=1), 0.99)
+    assert run.stages["width"]["far_distance"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"features": "normalized"},
+        {"prune": 12},
+        {"components": 20, "features": "normalized"},
+        {"locality": 1e-4, "n_neighbors": 6},
+        {"loss": "logistic"},
+        {"penalty": "clusters", "basis": "kmeans"},
+        {"basis": "sknn", "n_neighbors": 6},
+        {"scale": "standard", "svd": 3},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_fit__every_kind_learns(changes):
+    X, y = spirals(300)
+    model = Model.load(fit(X, y, replace(PARAMS, width_factor=0.4, **changes)).location)
+    assert (model.scores(X).argmax(axis=1) == y).mean() > 0.8
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_exponent__of_another_kernel_is_an_error(kernel):
+    X, y = spirals(60)
+    with pytest.raises(ParameterError, match=f"kernel_exponent is 0.7, and kernel is {kernel}"):
+        fit(X, y, replace(PARAMS, kernel=kernel, kernel_exponent=0.7))
+    table, tuning = write_table(MemoryStore(), X, y), replace(TUNING, kernels=(kernel, "matern32"))
+    params = replace(PARAMS, kernel="gaussian", kernel_exponent=0.7)
+    with pytest.raises(ParameterError, match=f"and kernels are {kernel}, matern32. Leave it out"):
+        tune_dataset(table, MemoryStore(), params, tuning, ENGINE)
+
+
+@pytest.mark.parametrize("exponent", [0.0, -1.0, 2.1, "1"])
+def test_exponent__that_is_not_allowed(exponent):
+    with pytest.raises(ParameterError, match="kernel_exponent"):
+        FitParams(kernel="laplace-l1", kernel_exponent=exponent)
+
+
+def test_exponent__is_forgotten_where_another_kernel_is_chosen():
+    # Of a circle no column tells anything alone.
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    table = write_table(MemoryStore(), X, (np.linalg.norm(X, axis=1) > 1).astype(int))
+    params = replace(PARAMS, kernel="gaussian", kernel_exponent=0.1)
+    tuning = replace(TUNING, kernels=("laplace-l1", "gaussian"))
+    run = tune_dataset(table, MemoryStore(), params, tuning, ENGINE)
+    assert run.chosen_params.kernel == "gaussian"
+    assert run.chosen_params.kernel_exponent == 1.0
+    fit_dataset(table, MemoryStore(), run.chosen_params, ENGINE)
+
+
+def steps(n_rows, p, seed=0):
+    """Return rows and classes that thresholds of three columns decide; the others are noise."""
+    X = np.random.default_rng(seed).normal(size=(n_rows, p))
+    return X, (np.sign(X[:, :3]).sum(axis=1) > 0).astype(int)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.4])
+def test_metric__learns_columns_with_it(monkeypatch, exponent):
+    monkeypatch.setattr(metric, "_FACTORS", {"laplace-l1": (0.4, 0.8)})
+    X, y = steps(500, 9)
+    params = replace(PARAMS, scale="learned", metric_rounds=2, kernel_exponent=exponent)
+    run = fit(X, y, params)
+    weights = Model.load(run.location).scaling.feature_weights
+    assert {each["kernel"] for each in METRIC.recorded(run).rounds} == {"laplace-l1"}
+    assert weights[:3].min() > 3 * weights[3:].max()
+    assert weights.mean() == pytest.approx(1.0 + LEAST_WEIGHT)
+
+
+def test_metric__each_kind_of_distances_has_its_rounds(monkeypatch):
+    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.4,)})
+    X, y = steps(400, 9)
+    params = replace(PARAMS, scale="learned", metric_rounds=1)
+    alone = [
+        METRIC.recorded(fit(X, y, replace(params, kernel=kernel))).rounds
+        for kernel in ("matern32", "laplace-l1")
+    ]
+    tuning = replace(TUNING, kernels=("laplace-l1", "gaussian"))
+    run = tune_dataset(write_table(MemoryStore(), X, y), MemoryStore(), params, tuning, ENGINE)
+    record = METRIC.recorded(run)
+    assert record.rounds == [*alone[0], *alone[1]]
+    losses = [each["log_loss"] for each in record.rounds]
+    assert record.kept == losses.index(min(losses))
+
+
+def test_tune__tries_it_and_with_a_schema_first():
+    params = FitParams(basis_size=20).resolve_auto(numbers=False)
+    for effort in ("normal", "thorough"):
+        tuning = TuneParams(effort=effort)
+        assert "laplace-l1" in resolve_tuning(params, tuning, numbers=False).kernels
+        mixed = resolve_tuning(params, tuning, numbers=False, mixed=True)
+        assert mixed.kernels[0] == "laplace-l1"
+        assert combinations(params, mixed)[0].kernel == "laplace-l1"
+        assert len({*mixed.kernels}) == len(mixed.kernels)
+    assert resolve_tuning(params, TuneParams(effort="quick"), numbers=False).kernels is None
+
+
+def test_tune__chooses_it_where_columns_count_alone():
+    X, y = steps(400, 6)
+    network = NRBFNClassifierCV(
+        kernels=("gaussian", "laplacian", "laplace-l1"), basis="random", basis_size=60, folds=3,
+        effort="quick", features=("plain",),
+    ).fit(X, y)  # fmt: skip
+    assert network.kernel_ == "laplace-l1"
+    new, labels = steps(400, 6, seed=1)
+    assert network.score(new, labels) > 0.85
+
+
+def test_estimators__take_it(tmp_path):
+    X, y = spirals(120)
+    options = {"kernel": "laplace-l1", "kernel_exponent": 0.8, "basis": "random", "basis_size": 30}
+    network = NRBFNClassifier(**options, alpha=1e-6).fit(X, y)
+    network.save(tmp_path / "model")
+    again = NRBFNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), network.predict(X))
+    assert again.kernel_exponent == 0.8
+    assert NRBFNRegressor(**options).fit(*surfaces(120)).score(*surfaces(120)) > 0.5
+    assert DiffusionMap(**options).fit_transform(X).shape == (120, 2)
+
+
+def test_fit__of_rows_in_csr_is_that_of_an_array():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 60)) * (rng.random((120, 60)) < 0.05)
+    y = (X.sum(axis=1) > 0).astype(int)
+    for exponent in (1.0, 0.7):
+        of_csr, of_arrays = (
+            Model.load(fit(rows, y, replace(PARAMS, kernel_exponent=exponent)).location)
+            for rows in (csr_array(X), X)
+        )
+        assert of_csr.width == pytest.approx(of_arrays.width, rel=1e-12)
+        np.testing.assert_allclose(of_csr.scores(csr_array(X)), of_arrays.scores(X), atol=1e-7)
+
+
+def test_metric__weights_are_those_that_are_written_out(monkeypatch):
+    tables, original = [], metric.fit_network
+
+    def recording(table, *arguments, **options):
+        tables.append(table)
+        return original(table, *arguments, **options)
+
+    monkeypatch.setattr(metric, "fit_network", recording)
+    monkeypatch.setattr(metric, "_best_round", lambda rounds, dataset, n_held_out: len(rounds) - 1)
+    monkeypatch.setattr(metric, "_FACTORS", {"laplace-l1": (0.6,)})
+    X, y = steps(300, 4)
+    run = fit(X, y, replace(PARAMS, scale="learned", metric_rounds=1))
+    (seen,) = tables
+    alpha = METRIC.recorded(run).rounds[0]["alpha"]
+    rows, basis = ((each - X.mean(axis=0)) / X.std(axis=0) for each in (seen.X, seen.basis))
+    distances = reference_l1_distances(rows, basis)
+    width = 0.6 * distances.mean()
+    K = np.exp(-distances / width)
+    gram = K.T @ K
+    ridge = alpha * np.trace(gram) * np.eye(len(gram))
+    weights = np.linalg.solve(gram + ridge, K.T @ np.eye(2)[seen.y]).T
+    signs = np.sign(rows[:, None] - basis)
+    gradients = np.einsum("cj,ij,ijl->icl", weights, K, signs) / width
+    squares = np.square(gradients).sum(axis=(0, 1))
+    found = Model.load(run.location).scaling.feature_weights
+    np.testing.assert_allclose(found, squares / squares.mean() + LEAST_WEIGHT, rtol=1e-5)
