@@ -269,8 +269,8 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Rows of low confidence, random rows, cluster centres, or these rows.
     basis_size : int, default=None
         Number of basis rows. None: with "sknn" all rows below the threshold, at most 10,000 and as
-        many as fit into memory, and at least 100 or a tenth of the rows; with "random" and "kmeans"
-        a quarter of the rows, at most 1,000.
+        many as fit into memory, and at least 100 or a tenth of the rows if a class is ten times as
+        frequent as another; with "random" and "kmeans" a quarter of the rows, at most 1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         How a basis of a given size is chosen: the least confident rows, or a random draw from the
         rows below the threshold.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors.exact import exact_neighbors
@@ -24,12 +25,17 @@ from dask_nrbfn.storage.run import Run
 # Of a rare class that lies apart, a few rows have a low confidence, and none of the other class.
 # Without rows of the other class 15 of 1,500 rows were not learned: a recall of 0.1, with these
 # 0.7 to 0.9, as of logistic regression.
-_LEAST_FOUND = 100
+_LEAST_FOUND, _RARER = 100, 10
 
 
-def _least_found(n_rows: int) -> int:
-    """Return the least basis rows of a fit without `basis_size`: 100, or a tenth of the rows."""
-    return min(_LEAST_FOUND, n_rows // 10)
+def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
+    """Return the least basis rows of a fit without `basis_size`.
+
+    They are 100, or a tenth of the rows, if a class is ten times as frequent as another.
+    """
+    present = class_counts[class_counts > 0]
+    is_rare = present.max(initial=0) >= _RARER * present.min(initial=n_rows)
+    return min(_LEAST_FOUND, n_rows // 10) if is_rare else 0
 
 
 def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
@@ -50,7 +56,7 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
     capped = len(basis) > most
     if capped:
         basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
-    if len(basis) < (least := min(most, _least_found(dataset.n_rows))):
+    if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
         basis = choose_basis(pool, size=max(least, n_classes), n_classes=n_classes)
     return _chosen(run, dataset, basis, capped=capped)
 
@@ -84,7 +90,8 @@ def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen
     even = even_below(confidence, threshold=threshold)
     if rows.params.basis_size is None:
         below = np.count_nonzero(confidence < threshold) / len(confidence)
-        n_below = max(_least_found(rows.n_all), round(below * rows.n_all))
+        counts = np.bincount(rows.codes[rows.codes >= 0])
+        n_below = max(_least_found(rows.n_all, counts), round(below * rows.n_all))
         most = max(rows.n_classes, n_below)
         return [rows.best(even, min(size, most)) for size, _ in asked]
     return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in asked]
