@@ -199,7 +199,8 @@ class FitParams(Params):
         for classes, "kmeans" for numeric targets.
     basis_size : int or None
         Number of basis rows r. None: with "sknn" all rows below the threshold, at most 10,000 and
-        at most as many as fit into memory; else a quarter of the rows, at most 1,000 distinct ones.
+        at most as many as fit into memory, and at least 100 or a tenth of the rows if a class is
+        ten times as frequent as another; else a quarter of the rows, at most 1,000 distinct ones.
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.

@@ -9,7 +9,7 @@ import click
 from dask_nrbfn.report.formats import schema_text
 
 # Of every class: shown as tables, with headings, by who has them.
-_TABLES = ("per_class", "confusion")
+_TABLES = ("per_class", "confusion", "reliability")
 
 _UNITS = (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("kiB", 2**10))
 

@@ -216,9 +216,11 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
     names, in any order, and read as those that RUN was trained on.
 
-    Of classes it prints precision, recall, F1 and rows of each, and which were taken for which.
+    Of classes it prints precision, recall, F1 and rows of each, and which were taken for which. The
+    reliability compares mean probabilities with observed shares, and expected_calibration_error is
+    their mean distance.
     Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
-    the last line of the confusion; log_loss and roc_auc are those of the other rows.
+    the last line of the confusion; the other figures are those of the other rows.
     """
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset

@@ -1,8 +1,10 @@
 """Descriptions of a dataset, run, model, map or predictions, without reading rows."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
@@ -49,7 +51,10 @@ _MOST_HEAVIEST = 10
 
 # Figures of held-out rows and of training rows; True: the targets are classes.
 _JUDGED = {
-    True: ("error_rate", "log_loss", "temperature"),
+    True: (
+        *("error_rate", "log_loss", "expected_calibration_error"),
+        *("temperature", "log_slope", "biases"),
+    ),
     False: ("relative_error", "r2", "rmse", "mae"),
 }
 _FITTED = {
@@ -154,7 +159,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     judged = [(Ridge.of(entry), entry) for entry in stages["validation"]["path"]]
     chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
     return {
-        "chosen": chosen | {name: figures[name] for name in _JUDGED[not run.of_numbers]},
+        "chosen": chosen | {name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
         **{name: search.get(name, []) for name in ("tried", "curve", "finals")},
         "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
         "losses": stages.get("refine", {}).get("tried", []),
@@ -182,12 +187,17 @@ def describe_model(model: "Model") -> dict[str, Any]:
         **Ridge.in_params(model.params)._asdict(),
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
-        "temperature": model.temperature,
+        **_describe_calibration(model.calibration),
         **({"classes": model.classes.tolist()} if model.target_names is None else {}),
         **_heaviest(model.heaviest_features),
         **_describe_schema(model.schema),
         "params": model.params.to_dict(),
     }
+
+
+def _describe_calibration(calibration: Calibration | None) -> dict[str, Any]:
+    names = [each.name for each in fields(Calibration)]
+    return dict.fromkeys(names) if calibration is None else vars(calibration)
 
 
 def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RankedScores
 from dask_nrbfn.numeric.held_out import ResidualSums, class_figures
+from dask_nrbfn.numeric.reliability import RankedProbabilities, ReliabilityBin
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer
@@ -31,7 +32,7 @@ _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 # The figures of an evaluation that are JSON values, in the order in which they are shown.
 _LABEL_FIGURES = (
     *("n_rows", "n_unlabelled", "n_errors", "n_unknown_labels", "error_rate", "log_loss"),
-    *("roc_auc", "roc_auc_bound"),
+    *("expected_calibration_error", "roc_auc", "roc_auc_bound"),
 )
 _NUMBER_FIGURES = (
     *("n_rows", "n_unlabelled", "target_names", "relative_error", "r2", "rmse", "mae"),
@@ -54,6 +55,11 @@ class Evaluation:
         model does not know, their rows are counted together in one more line, the last.
     log_loss : float
         Mean over the rows whose label the model knows.
+    expected_calibration_error : float
+        Of these rows, see `dask_nrbfn.numeric.reliability`.
+    reliability : list of dict
+        Bins of equal numbers of these rows: ``n_rows``, ``mean_probability`` and
+        ``observed_share``, with two classes of the second class, with more of the predicted label.
     n_unknown_labels : int
         Rows whose label the model does not know.
     n_unlabelled : int
@@ -69,6 +75,8 @@ class Evaluation:
     classes: tuple[Any, ...]
     confusion: tuple[tuple[int, ...], ...]
     log_loss: float
+    expected_calibration_error: float
+    reliability: list[ReliabilityBin] = field(repr=False)
     n_unknown_labels: int = 0
     n_unlabelled: int = 0
     roc_auc: float | None = None
@@ -108,6 +116,7 @@ class Evaluation:
             "classes": list(self.classes),
             "per_class": self.per_class,
             "confusion": self.confusion,
+            "reliability": self.reliability,
         }
 
 
@@ -233,7 +242,7 @@ def evaluate_dataset(
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
     counts = run_tasks(engine, _count, arguments, label="evaluate")
-    confusions, log_losses, rankings = zip(*counts, strict=True)
+    confusions, log_losses, reliabilities, rankings = zip(*counts, strict=True)
     confusion = np.sum(confusions, axis=0)
     n_unknown = int(confusion[-1].sum())
     if n_unknown:
@@ -251,6 +260,7 @@ def evaluate_dataset(
         log_loss=math.fsum(log_losses) / (dataset.n_rows - n_unknown),
         n_unknown_labels=n_unknown,
         n_unlabelled=n_unlabelled,
+        **reduce(add, reliabilities).figures(),
         **reduce(add, rankings).figures(),
     )
 
@@ -281,25 +291,28 @@ def _sample_step(n_rows: int) -> int:
 
 def _count(
     model: Model, dataset: Dataset, start: int, stop: int
-) -> tuple[NDArray[np.int64], float, RankedScores]:
-    """Return the confusion (K + 1, K), the sum of log losses and, for two classes, the ranking.
+) -> tuple[NDArray[np.int64], float, RankedProbabilities, RankedScores]:
+    """Return the confusion (K + 1, K), the sum of log losses, the reliability and the ranking.
 
-    The last line of the confusion counts the rows whose label the model does not know.
+    The last line of the confusion counts the rows whose label the model does not know. Only two
+    classes are ranked.
     """
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     n_classes = len(own)
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
     confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=np.int64), 0.0
-    ranking = RankedScores.zeros()
+    reliability, ranking = RankedProbabilities.zeros(), RankedScores.zeros()
     for scores, block_codes in Scorer(model).blocks(dataset, start, stop):
         assert block_codes is not None
         codes = code_in_model[block_codes]
         np.add.at(confusion, (codes, scores.argmax(axis=1)), 1)
         known = codes < n_classes
         scores, codes = scores[known], codes[known]
-        given = model.probabilities(scores)[np.arange(len(codes)), codes]
+        probabilities = model.probabilities(scores)
+        reliability += RankedProbabilities.from_block(probabilities, codes)
+        given = probabilities[np.arange(len(codes)), codes]
         # Clipped scores can give a probability of 0, whose loss would be infinite.
         log_loss -= float(np.log(np.maximum(given, _LEAST_PROBABILITY)).sum())
         if n_classes == 2:
             ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes)
-    return confusion, log_loss, ranking.binned()
+    return confusion, log_loss, reliability.binned(), ranking.binned()

@@ -16,6 +16,7 @@ from dask_nrbfn.fit import (
 )
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.stages.stage import Rates, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import check_outside_groups, exists
@@ -214,7 +215,21 @@ MissingDataError, DamagedDataError
         run = start_run(location, context)
         rates = _tell_expected(run, in_run(context, run))
         finish_run(run, context, rates=rates, check_still_locked=check_still_locked)
+        _warn_of_guess(run)
         return run
+
+
+def _warn_of_guess(run: Run) -> None:
+    """Log a warning if predicting the largest class always is as good as a tuned model."""
+    guess = None if run.embeds else guess_as_good(run)
+    if guess is not None:
+        logger.warning(
+            "The held-out error is %.2f %%, and predicting the largest class always errs in "
+            "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
+            '(class_weight="balanced" in Python).',
+            100 * guess.error_rate,
+            100 * guess.guessing,
+        )
 
 
 def _tell_expected(run: Run, context: FitContext) -> Rates | None:

@@ -45,7 +45,8 @@ _DIFFERENCES = 2**16
 # Entries of the description of a model or run that the model card has.
 _CARD = (
     *("n_rows", "n_features", "n_classes", "target_names", "n_basis", "width", "error_rate"),
-    *("log_loss", "relative_error", "r2", "fitting_error", "temperature", "heaviest", "params"),
+    *("log_loss", "relative_error", "r2", "fitting_error", "temperature", "log_slope", "biases"),
+    *("heaviest", "params"),
 )
 
 
@@ -335,9 +336,11 @@ def _activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
 
 def _probabilities(model: Model, scores: Tensor) -> Tensor:
     """Return the probabilities (rows, K) of scores, as `Model.probabilities` does."""
-    if model.temperature is not None:
-        return scores.graph.node("Softmax", scores / model.temperature, axis=1)
-    probabilities = loss_named(model.params.loss).probability(scores)
+    probability = loss_named(model.params.loss).probability
+    if model.calibration is not None:
+        exponents = model.calibration.exponents(scores, probability)
+        return scores.graph.node("Softmax", exponents, axis=1)
+    probabilities = probability(scores)
     totals = probabilities.sum(axis=1, keepdims=True)
     return np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, probabilities / totals)
 

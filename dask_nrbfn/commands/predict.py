@@ -311,8 +311,9 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     if model.target_names is not None:
         # The sample that an evaluation returns.
         held += 2 * 8 * min(dataset.n_rows, SAMPLED_ROWS) * n_targets
-    elif n_targets == 2:
-        held += RANKING_BYTES
+    else:
+        # An evaluation ranks rows by their probability, and two classes also by their score.
+        held += RANKING_BYTES * (2 if n_targets == 2 else 1)
     engine.expected_bytes = process_bytes(model.features.exponent) + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)

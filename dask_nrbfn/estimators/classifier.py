@@ -132,8 +132,11 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
 
         Scores are clipped to [0, 1] and normalized. With the logistic loss they become
         ``1 / (1 + e^-score)`` first, with the hinge losses ``(1 + score) / 2``. A tuned network
-        instead returns the softmax of the scores at the temperature that fits held-out rows best.
-        The largest probability always belongs to the predicted label.
+        instead returns the softmax of the scores with a temperature, and with a bias of each class,
+        that fit held-out rows best, see `dask_nrbfn.numeric.calibration`. The largest probability
+        always belongs to the predicted label: where a bias makes another class more probable, both
+        get the same probability. With ``class_weight="balanced"`` the probabilities are those of
+        rows that have equally many of each class.
 
         Parameters
         ----------
@@ -266,7 +269,8 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Rows of low confidence, random rows, cluster centres, or these rows.
     basis_size : int, default=None
         Number of basis rows. None: with "sknn" all rows below the threshold, at most 10,000 and as
-        many as fit into memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
+        many as fit into memory, and at least 100 or a tenth of the rows if a class is ten times as
+        frequent as another; with "random" and "kmeans" a quarter of the rows, at most 1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         How a basis of a given size is chosen: the least confident rows, or a random draw from the
         rows below the threshold.

@@ -103,14 +103,18 @@ random_state, unlabelled, missing, store
         The chosen number.
     error_rate_, log_loss_ : float
         Of held-out rows with the chosen parameters, weighted by the sample weights.
-    temperature_ : float
-        The temperature of `predict_proba`, calibrated on the held-out scores.
+        The log loss is that of the calibrated probabilities.
+    temperature_, log_slope_ : float
+    biases_ : list of float
+        The calibration of `predict_proba`, see `dask_nrbfn.numeric.calibration.Calibration`.
+    expected_calibration_error_ : float
+        Of the held-out rows, on which the calibration was fitted.
     path_ : list of dict
-        For every penalty, locality and alpha: error_rate, log_loss and temperature of held-out
-        rows; fitting_error, spectral_risk and reciprocal_condition of all rows; absolute_error,
-        absolute_risk and absolute_objective; and up to 4,096 basis rows also rank, attainable,
-        ideal and perturbed, see `dask_nrbfn.numeric.risk.SpectralBounds`. None if the system is
-        singular.
+        For every penalty, locality and alpha: error_rate of held-out rows, and their log_loss at
+        the best temperature without biases; fitting_error, spectral_risk and reciprocal_condition
+        of all rows; absolute_error, absolute_risk and absolute_objective; and up to 4,096 basis
+        rows also rank, attainable, ideal and perturbed, see
+        `dask_nrbfn.numeric.risk.SpectralBounds`. None if the system is singular.
     tried_ : list of dict
         The combinations that were tried, and their error rates with a small basis.
     losses_ : list of dict

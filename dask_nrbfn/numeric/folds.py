@@ -91,6 +91,8 @@ class FoldedBlock(NamedTuple):
         Where each fold stands.
     start : int
         Number of the first of the rows.
+    order : int64 (b,) or None
+        Which of the rows stands at each place; None: they are as they were.
     """
 
     X: Rows
@@ -98,11 +100,17 @@ class FoldedBlock(NamedTuple):
     weights: Floats | None
     slices: list[slice]
     start: int = 0
+    order: NDArray[np.int64] | None = None
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return int(self.X.shape[0])
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Row numbers, int64 (b,)."""
+        return self.start + (np.arange(self.n_rows) if self.order is None else self.order)
 
     @property
     def total_weight(self) -> float:
@@ -148,4 +156,4 @@ def fold_block(
         return FoldedBlock(X, targets, weights, slices)
     order = np.argsort(folds, kind="stable")
     sorted_weights = None if weights is None else weights[order]
-    return FoldedBlock(X[order], targets[order], sorted_weights, slices)
+    return FoldedBlock(X[order], targets[order], sorted_weights, slices, order=order)

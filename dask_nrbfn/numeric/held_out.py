@@ -1,9 +1,9 @@
-"""Errors of models on held-out rows, and probabilities that are calibrated on these rows."""
+"""Errors of models on held-out rows, and the temperature that fits their probabilities best."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -260,11 +260,11 @@ class HeldOutSums(LabelSums):
         if not np.isfinite(self.log_losses[model]).all():
             return dict.fromkeys(("error_rate", "log_loss", "temperature"))
         total_weight = float(self.confusion[model].sum())
-        calibration = calibrate_temperature(self.log_losses[model], total_weight=total_weight)
+        fitted = calibrate_temperature(self.log_losses[model], total_weight=total_weight)
         return {
             "error_rate": float(self.error_rates[model]),
-            "log_loss": calibration.log_loss,
-            "temperature": calibration.temperature,
+            "log_loss": fitted.log_loss,
+            "temperature": fitted.temperature,
         }
 
 
@@ -450,8 +450,7 @@ def sums_of(targets: Targets) -> type[JudgedSums]:
     return ResidualSums if targets.centred else HeldOutSums
 
 
-@dataclass(frozen=True)
-class Calibration:
+class FittedTemperature(NamedTuple):
     """The temperature at which probabilities fit held-out rows best.
 
     Attributes
@@ -466,7 +465,7 @@ class Calibration:
     log_loss: float
 
 
-def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> Calibration:
+def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedTemperature:
     """Return the best temperature.
 
     Parameters
@@ -478,7 +477,7 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> Calibra
 
     Returns
     -------
-    Calibration
+    FittedTemperature
 
     Notes
     -----
@@ -497,24 +496,24 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> Calibra
             logarithm += shift * step
             # Where all labels are right the losses end in zeros, which a parabola passes below.
             lowest = max(lowest - 0.25 * (before - after) * shift, 0.0)
-    return Calibration(float(np.exp(-logarithm)), lowest / total_weight)
+    return FittedTemperature(float(np.exp(-logarithm)), lowest / total_weight)
 
 
-def softmax(scores: Floats, *, temperature: float) -> Floats:
-    """Return the probabilities ``softmax(scores / temperature)``.
+def softmax(exponents: Floats, scores: Floats) -> Floats:
+    """Return the probabilities ``softmax(exponents)``.
 
     Parameters
     ----------
+    exponents : float64 (b, K)
     scores : float64 (b, K)
-    temperature : float
+        The largest probability of a row is where its first largest score is.
 
     Returns
     -------
     float64 (b, K)
     """
-    exponents = scores / temperature
-    exponents -= exponents.max(axis=1, keepdims=True)
-    return normalized_shares(np.exp(exponents, out=exponents), scores)
+    below = exponents - exponents.max(axis=1, keepdims=True)
+    return normalized_shares(np.exp(below, out=below), scores)
 
 
 def normalized_shares(shares: Floats, scores: Floats) -> Floats:

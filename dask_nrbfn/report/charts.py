@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.finished import Confidences
+from dask_nrbfn.report.reliability import Reliability
 from dask_nrbfn.report.results import Criterion, DrawnCoordinates, DrawnTarget
 
 # Placeholders for the colour variables of the page, which depend on light and dark mode.
@@ -154,6 +155,31 @@ def prediction_chart(target: DrawnTarget, place: int) -> str:
 
     title = f"Predicted against true numbers of {target.name}"
     return _svg(f"prediction-{place}", title, f"R2 of all rows is {target.r2:.4f}.", draw)
+
+
+def reliability_chart(reliability: Reliability, place: int) -> str:
+    """Return the chart of observed shares against mean probabilities.
+
+    Parameters
+    ----------
+    reliability : Reliability
+    place : int
+        Number of the chart on its page.
+
+    Returns
+    -------
+    str
+    """
+    names = ("mean_probability", "observed_share")
+    means, shares = ([each[name] for each in reliability.bins] for name in names)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel=f"probability of {reliability.event}", ylabel="share")
+        axes.plot(means, shares, "o-", color=_SERIES[0], markersize=4)
+        axes.axline((0.0, 0.0), slope=1, **_LINE)
+
+    description = f"The expected calibration error is {reliability.error:.4f}."
+    return _svg(f"reliability-{place}", "Observed share against probability", description, draw)
 
 
 def residual_chart(target: DrawnTarget, place: int) -> str:

@@ -230,7 +230,10 @@ def basis_text(finished: FinishedRun) -> str:
     params, record = finished.params, finished.stages["basis"]
     size, capped = record["n_basis"], record.get("cap") is not None
     share = percent(size / finished.run.n_rows, 1)
-    return f"{size:,} ({share} of the rows), {source_of(params).described(params, capped)}"
+    n_below = record.get("n_below_threshold")
+    filled = params.basis_size is None and n_below is not None and size > n_below
+    rule = source_of(params).described(params, capped)
+    return f"{size:,} ({share} of the rows), {rule}{', and the next ones' if filled else ''}"
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:

@@ -79,6 +79,7 @@ def _page(results: Results) -> str:
         confidence=_confidence(finished),
         tuning=_tuning(results),
         confusions=results.confusions(),
+        reliabilities=_reliabilities(results),
         targets=results.target_table(),
         drawn=_drawn(results),
         features=_features(finished),
@@ -145,6 +146,13 @@ def _drawn(results: Results) -> list[dict[str, Any]]:
             "residuals": charts.residual_chart(target, place),
         }
         for place, target in enumerate(results.drawn_targets(), start=1)
+    ]
+
+
+def _reliabilities(results: Results) -> list[dict[str, Any]]:
+    return [
+        {"table": each.table, "chart": charts.reliability_chart(each, place)}
+        for place, each in enumerate(results.reliabilities(), start=1)
     ]
 
 

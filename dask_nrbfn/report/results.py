@@ -24,8 +24,9 @@ from dask_nrbfn.report.formats import (
     percent,
     plural,
 )
+from dask_nrbfn.report.reliability import Reliability
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.refine import read_held_out_confusion
+from dask_nrbfn.stages.refine import guess_as_good, read_held_out_confusion
 
 # Above it, the squared residuals are larger than the squared fit.
 _LARGE_FITTING_ERROR = 2.0
@@ -180,6 +181,10 @@ class Results(ABC):
         """Return the confusion tables."""
         return []
 
+    def reliabilities(self) -> list[Reliability]:
+        """Return the reliability of the probabilities of held-out and of evaluated rows."""
+        return []
+
     def target_table(self) -> TextTable | None:
         """Return a table of the figures of several targets."""
         return None
@@ -223,13 +228,17 @@ class ClassResults(Results):
         list of Fact
         """
         loss, temperature = decimals(record["log_loss"]), number(record["temperature"])
+        biases = " with biases" if record.get("biases") else ""
         return [
             Fact("held-out error", f"{percent(record['error_rate'])} of {judged}"),
-            Fact("log loss", f"{loss} at temperature {temperature}"),
+            Fact(
+                "log loss",
+                f"{loss} at temperature {temperature}{biases}{_calibration_error(record)}",
+            ),
         ]
 
     def evaluation_facts(self) -> list[Fact]:
-        """Return the error, the log loss and the area under the ROC curve in one line."""
+        """Return the error, the log loss and other figures in one line."""
         evaluation = self.evaluation
         if evaluation is None:
             return []
@@ -241,7 +250,8 @@ class ClassResults(Results):
                 f"{percent(evaluation.error_rate)} wrong of {plural(evaluation.n_rows, 'row')}"
                 f"{unknown if evaluation.n_unknown_labels else ''}, log loss "
                 f"{'of the others ' if evaluation.n_unknown_labels else ''}"
-                f"{decimals(evaluation.log_loss)}{area}{_left_out(evaluation)}",
+                f"{decimals(evaluation.log_loss)}{_calibration_error(vars(evaluation))}{area}"
+                f"{_left_out(evaluation)}",
             )
         ]
 
@@ -254,17 +264,19 @@ class ClassResults(Results):
 
     def guessing(self) -> Iterator[Concern]:
         """Yield a concern if predicting the largest class is as good."""
-        confusion = read_held_out_confusion(self.finished.run)
-        if confusion is None:
+        if (guess := guess_as_good(self.finished.run)) is None:
             return
-        guessing = 1.0 - confusion.sum(axis=1).max() / confusion.sum()
-        error_rate = judged_record(self.finished.stages)["error_rate"]
-        if error_rate >= guessing:
-            yield Concern(
-                f"The held-out error is {percent(error_rate)}; to answer the largest class always "
-                f"errs in {percent(guessing)}.",
-                'Look at scale first: columns in different units want "standard".',
+        remedy = 'Look at scale first: columns in different units want "standard".'
+        if self.finished.params.class_weight is None:
+            remedy += (
+                " To find the rows of small classes, pass --class-weight balanced "
+                '(class_weight="balanced" in Python).'
             )
+        yield Concern(
+            f"The held-out error is {percent(guess.error_rate)}; to answer the largest class "
+            f"always errs in {percent(guess.guessing)}.",
+            remedy,
+        )
 
     def poor_fit(self) -> Iterator[Concern]:
         """Yield a concern if the fitting error is large."""
@@ -316,6 +328,20 @@ class ClassResults(Results):
         if self.evaluation is not None:
             tables.append(ConfusionTable.of("Evaluated rows", labels, self.evaluation.confusion))
         return tables
+
+    def reliabilities(self) -> list[Reliability]:
+        """Return the reliability of held-out and of evaluated rows."""
+        labels, judged = self.finished.labels, judged_record(self.finished.stages)
+        bins = {"Held-out rows": judged.get("reliability")}
+        if self.evaluation is not None:
+            bins["Evaluated rows"] = self.evaluation.reliability
+        return [Reliability.of(title, labels, each) for title, each in bins.items() if each]
+
+
+def _calibration_error(figures: Mapping[str, Any]) -> str:
+    """Return the expected calibration error as a part of a line; it is unknown for older runs."""
+    error = figures.get("expected_calibration_error")
+    return "" if error is None else f", expected calibration error {decimals(error)}"
 
 
 @dataclass(frozen=True, eq=False)

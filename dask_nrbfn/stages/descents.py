@@ -9,6 +9,7 @@ again, from scratch if that is faster than their products.
 import logging
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_tasks
+from dask_nrbfn.stages.held_out import begin_held_out
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.path import (
     held_out_folds,
@@ -42,9 +44,9 @@ from dask_nrbfn.stages.path import (
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import ridges_of
-from dask_nrbfn.stages.validation import HeldOutPass, codes_in_training
+from dask_nrbfn.stages.validation import codes_in_training
 from dask_nrbfn.stages.weights import read_kept_system
-from dask_nrbfn.stages.width import read_features, read_targets
+from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import local_path
@@ -296,10 +298,10 @@ class Descent(NamedTuple):
         assert self.judged is not None
         return Reduction(
             self._sums_place("judged", number),
-            _begin_judging,
+            begin_held_out,
             {"": HeldOutSums},
             self.judged,
-            (self, number, *context),
+            (*context, partial(_read_next_model, self, number)),
         )
 
 
@@ -335,7 +337,8 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
         reduce_parts(run, job.dataset, job.engine, of_all.passing(run, number))
         if job.validation is not None:
             codes = codes_in_training(job.dataset, job.validation)
-            reduce_parts(run, job.validation, job.engine, of_all.judging(number, codes))
+            context = (codes, job.dataset.n_targets)
+            reduce_parts(run, job.validation, job.engine, of_all.judging(number, *context))
         number += 1
         step = _step(job, descents, number)
         # Step 0 has arrays that all later steps read.
@@ -532,36 +535,47 @@ def _begin_pass(
     )
 
 
-def _begin_judging(
-    run: Run,
-    judged: Dataset,
-    start: int,
-    stop: int,
-    descent: Descent,
-    number: int,
-    codes_in_model: list[int],
-) -> HeldOutPass:
-    features = read_features(run)
-    weights = _read_next(run, descent, number, features.n_basis)[None]
-    return HeldOutPass(
-        features,
-        Reading(
-            block_rows=block_rows(features.n_basis),
-            weighting=RowWeights.of(judged, run.chosen_params),
-            codes_in_model=codes_in_model,
-        ),
-        targets=read_targets(run, len(weights[0])),
-        weights_of_folds=[PathWeights(weights, np.zeros(weights.shape[:2]))],
-        kept_of_folds=[kept_basis(run, None)],
-        n_rows=stop - start,
-    )
+def _read_next_model(descent: Descent, number: int, run: Run, fold: int | None) -> PathWeights:
+    """Return the weights of a pass as `WeightsOf`, without intercepts."""
+    weights = _read_next(run, descent._replace(fold=fold), number, len(kept_basis(run, None)))
+    return _as_model(weights)
+
+
+def _as_model(weights: Floats) -> PathWeights:
+    return PathWeights(weights[None], np.zeros((1, len(weights))))
+
+
+def read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None) -> PathWeights:
+    """Return the chosen weights of an ended descent without a fold, as `WeightsOf`.
+
+    Parameters
+    ----------
+    loss : str
+    n_passes, taken : int
+        The passes, and the place among them of the one whose weights are chosen.
+    run : Run
+    fold : int or None
+
+    Returns
+    -------
+    PathWeights
+    """
+    place = Descent(loss, fold, None).place
+    if fold is None:
+        return _as_model(run.read_part(place, n_passes, "values"))
+    weights = run.read_part(place, n_passes, "weights")[taken]
+    return _as_model(_widened(run, fold, weights, len(kept_basis(run, None))))
 
 
 def _read_next(run: Run, descent: Descent, number: int, n_basis: int) -> Floats:
     """Return the weights of a pass, float64 (K, r), 0 for basis rows that are left out."""
-    own = run.read_part(descent.place, number, "next")
+    return _widened(run, descent.fold, run.read_part(descent.place, number, "next"), n_basis)
+
+
+def _widened(run: Run, fold: int | None, own: Floats, n_basis: int) -> Floats:
+    """Return weights (K, r) that are 0 for the basis rows of a fold."""
     weights = np.zeros((len(own), n_basis))
-    weights[:, _kept(run, descent.fold)] = own
+    weights[:, _kept(run, fold)] = own
     return weights
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError, ParameterError
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
@@ -86,7 +87,7 @@ def _write_model(run: Run, dataset: Dataset) -> None:
         params=run.chosen_params,
         fitting_error=trained.fitting_error,
         spectral_risk=trained.spectral_risk,
-        temperature=judged_record(run.stages).get("temperature"),
+        calibration=Calibration.of(judged_record(run.stages)),
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
         schema=dataset.schema,

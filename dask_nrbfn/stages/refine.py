@@ -3,14 +3,17 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.reliability import ReliabilityBin
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.descents import (
     COMPARED,
@@ -21,11 +24,13 @@ from dask_nrbfn.stages.descents import (
     Descent,
     decide_to_keep,
     descend,
+    read_taken,
 )
+from dask_nrbfn.stages.held_out import calibrate, calibration_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges_of
-from dask_nrbfn.stages.validation import VALIDATION
+from dask_nrbfn.stages.validation import VALIDATION, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
@@ -36,6 +41,10 @@ logger = logging.getLogger(__name__)
 _PASS_S = 0.1
 
 _FIGURES = (*COMPARED, "temperature")
+_CALIBRATED = (
+    *("log_loss", "temperature", "log_slope", "biases"),
+    *("expected_calibration_error", "reliability"),
+)
 
 # Digits of log losses that count in a comparison.
 _DIGITS = 9
@@ -68,7 +77,14 @@ class RefineRecord:
     n_rows : int or None
         In a tuning, the number of held-out rows.
     error_rate, log_loss, temperature : float or None
-        In a tuning, the figures of the loss on held-out rows.
+        In a tuning, the figures of the loss on held-out rows; log loss and temperature with
+        `biases`.
+    log_slope : float or None
+    biases : list of float or None
+        See `Calibration`.
+    expected_calibration_error : float or None
+    reliability : list of dict or None
+        Of the held-out rows with `biases`, see `dask_nrbfn.numeric.reliability`.
     """
 
     loss: str
@@ -83,6 +99,10 @@ class RefineRecord:
     error_rate: float | None = None
     log_loss: float | None = None
     temperature: float | None = None
+    log_slope: float | None = None
+    biases: list[float] | None = None
+    expected_calibration_error: float | None = None
+    reliability: list[ReliabilityBin] | None = None
 
 
 def _compute(job: StageJob) -> RefineRecord:
@@ -93,19 +113,42 @@ def _compute(job: StageJob) -> RefineRecord:
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
     if loss not in steps:
+        squared = VALIDATION.recorded(run)
+        judged |= {name: getattr(squared, name) for name in _CALIBRATED}
         return RefineRecord(loss, 0, None, None, [], **judged)
     step = steps[loss]
     n_passes = len(step["path"])
+    if run.tuning is not None:
+        judged |= _calibrated(job, loss, step, temperature=judged["temperature"])
     run_task(job.engine, _take, run, loss, n_passes, label="refine")
     return RefineRecord(loss, n_passes, step["stopped"], step["objective"], step["path"], **judged)
 
 
+def _calibrated(
+    job: StageJob, loss: str, step: Mapping[str, Any], *, temperature: float
+) -> dict[str, Any]:
+    """Return the calibration of the last step of a descent, and its log loss."""
+    validation = job.validation
+    return calibrate(
+        job,
+        f"{PREFIX}calibration",
+        partial(read_taken, loss, len(step["path"]), step["taken"]),
+        codes_in_model=None if validation is None else codes_in_training(job.dataset, validation),
+        loss=loss,
+        temperature=temperature,
+    )
+
+
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the losses on held-out rows, and the best loss."""
-    squared = VALIDATION.recorded(run)
+    """Return the figures of the losses on held-out rows, and the best loss.
+
+    Log losses are compared at a temperature alone.
+    """
+    validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.chosen_params)
+    squared = next(each for each in validation.path if Ridge.of(each) == chosen)
     tried = []
     for name in losses_of(run.params, run.tuning):
-        step = steps.get(name, {"path": [vars(squared)], "taken": 0, "stopped": None})
+        step = steps.get(name, {"path": [squared], "taken": 0, "stopped": None})
         figures = step["path"][step["taken"]]
         tried.append(
             {
@@ -121,7 +164,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "tried": tried,
         "chosen": {"loss": best["loss"]},
-        "n_rows": squared.n_rows,
+        "n_rows": validation.n_rows,
         **{name: best[name] for name in ("taken", *_FIGURES)},
     }
 
@@ -166,6 +209,23 @@ def read_held_out_confusion(run: Run) -> Floats | None:
     return confusion
 
 
+class Guess(NamedTuple):
+    """The held-out ``error_rate``, and the error ``guessing`` of always the largest class."""
+
+    error_rate: float
+    guessing: float
+
+
+def guess_as_good(run: Run) -> Guess | None:
+    """Return both errors if predicting the largest class is as good as the model, else None."""
+    confusion = read_held_out_confusion(run)
+    if confusion is None:
+        return None
+    guessing = float(1.0 - confusion.sum(axis=1).max() / confusion.sum())
+    guess = Guess(judged_record(run.stages)["error_rate"], guessing)
+    return guess if guess.error_rate >= guessing else None
+
+
 def _check(context: FitContext) -> None:
     """Raise ParameterError if a loss does not support the targets."""
     tuning = context.tuning
@@ -203,7 +263,8 @@ def _cost(s: FitSizes) -> StageCost:
     n_refined = len(refined_losses(s.params, s.tuning))
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
-    most, n_judged = n_refined * n_passes, s.judged.n_rows if apart else 0
+    # The last pass calibrates.
+    most, n_judged = n_refined * n_passes + bool(s.n_ridges), s.judged.n_rows if apart else 0
     kept = 4 * s.n * r if s.row_values >= LEAST_VALUES else 0
     n_computed = (s.n if kept else most * s.n) + most * n_judged
     flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
@@ -223,7 +284,7 @@ def _cost(s: FitSizes) -> StageCost:
         written_bytes=n_refined * stored + kept + steps,
         held_bytes=s.process_bytes
         + max(
-            passing + 5 * n_models * weights,
+            passing + 5 * n_models * weights + calibration_bytes(s) * bool(s.n_ridges),
             s.solve_bytes + factor,
             2 * factor + (n_models + 6 * n_passes) * weights,
         ),

@@ -2,7 +2,8 @@
 
 Format 4 added penalties, losses and numeric targets; 5 a schema that makes features from stored
 values; 6 rows in CSR, and runs and models that project rows to coordinates; 7 datasets whose rows
-stay in another store. A group records the lowest version whose readers understand it.
+stay in another store; 8 models whose calibration has biases. A group records the lowest version
+whose readers understand it.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dask_nrbfn.errors import DataError, NewerVersionError, ParameterError
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, Params, TuneParams
@@ -20,9 +22,9 @@ _AnyParams = TypeVar("_AnyParams", bound=Params)
 FORMAT_VERSION = 4
 """The format of a group that has none of the features below."""
 
-EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION = 5, 6, 7
+EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION, BIASED_VERSION = 5, 6, 7, 8
 
-READ_VERSIONS = range(3, REFERRING_VERSION + 1)
+READ_VERSIONS = range(3, BIASED_VERSION + 1)
 
 UPGRADE = "Upgrade dask_nrbfn: a newer version wrote it."
 
@@ -140,6 +142,24 @@ def feature_attributes(
     elif schema is not None and not schema.is_plain:
         recorded["format_version"] = EXPANDED_VERSION
     return recorded
+
+
+def calibration_attributes(calibration: Calibration | None) -> dict[str, Any]:
+    """Return the attributes of a calibration, with the format that biases need.
+
+    Parameters
+    ----------
+    calibration : Calibration or None
+
+    Returns
+    -------
+    dict
+    """
+    if calibration is None:
+        return {"temperature": None}
+    # An older reader would leave out the biases.
+    version = {} if calibration.biases is None else {"format_version": BIASED_VERSION}
+    return {**calibration.to_dict(), **version}
 
 
 def read_schema(attributes: Mapping[str, Any], place: object) -> Schema | None:

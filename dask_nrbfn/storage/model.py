@@ -13,8 +13,9 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.gradients import heaviest_features
-from dask_nrbfn.numeric.held_out import normalized_shares, softmax
+from dask_nrbfn.numeric.held_out import normalized_shares
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows, equal, is_sparse
@@ -27,6 +28,7 @@ from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
+    calibration_attributes,
     feature_attributes,
     read_schema,
     stored_params,
@@ -47,7 +49,7 @@ from dask_nrbfn.storage.versions import latest_place, model_name
 
 # Fields that follow from the sums over rows, or do not affect them. Only some parameters affect the
 # sums; `differences_of_sums` compares those.
-_FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "temperature", "places"}
+_FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
 _FROM_SUMS |= {"params", "read_as"}
 
 
@@ -69,8 +71,8 @@ class Model(Shown):
     params : FitParams
     fitting_error, spectral_risk : float or None
         None for an embedding, which learns no targets.
-    temperature : float or None
-        Scores are divided by it before the softmax. None: not calibrated.
+    calibration : Calibration or None
+        How scores become probabilities. None: not calibrated.
     feature_names : tuple of str or None
     target_names : tuple of str (q,) or None
         Names of numeric targets; None for classes.
@@ -94,7 +96,7 @@ class Model(Shown):
     params: FitParams
     fitting_error: float | None = None
     spectral_risk: float | None = None
-    temperature: float | None = None
+    calibration: Calibration | None = None
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
     intercept: Floats | None = None
@@ -169,13 +171,14 @@ class Model(Shown):
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
 
-        With a temperature this is the softmax that was calibrated on held-out rows. Otherwise it is
-        `Loss.probability` of each score, divided by the sum of the row. The label always has the
-        largest probability, even if clipping or rounding makes several equal.
+        They were calibrated on held-out rows by a tuning. Otherwise they are `Loss.probability` of
+        each score, divided by the sum of the row. The label always has the largest probability,
+        even if biases, clipping or rounding make another as large or larger.
         """
-        if self.temperature is not None:
-            return softmax(scores, temperature=self.temperature)
-        return normalized_shares(loss_named(self.params.loss).probability(scores), scores)
+        probability = loss_named(self.params.loss).probability
+        if self.calibration is not None:
+            return self.calibration.probabilities(scores, probability)
+        return normalized_shares(probability(scores), scores)
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""
@@ -200,7 +203,8 @@ class Model(Shown):
 
     def digest(self) -> str:
         """Return a digest of all that the predictions of the model depend on."""
-        kind = (self.scaling.kind, *self.params.predicting, self.temperature)
+        calibrated = (None,) if self.calibration is None else self.calibration.to_dict().values()
+        kind = (self.scaling.kind, *self.params.predicting, *calibrated)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
         content.update(json.dumps(names).encode())
@@ -290,12 +294,12 @@ class Model(Shown):
                 "params": self.params.to_dict(),
                 "fitting_error": self.fitting_error,
                 "spectral_risk": self.spectral_risk,
-                "temperature": self.temperature,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
                 **feature_attributes(
                     self.schema, n_coordinates=self.params.svd, sparse=is_sparse(self.basis)
                 ),
+                **calibration_attributes(self.calibration),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )
@@ -339,7 +343,7 @@ class Model(Shown):
             params=params,
             fitting_error=attributes["fitting_error"],
             spectral_risk=attributes["spectral_risk"],
-            temperature=attributes.get("temperature"),
+            calibration=Calibration.of(attributes),
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else array("intercept"),

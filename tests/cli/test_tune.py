@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -40,7 +41,8 @@ def test_cli_tune__json(tmp_path, dataset):
     params = Run.open(tmp_path / "run").chosen_params
     assert tuned["chosen"].keys() == {
         "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "locality", "components", "loss", "error_rate", "log_loss", "temperature",
+        "locality", "components", "loss", "error_rate", "log_loss", "temperature", "log_slope",
+        "biases", "expected_calibration_error",
     }  # fmt: skip
     for name in (
         "features",
@@ -60,12 +62,14 @@ def test_cli_tune__json(tmp_path, dataset):
     assert all(0 <= entry["error_rate"] <= 1 for entry in tuned["tried"])
     best = min(tuned["path"], key=lambda entry: (entry["error_rate"], -entry["alpha"]))
     assert tuned["chosen"]["alpha"] == tuned["alpha"] == best["alpha"]
-    for name in ("error_rate", "log_loss", "temperature"):
-        assert tuned[name] == tuned["chosen"][name] == best[name]
+    assert tuned["error_rate"] == best["error_rate"]
+    for name in ("error_rate", "log_loss", "temperature", "log_slope", "biases"):
+        assert tuned[name] == tuned["chosen"][name]
+    assert tuned["log_loss"] < best["log_loss"]
     again = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     assert again == tuned
     inspected = json.loads(run("inspect", tmp_path / "run", "--json")[1])
-    assert inspected["temperature"] == tuned["temperature"]
+    assert inspected["biases"] == tuned["biases"]
 
 
 @pytest.mark.slow
@@ -151,7 +155,7 @@ def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
     assert tested["confusion"] == confusion.tolist()
     own = model.probabilities(scores)[np.arange(80), y]
     assert tested["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-9)
-    assert tested["temperature"] == model.temperature
+    assert Calibration.of(tested) == model.calibration
     named = precision_recall_fscore_support(y, scores.argmax(axis=1))
     for name, values in zip(("precision", "recall", "f1", "support"), named, strict=True):
         assert [of_class[name] for of_class in tested["per_class"]] == pytest.approx([*values])

@@ -16,6 +16,7 @@ from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.onnx_model import export_onnx
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import UNSEEN
@@ -106,11 +107,14 @@ def test_onnx__labels_of_every_type(kind):
     check(*drawn(classes=LABELS[kind]))
 
 
-@pytest.mark.parametrize("temperature", [None, 0.05])
+BIASED = Calibration(0.3, 0.8, (-0.4, 0.1, 0.3))
+
+
+@pytest.mark.parametrize("calibration", [None, Calibration(0.05), BIASED])
 @pytest.mark.parametrize("dtype", onnx_model.DTYPES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_onnx__the_largest_probability_is_that_of_the_label(loss, dtype, temperature):
-    model, rows = drawn(loss=loss, temperature=temperature)
+def test_onnx__the_largest_probability_is_that_of_the_label(loss, dtype, calibration):
+    model, rows = drawn(loss=loss, calibration=calibration)
     model = replace(model, weights=50 * model.weights)
     proto = onnx_model.onnx_model(model, dtype=dtype).SerializeToString()
     for some in (rows[:50], rows[:1], rows[:0]):
@@ -119,9 +123,10 @@ def test_onnx__the_largest_probability_is_that_of_the_label(loss, dtype, tempera
             assert (model.classes[given[name].argmax(axis=1)] == given["label"]).all()
 
 
-@pytest.mark.parametrize("temperature", [0.05, 3.0])
-def test_onnx__calibrated(temperature):
-    check(*drawn(temperature=temperature, loss="hinge"))
+@pytest.mark.parametrize("calibration", [Calibration(0.05), Calibration(3.0), BIASED])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_onnx__calibrated(loss, calibration):
+    check(*drawn(calibration=calibration, loss=loss))
 
 
 def numbers(**further):

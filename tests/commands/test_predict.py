@@ -29,6 +29,8 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier
+from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.dataset import Dataset
@@ -150,6 +152,8 @@ def test_predict__on_a_cluster(tmp_path, place, two_workers):
     assert inline.error_rate == wrong.mean()
 
 
+BIASED = Calibration(0.2, 0.5, (0.5, -0.3, -0.2))
+
 READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 
 
@@ -157,7 +161,7 @@ READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 @pytest.mark.parametrize("wanted", [(), ("probabilities", "scores")])
 def test_predict__tables(tmp_path, place, new_rows, suffix, wanted):
     X, _ = new_rows
-    model = replace(Model.load(place / "run"), temperature=0.2)
+    model = replace(Model.load(place / "run"), calibration=BIASED)
     model.save(model_place := MemoryStore())
     out = tmp_path / f"out{suffix}"
     dataset = write_table(MemoryStore(), X, chunk_rows=70)
@@ -352,8 +356,12 @@ def naive_evaluation(model, X, labels):
     scores = model.scores(X)
     clipped = np.clip(scores, 0, 1)
     probabilities = clipped / clipped.sum(axis=1, keepdims=True)
-    if model.temperature is not None:
-        powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / model.temperature)
+    if (calibration := model.calibration) is not None:
+        powers = np.exp(scores / calibration.temperature + np.array(calibration.biases or 0.0))
+        powers *= np.maximum(clipped, 0.02) ** calibration.log_slope
+        # No other class is as probable as the label.
+        rows = np.arange(len(scores))
+        powers[rows, scores.argmax(axis=1)] = powers.max(axis=1)
         probabilities = powers / powers.sum(axis=1, keepdims=True)
     confusion, losses = np.zeros((K, K), dtype=int), []
     for row, label in enumerate(labels.tolist()):
@@ -363,11 +371,11 @@ def naive_evaluation(model, X, labels):
     return tuple(map(tuple, confusion.tolist())), np.mean(losses)
 
 
-@pytest.mark.parametrize("temperature", [None, 0.2])
+@pytest.mark.parametrize("calibration", [None, Calibration(0.2), BIASED])
 @pytest.mark.parametrize("chunk_rows", [11, 250])
-def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, temperature, chunk_rows):
+def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, calibration, chunk_rows):
     X, y = new_rows
-    model = replace(Model.load(place / "run"), temperature=temperature)
+    model = replace(Model.load(place / "run"), calibration=calibration)
     model.save(tmp_path / "model")
     dataset = write_table(MemoryStore(), X, NAMES[y], chunk_rows=chunk_rows)
     evaluation = evaluate_dataset(tmp_path / "model", dataset, InlineEngine())
@@ -375,7 +383,13 @@ def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, temperature
     assert evaluation.confusion == confusion
     assert [of_class["class"] for of_class in evaluation.per_class] == NAMES.tolist()
     assert evaluation.n_errors == 250 - np.trace(confusion) > 0
-    assert evaluation.log_loss == pytest.approx(log_loss, rel=1e-9)
+    assert evaluation.log_loss == pytest.approx(log_loss, rel=1e-6)
+    expected = reliability_of_rows(model.probabilities(model.scores(X)), y, np.ones(250))
+    for found, each in zip(evaluation.reliability, expected, strict=True):
+        assert found == pytest.approx(each)
+    error = expected_calibration_error(expected)
+    assert evaluation.expected_calibration_error == pytest.approx(error)
+    assert evaluation.figures()["reliability"] == evaluation.reliability
 
 
 def test_evaluate__a_probability_of_zero_is_not_infinite(tmp_path, place, new_rows):

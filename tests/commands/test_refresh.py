@@ -165,7 +165,7 @@ def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
     update_run(run.location, rows[1], InlineEngine())
     refreshed = refresh_run(run.location, [], InlineEngine())
     assert refreshed.tuning == run.tuning
-    assert Model.load(refreshed.location).temperature is not None
+    assert Model.load(refreshed.location).calibration.biases is not None
 
 
 def test_refresh_run__rows_that_are_gone_or_changed(tmp_path, rows):

@@ -14,6 +14,7 @@ from dask_nrbfn.report.results import results_of
 from tests.tables import spirals, write_table
 
 # So much memory is never measured in a test: what the process holds depends on the other tests.
+RELIABLE = {"expected_calibration_error": 0.0, "reliability": []}
 ROOM = {"predicted_bytes": 2**50}
 
 
@@ -113,15 +114,23 @@ def test_concerns__no_border_where_nothing_is_beyond():
 
 
 def test_concerns__no_better_than_guessing(tuned, quiet):
-    found = problems(quiet(tuned, validation={"error_rate": 0.7}))
+    run = quiet(tuned, validation={"error_rate": 0.7})
+    found = problems(run)
     assert found[0].startswith("The held-out error is 70.00 %; to answer the largest class always")
+    (concern, *_) = find_concerns(results_of(FinishedRun.of(run), None))
+    assert "--class-weight balanced" in concern.remedy
 
 
 def test_concerns__classes_that_are_missed(fitted, quiet):
     confusion = ((10, 0, 0), (0, 5, 5), (4, 2, 4))
     labels = FinishedRun.of(fitted).labels
     judged = Evaluation(
-        n_rows=30, n_errors=11, classes=tuple(labels), confusion=confusion, log_loss=1.0
+        n_rows=30,
+        n_errors=11,
+        classes=tuple(labels),
+        confusion=confusion,
+        log_loss=1.0,
+        **RELIABLE,
     )
     (problem,) = problems(quiet(fitted), judged)
     assert problem.startswith("Less than half of the evaluated rows of these classes get the right")
@@ -142,7 +151,9 @@ def test_concerns__small_classes(tmp_path):
 
 def test_concerns__labels_that_the_model_does_not_know(fitted, quiet):
     confusion = ((10, 0, 0), (0, 10, 0), (0, 0, 10))
-    known = Evaluation(n_rows=30, n_errors=0, classes=(0, 1, 2), confusion=confusion, log_loss=0.1)
+    known = Evaluation(
+        n_rows=30, n_errors=0, classes=(0, 1, 2), confusion=confusion, log_loss=0.1, **RELIABLE
+    )
     unknown = replace(
         known, n_rows=34, n_errors=4, confusion=(*confusion, (1, 0, 3)), n_unknown_labels=4
     )

@@ -135,13 +135,14 @@ def test_tuning_table__marks_what_was_chosen(tuned):
     assert marked.split()[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
     (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
     validation, weights = tuned.stages["validation"], tuned.stages["weights"]
+    (judged,) = [each for each in validation["path"] if each["alpha"] == params.alpha]
     assert marked.split() == [
         "*",
         f"{params.alpha:g}",
         f"{100 * validation['error_rate']:.2f}",
         "%",
-        f"{validation['log_loss']:.4f}",
-        f"{validation['temperature']:.4g}",
+        f"{judged['log_loss']:.4f}",
+        f"{judged['temperature']:.4g}",
         f"{weights['fitting_error']:.4g}",
         f"{weights['spectral_risk']:.4g}",
     ]

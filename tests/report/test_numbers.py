@@ -205,8 +205,9 @@ def test_page__draws_the_targets_that_are_met_worst(regression, evaluation):
 
 def test_page__evaluations_of_other_targets(tmp_path, regression, fitted, evaluation):
     of_classes = Evaluation(
-        n_rows=2, n_errors=0, classes=("a", "b"), confusion=((1, 0), (0, 1)), log_loss=0.1
-    )
+        n_rows=2, n_errors=0, classes=("a", "b"), confusion=((1, 0), (0, 1)), log_loss=0.1,
+        expected_calibration_error=0.0, reliability=[],
+    )  # fmt: skip
     other = replace(evaluation, target_names=("a", "b"))
     for run, wrong, message in (
         (regression, of_classes, "the evaluation has 2 classes, the run the targets <b>"),

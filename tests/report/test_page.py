@@ -67,11 +67,12 @@ def page_of(tmp_path):
 def test_page__of_a_tuned_run(page_of, tuned):
     page = page_of(tuned)
     assert page.tags["h1"] == 1
-    assert page.tags["svg"] == page.tags["figure"] == 4
+    assert page.tags["svg"] == page.tags["figure"] == 5
     for heading in (
         "Worth a look",
         "What was fitted, and on what",
         "Which classes are taken for which",
+        "How reliable the probabilities are",
         "What was tried",
         "How sure the rows are",
         "What it took",

@@ -71,6 +71,20 @@ def test_bases__without_a_size_a_quarter_of_the_rows(basis, tuning, n_points, co
     assert BASIS.recorded(run).n_basis == n_basis
 
 
+@pytest.mark.parametrize(("n_rare", "n_basis"), [(18, 20), (40, None)])
+def test_bases__of_a_rare_class_have_rows_of_the_others(n_rare, n_basis):
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = (np.arange(200) < n_rare).astype(np.int64)
+    X[y == 1] += 20.0
+    run = fit(X, y, params_of("sknn", None, n_neighbors=5))
+    # All rows are sure of their class, so Algorithm 1 has one row of each.
+    assert np.all(run.read("confidence/values") == 1.0)
+    assert BASIS.recorded(run).n_basis == (n_basis or 2)
+    assert set(y[run.read("basis/rows")]) == {0, 1}
+    if n_basis:
+        assert basis_text(FinishedRun.of(run)).endswith("confidence 0.9, and the next ones")
+
+
 def test_bases__without_a_size_a_thousand_at_most():
     X = np.random.default_rng(0).normal(size=(4100, 2))
     run = fit(X, np.arange(4100) % 2, params_of("random", None))

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_file
@@ -19,6 +21,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
+from dask_nrbfn.numeric.calibration import Calibration, DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
@@ -27,6 +30,7 @@ from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -96,7 +100,7 @@ def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
 
 
 def naive_log_loss(scores, y, temperature):
-    probabilities = softmax(scores, temperature=temperature)
+    probabilities = softmax(scores / temperature, scores)
     return -np.mean(np.log(probabilities[np.arange(len(y)), y]))
 
 
@@ -106,11 +110,12 @@ def test_validation__equals_a_recomputation(seed):
     run = tune(X, y, replace(PARAMS, n_parts=3, random_state=seed), chunk_rows=37)
     folds = folds_of_rows(0, 160, n_folds=3, seed=seed)
     basis, record = run.read("basis/values"), run.stages["validation"]
-    confusions = run.read("validation/confusion")
+    confusions, found = run.read("validation/confusion"), {}
     for entry, confusion in zip(record["path"], confusions, strict=True):
         scores = naive_scores(
             X, y, basis, run.read("basis/rows"), factor=0.3, alpha=entry["alpha"], folds=folds
         )
+        found[entry["alpha"]] = scores
         labels = scores.argmax(axis=1)
         assert entry["error_rate"] == pytest.approx(np.mean(labels != y), abs=1e-12)
         expected = np.zeros((3, 3))
@@ -127,7 +132,11 @@ def test_validation__equals_a_recomputation(seed):
     assert record["chosen"] == kept | {"alpha": best["alpha"]}
     model = Model.load(run.location)
     assert model.params.alpha == best["alpha"]
-    assert model.temperature == best["temperature"]
+    assert model.calibration == Calibration.of(record)
+    probabilities = model.probabilities(found[best["alpha"]])
+    losses = -np.log(probabilities[np.arange(160), y])
+    assert record["log_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert record["log_loss"] < best["log_loss"]
     Phi, F = reference_activations(X, basis, model.width), np.eye(3)[y]
     penalized = Phi.T @ Phi + best["alpha"] * np.sum(Phi**2) * np.eye(30)
     expected = np.linalg.solve(penalized, Phi.T @ F).T
@@ -275,6 +284,61 @@ def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     assert outcome(run) == expected
     assert engine.done["path"] == 3
     assert engine.done["moments"] == 0
+
+
+def rare_rows(n_rows, n_rare, *, seed, n_features=20):
+    """Draw rows of two classes that lie six standard deviations apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n_rows) < n_rare).astype(np.int64)
+    X = rng.normal(size=(n_rows, n_features))
+    X[:, 0] += 6.0 * y
+    return X, y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rare_class__is_found_as_by_logistic_regression(seed):
+    X, y = rare_rows(1500, 15, seed=seed)
+    X_new, y_new = rare_rows(15_000, 150, seed=100 + seed)
+
+    def recall(network):
+        return np.mean(network.fit(X, y).predict(X_new)[y_new == 1] == 1)
+
+    reached = recall(LogisticRegression())
+    assert recall(NRBFNClassifierCV(effort="quick")) > reached - 0.1
+    assert recall(NRBFNClassifier()) > reached - 0.2
+
+
+def test_calibration__of_validation_rows_by_the_model_of_all_rows():
+    X, y = spirals(160)
+    X_new, y_new = spirals(200, seed=1)
+    run = judged_by(X, y, X_new, y_new)
+    record, model = run.stages["validation"], Model.load(run.location)
+    own = model.probabilities(model.scores(X_new))[np.arange(200), y_new]
+    assert record["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
+
+
+def test_calibration__of_few_scores_is_near_that_of_all(monkeypatch):
+    X, y = spirals(900)
+    all_scores = tune(X, y, PARAMS, ONE).stages["validation"]
+    monkeypatch.setattr(DrawnRows.of_counts.__func__, "__kwdefaults__", {"most_scores": 9 * 150})
+    few = tune(X, y, PARAMS, ONE).stages["validation"]
+    drawn = sum(each["n_rows"] for each in few["reliability"])
+    assert drawn == pytest.approx(900, rel=0.15)
+    assert few["biases"] != all_scores["biases"]
+    assert few["log_loss"] == pytest.approx(all_scores["log_loss"], rel=0.3)
+    assert few["path"] == all_scores["path"]
+
+
+def test_guess__is_told_at_the_end_of_a_tuning(caplog):
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    y = (np.arange(120) % 6 == 0).astype(np.int64)
+    run = tune(X, y, replace(PARAMS, basis_size=10), replace(ONE, alphas=(1.0,)))
+    assert guess_as_good(run) is not None
+    assert "--class-weight balanced" in caplog.text
+    caplog.clear()
+    tune(*spirals(160), PARAMS, ONE)
+    assert "--class-weight" not in caplog.text
 
 
 def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):

@@ -13,9 +13,9 @@ from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
-from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
 from dask_nrbfn.params import FitParams, TuneParams
@@ -100,11 +100,11 @@ def test_judged__equals_a_recomputation(features, weighted):
 def test_judged__begins_with_the_squared_loss():
     X, y = table()
     run = tune(X, y)
-    first, squared = REFINE.recorded(run).path[0], VALIDATION.recorded(run)
-    assert first["error_rate"] == squared.error_rate
-    assert first["log_loss"] == pytest.approx(squared.log_loss, rel=1e-9)
+    first, (squared,) = REFINE.recorded(run).path[0], VALIDATION.recorded(run).path
+    assert first["error_rate"] == squared["error_rate"]
+    assert first["log_loss"] == pytest.approx(squared["log_loss"], rel=1e-9)
     # Scores for +1 and -1 are twice as far apart as those for 1 and 0.
-    assert first["temperature"] == pytest.approx(2 * squared.temperature, rel=1e-9)
+    assert first["temperature"] == pytest.approx(2 * squared["temperature"], rel=1e-9)
 
 
 def test_taken__is_the_pass_that_labels_held_out_rows_best():
@@ -117,8 +117,12 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best():
     assert record.stopped in ("validation", "gradient", "objective")
     if record.stopped == "validation":
         assert record.n_passes == best + 1 + descents.PATIENCE
-    assert (record.error_rate, record.log_loss) == min(errors)
-    assert model.temperature == record.temperature == record.path[best]["temperature"]
+    assert record.error_rate == min(errors)[0]
+    assert model.calibration == Calibration.of(vars(record))
+    scores = naive_scores(run, X, y, record.n_passes, np.ones(len(y)))[best]
+    own = model.probabilities(scores)[np.arange(len(y)), y]
+    assert record.log_loss == pytest.approx(-np.log(own).mean(), rel=1e-6)
+    assert record.log_loss < min(errors)[1]
     confusion = run.read("refine/confusion")
     assert 1 - np.trace(confusion) / confusion.sum() == pytest.approx(record.error_rate)
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(y))
@@ -237,6 +241,8 @@ def test_estimator__tries_losses():
     best = min(network.losses_, key=lambda each: (each["error_rate"], each["log_loss"]))
     assert (network.loss_, network.error_rate_) == (best["loss"], best["error_rate"])
     scores = network._model.scores(X)
+    calibration = Calibration(network.temperature_, network.log_slope_, tuple(network.biases_))
+    probability = loss_named(network.loss_).probability
     np.testing.assert_allclose(
-        network.predict_proba(X), softmax(scores, temperature=network.temperature_), rtol=1e-9
+        network.predict_proba(X), calibration.probabilities(scores, probability), rtol=1e-9
     )

@@ -6,6 +6,7 @@ the last version before this test).
 - Formats 3 and 4 hold a dataset and `more` rows, a run that was `fitted` and updated with them, one
   that was `tuned`, its model, a fit of the dataset that was stopped in its moments, and the scores
   of seven rows.
+- Format 8 holds a dataset, a run that was `tuned`, its model, and the probabilities of seven rows.
 - Formats 5 to 7 hold a dataset of 40 rows, a fit of it, its model, and the scores of its first
   seven rows. 5 has a schema that fills missing values, 6 has rows in CSR that become coordinates,
   the rows of 7 stay in an AnnData store.
@@ -26,6 +27,7 @@ from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.report import run_table, tuning_table
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import READ_VERSIONS
@@ -54,6 +56,30 @@ def assert_scores(place, name):
     scores = json.loads((place / "scores.json").read_text())[name]
     found = Model.load(place / name).scores(spirals(7, seed=3)[0])
     np.testing.assert_allclose(found, scores, rtol=1e-6, atol=1e-8)
+
+
+def test_earlier__a_temperature_alone_has_no_biases(earlier):
+    stored = dict(zarr.open_group(earlier / "tuned" / "model").attrs)
+    calibration = Model.load(earlier / "tuned").calibration
+    assert calibration == Calibration(stored["temperature"])
+    scores = np.array([[0.2, 0.5, 0.3]])
+    powers = np.exp(scores / stored["temperature"])
+    np.testing.assert_allclose(
+        Model.load(earlier / "tuned").probabilities(scores), powers / powers.sum(), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", ["tuned", "model"])
+def test_earlier__biases(tmp_path, name):
+    place = extracted(8, tmp_path)
+    model = Model.load(place / name)
+    assert len(model.calibration.biases) == 3
+    probabilities = model.probabilities(model.scores(spirals(7, seed=3)[0]))
+    stored = json.loads((place / "probabilities.json").read_text())
+    np.testing.assert_allclose(probabilities, stored, rtol=1e-6, atol=1e-8)
+    run, engine = Run.open(place / "tuned"), CountingEngine()
+    tune_dataset(Dataset.open(place / "data"), place / "tuned", run.params, run.tuning, engine)
+    assert set(engine.done) == {"model"}
 
 
 def test_earlier__there_is_one_of_every_format():

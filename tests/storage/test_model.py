@@ -12,6 +12,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, MissingDataError
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Column, Schema
@@ -42,7 +43,7 @@ def assert_same_bits(loaded, model):
         "params",
         "fitting_error",
         "spectral_risk",
-        "temperature",
+        "calibration",
         "feature_names",
     ):
         assert getattr(loaded, name) == getattr(model, name)
@@ -127,15 +128,22 @@ def test_scores__of_the_features_that_were_trained(kernel, features):
     np.testing.assert_allclose(Model.load(place).scores(X), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("temperature", [None, 0.1 + 0.2, 2.0**-10, np.float64(1) / 3])
-def test_model__round_trip_of_the_temperature(tmp_path, temperature):
-    model = make_model(temperature=temperature, params=FitParams(features="plain"))
+BIASED = Calibration(0.3, 1 / 3, (0.1 + 0.2, -1e-17, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("calibration", "version"),
+    [(None, 4), *((Calibration(each), 4) for each in (0.1 + 0.2, 2.0**-10)), (BIASED, 8)],
+)
+def test_model__round_trip_of_the_calibration(tmp_path, calibration, version):
+    model = make_model(calibration=calibration, params=FitParams(features="plain"))
     model.save(tmp_path / "model")
     assert_same_bits(Model.load(tmp_path / "model"), model)
+    assert zarr.open_group(tmp_path / "model").attrs["format_version"] == version
 
 
 def test_probabilities__calibrated():
-    model = make_model(temperature=0.5)
+    model = make_model(calibration=Calibration(0.5))
     scores = np.array([[0.2, 0.9, -0.1], [3.0, 3.0, -1e9]])
     powers = np.exp(scores / 0.5)
     expected = powers / powers.sum(axis=1, keepdims=True)
@@ -143,7 +151,23 @@ def test_probabilities__calibrated():
     assert scores.tolist() == [[0.2, 0.9, -0.1], [3.0, 3.0, -1e9]]
 
 
-def test_probabilities__without_a_temperature_are_clipped_scores():
+def test_probabilities__of_a_calibration_with_biases():
+    scores = np.array([[0.6, 0.3, 0.1], [0.4, 0.5, -0.1]])
+    odds = np.exp(scores / 0.5 + [0.2, 0.1, -0.3]) * np.maximum(scores, 0.02) ** 0.7
+    expected = odds / odds.sum(axis=1, keepdims=True)
+    model = make_model(calibration=Calibration(0.5, 0.7, (0.2, 0.1, -0.3)))
+    np.testing.assert_allclose(model.probabilities(scores), expected, rtol=1e-13)
+
+
+def test_probabilities__a_bias_makes_no_other_class_the_largest():
+    model = make_model(calibration=Calibration(1.0, 0.0, (2.0, 0.0, -2.0)))
+    (probabilities,) = model.probabilities(np.array([[0.4, 0.6, 0.0]]))
+    odds = np.exp([2.4, 2.4, -2.0])
+    np.testing.assert_allclose(probabilities, odds / odds.sum(), rtol=1e-5)
+    assert probabilities.argmax() == 1
+
+
+def test_probabilities__without_a_calibration_are_clipped_scores():
     scores = np.array([[0.25, 0.75, -0.5], [2.0, 0.5, 0.5], [-1.0, -2.0, 0.0], [1.0, 5.0, -9.0]])
     probabilities = make_model().probabilities(scores)
     third = [1 / 3] * 3
@@ -151,13 +175,13 @@ def test_probabilities__without_a_temperature_are_clipped_scores():
     np.testing.assert_allclose(probabilities, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [None, 0.3])
-def test_probabilities__sum_to_one_and_follow_the_scores(temperature):
+@pytest.mark.parametrize("calibration", [None, Calibration(0.3)])
+def test_probabilities__sum_to_one_and_follow_the_scores(calibration):
     scores = np.random.default_rng(0).uniform(0.0, 1.0, (50, 3))
-    probabilities = make_model(temperature=temperature).probabilities(scores)
+    probabilities = make_model(calibration=calibration).probabilities(scores)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
     np.testing.assert_array_equal(np.argsort(probabilities, axis=1), np.argsort(scores, axis=1))
-    empty = make_model(temperature=temperature).probabilities(np.empty((0, 3)))
+    empty = make_model(calibration=calibration).probabilities(np.empty((0, 3)))
     assert empty.shape == (0, 3)
 
 
@@ -170,11 +194,11 @@ TIED = st.sampled_from(
 @given(
     scores=st.lists(st.lists(TIED | st.floats(-2, 2), min_size=3, max_size=3), min_size=1),
     loss=st.sampled_from(tuple(LOSSES)),
-    temperature=st.sampled_from([None, 1e-3, 0.3, 1e3]),
+    calibration=st.sampled_from([None, *map(Calibration, (1e-3, 0.3, 1e3)), BIASED]),
 )
-def test_probabilities__the_largest_is_that_of_the_label(scores, loss, temperature):
+def test_probabilities__the_largest_is_that_of_the_label(scores, loss, calibration):
     scores = np.array(scores)
-    model = make_model(temperature=temperature, params=FitParams(loss=loss))
+    model = make_model(calibration=calibration, params=FitParams(loss=loss))
     probabilities = model.probabilities(scores)
     np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
@@ -199,7 +223,7 @@ OTHER_FIELDS = {
     "classes": np.array([1, 2, 4]),
     "scaling": Scaling("unit", np.zeros(4), np.ones(4)),
     "params": FitParams(kernel="laplacian").resolve_auto(numbers=False),
-    "temperature": 0.5,
+    "calibration": Calibration(0.5, 0.1, (0.0, 0.1, -0.1)),
     "feature_names": ("a", "b", "c", "e"),
     "target_names": ("a", "b", "c"),
     "intercept": np.ones(3),
@@ -242,7 +266,7 @@ def test_digest__of_every_parameter_that_predicts():
     )
 
 
-FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "temperature", "places"}
+FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
 
 
 @pytest.mark.parametrize("field", fields(Model), ids=lambda field: field.name)

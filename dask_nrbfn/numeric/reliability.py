@@ -1,0 +1,155 @@
+"""Reliability: mean probabilities and observed shares in bins of rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.bins import Bins
+from dask_nrbfn.numeric.types import Floats
+
+# As in most of the literature.
+_N_BINS = 10
+
+ReliabilityBin = dict[str, float]
+"""``n_rows``, or their weight, the ``mean_probability`` and the ``observed_share``."""
+
+
+def judged_probability(
+    probabilities: Floats, codes: NDArray[np.integer]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the probability whose reliability is judged, and whether its event occurred.
+
+    Parameters
+    ----------
+    probabilities : float64 (b, K)
+    codes : integer (b,)
+        Classes of the rows.
+
+    Returns
+    -------
+    float64 (b,) and bool (b,)
+        With two classes of the second class, with more of the predicted label.
+    """
+    if probabilities.shape[1] == 2:
+        return probabilities[:, 1], codes == 1
+    return probabilities.max(axis=1), codes == probabilities.argmax(axis=1)
+
+
+def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[ReliabilityBin]:
+    """Return bins of equal numbers of rows, in the order of their probabilities.
+
+    Parameters
+    ----------
+    values : float64 (m,)
+        Ascending probabilities.
+    rows, occurred : float64 (m,)
+        Number, or weight, of the rows of each probability, and of those whose event occurred.
+
+    Returns
+    -------
+    list of dict
+        At most ten bins; rows of one probability are in one bin.
+
+    Examples
+    --------
+    >>> values, ones = np.array([0.1, 0.1, 0.8]), np.ones(3)
+    >>> reliability_bins(values, ones, np.array([0.0, 0.0, 1.0]))[-1]
+    {'n_rows': 1.0, 'mean_probability': 0.8, 'observed_share': 1.0}
+    """
+    before = np.cumsum(rows) - rows
+    bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)
+    # Rounding could part equal probabilities, and put the last into a bin of its own.
+    bins = np.minimum(bins, _N_BINS - 1)[np.searchsorted(values, values)]
+    sums = [np.bincount(bins, each) for each in (rows, rows * values, occurred)]
+    return [
+        {"n_rows": n_rows, "mean_probability": total / n_rows, "observed_share": seen / n_rows}
+        for n_rows, total, seen in zip(*(each.tolist() for each in sums), strict=True)
+        if n_rows
+    ]
+
+
+def reliability_of_rows(
+    probabilities: Floats, codes: NDArray[np.integer], weights: Floats
+) -> list[ReliabilityBin]:
+    """Return the reliability bins of rows in memory.
+
+    Parameters
+    ----------
+    probabilities : float64 (b, K)
+    codes : integer (b,)
+        Classes of the rows.
+    weights : float64 (b,)
+
+    Returns
+    -------
+    list of dict
+    """
+    values, occurred = judged_probability(probabilities, codes)
+    order = np.argsort(values, kind="stable")
+    return reliability_bins(values[order], weights[order], (weights * occurred)[order])
+
+
+def expected_calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
+    """Return the mean distance of mean probability and observed share, weighted by the rows.
+
+    Parameters
+    ----------
+    bins : sequence of dict
+        See `reliability_bins`.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Naeini, Cooper & Hauskrecht 2015, with bins of equal numbers of rows.
+    """
+    total = sum(each["n_rows"] for each in bins)
+    gaps = (
+        each["n_rows"] * abs(each["mean_probability"] - each["observed_share"]) for each in bins
+    )
+    return sum(gaps) / total
+
+
+class RankedProbabilities(Bins):
+    """Counts of rows by a probability: all rows, and those whose event occurred."""
+
+    @classmethod
+    def zeros(cls) -> Self:
+        """Return the sum of no rows."""
+        return cls.of_sorts(2)
+
+    @classmethod
+    def from_block(cls, probabilities: Floats, codes: NDArray[np.integer]) -> Self:
+        """Return the counts of one block.
+
+        Parameters
+        ----------
+        probabilities : float64 (b, K)
+        codes : integer (b,)
+            Classes of the rows.
+
+        Returns
+        -------
+        RankedProbabilities
+        """
+        values, occurred = judged_probability(probabilities, codes)
+        counts = np.column_stack([np.ones(len(values), dtype=np.int64), occurred])
+        return cls.of_values(values, counts.astype(np.int64))
+
+    def figures(self) -> dict[str, Any]:
+        """Return the expected calibration error and the reliability bins.
+
+        Of more than 16,384 different probabilities, bins of nearly equal ones count as equal.
+        """
+        bins = self.binned()
+        rows, occurred = bins.counts.T.astype(np.float64)
+        found = reliability_bins(bins.middles(), rows, occurred)
+        counted = [{**each, "n_rows": round(each["n_rows"])} for each in found]
+        return {
+            "expected_calibration_error": expected_calibration_error(found),
+            "reliability": counted,
+        }

@@ -1,0 +1,178 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from dask_nrbfn.choices import LOSSES
+from dask_nrbfn.numeric.calibration import Calibration, DrawnRows, ScoreDraw, fit_calibration
+from dask_nrbfn.numeric.losses import SQUARED, loss_named
+
+
+def drawn(n_rows=600, n_classes=3, *, seed=0, weighted=False):
+    """Draw scores that say too little of the last class, and their weights."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, n_classes, n_rows)
+    scores = rng.normal(0.3, 0.25, (n_rows, n_classes))
+    scores[np.arange(n_rows), codes] += 0.4
+    scores[:, -1] -= 0.3
+    weights = rng.uniform(0.1, 3.0, n_rows) if weighted else np.ones(n_rows)
+    return ScoreDraw(scores, codes, weights)
+
+
+def objective(draw, probability, point):
+    """Return the penalized log loss, by the formula."""
+    scores, weights = draw.scores, draw.weights / draw.weights.mean()
+    exponents = point[0] * scores + point[1] * np.log(np.maximum(probability(scores), 0.02))
+    exponents = exponents + point[2:]
+    n_rows, n_classes = scores.shape
+    smoothed = 0.1 / (n_rows + 2)
+    targets = np.where(np.eye(n_classes)[draw.codes] == 1, 1 - smoothed, smoothed / (n_classes - 1))
+    losses = np.log(np.exp(exponents).sum(axis=1)) - (targets * exponents).sum(axis=1)
+    return weights @ losses + np.square(point[2:]).sum() / 2
+
+
+def as_point(calibration):
+    return np.array([1 / calibration.temperature, calibration.log_slope, *calibration.biases])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_fit__is_the_minimum_that_another_method_finds(loss, weighted, n_classes):
+    draw, probability = drawn(n_classes=n_classes, weighted=weighted), loss_named(loss).probability
+    found = fit_calibration(draw, probability, temperature=0.3)
+    value = objective(draw, probability, as_point(found))
+    best = minimize(
+        lambda point: objective(draw, probability, point),
+        np.array([1.0, 1.0, *np.zeros(n_classes)]),
+        bounds=[(0.25, 1024.0), (0.0, 64.0), *[(None, None)] * n_classes],
+        options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10_000, "maxfun": 10**6},
+    )
+    assert value == pytest.approx(best.fun, rel=1e-9)
+    np.testing.assert_allclose(as_point(found), best.x, rtol=1e-2, atol=1e-2)
+    assert sum(found.biases) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [2.0**-10, 0.3, 4.0])
+def test_fit__does_not_depend_on_where_it_begins(temperature):
+    draw = drawn()
+    found = fit_calibration(draw, SQUARED.probability, temperature=temperature)
+    expected = fit_calibration(draw, SQUARED.probability, temperature=1.0)
+    np.testing.assert_allclose(as_point(found), as_point(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_fit__probabilities_have_the_shares_of_the_classes():
+    rng = np.random.default_rng(0)
+    chances = rng.beta(0.5, 3.0, 20_000)
+    codes = (rng.random(20_000) < chances).astype(np.int64)
+    # Scores of a network that is too sure of the first class.
+    scores = np.column_stack([1.0 - 0.4 * chances, 0.4 * chances])
+    found = fit_calibration(ScoreDraw(scores, codes, np.ones(20_000)), SQUARED.probability,
+        temperature=0.3)  # fmt: skip
+    exponents = found.exponents(scores, SQUARED.probability)
+    second = 1 / (1 + np.exp(exponents[:, 0] - exponents[:, 1]))
+    assert second.mean() == pytest.approx(codes.mean(), rel=1e-3)
+    assert abs(second - chances).mean() < 0.02
+
+
+@pytest.mark.parametrize("factor", [1e-30, 7.0, 1e30])
+def test_fit__the_unit_of_the_weights_does_not_count(factor):
+    draw = drawn(weighted=True)
+    found = fit_calibration(draw, SQUARED.probability, temperature=0.3)
+    scaled = ScoreDraw(draw.scores, draw.codes, factor * draw.weights)
+    other = fit_calibration(scaled, SQUARED.probability, temperature=0.3)
+    np.testing.assert_allclose(as_point(other), as_point(found), rtol=1e-9)
+
+
+def test_fit__rows_of_weight_two_are_rows_that_stand_twice():
+    draw, twice = drawn(), np.arange(0, 600, 3)
+    weights = np.ones(600)
+    weights[twice] = 2.0
+    weighted = ScoreDraw(draw.scores, draw.codes, weights)
+    rows = np.concatenate([np.arange(600), twice])
+    stacked = ScoreDraw(draw.scores[rows], draw.codes[rows], np.ones(800))
+    found, expected = (
+        fit_calibration(each, SQUARED.probability, temperature=0.3) for each in (weighted, stacked)
+    )
+    # The penalty weighs a third more beside 600 rows than beside 800.
+    np.testing.assert_allclose(as_point(found), as_point(expected), rtol=2e-2, atol=2e-2)
+
+
+def test_fit__certain_and_missing_classes_have_finite_biases():
+    codes = np.repeat([0, 1], [200, 3])
+    scores = np.eye(3)[codes]
+    found = fit_calibration(ScoreDraw(scores, codes, np.ones(203)), SQUARED.probability,
+        temperature=0.3)  # fmt: skip
+    assert np.abs(found.biases).max() < 10
+    own = found.probabilities(scores, SQUARED.probability)[np.arange(203), codes]
+    assert own.min() > 0.95
+
+
+def test_fit__rows_that_are_all_right_do_not_make_others_certain():
+    codes = np.repeat([0, 1], [985, 15])
+    scores = np.where(np.eye(2)[codes] == 1, 0.9, 0.1)
+    found = fit_calibration(ScoreDraw(scores, codes, np.ones(1000)), SQUARED.probability,
+        temperature=2.0**-10)  # fmt: skip
+    less_sure = found.probabilities(np.array([[0.6, 0.4], [0.9, 0.1]]), SQUARED.probability)
+    assert less_sure[0, 1] > 1e-3
+    assert 1e-5 < less_sure[1, 1] < 1e-3
+
+
+def test_fit__few_rows_move_no_bias_far():
+    codes = np.array([0, 0, 0, 1, 1, 1, 0, 0])
+    scores = np.random.default_rng(1).uniform(0.4, 0.6, (8, 2))
+    found = fit_calibration(ScoreDraw(scores, codes, np.ones(8)), SQUARED.probability,
+        temperature=0.3)  # fmt: skip
+    assert np.abs(found.biases).max() < 1.0
+
+
+def test_calibration__a_record_with_a_temperature_alone():
+    assert Calibration.of({"temperature": 0.3}) == Calibration(0.3)
+    assert Calibration.of({"temperature": None}) is None
+    assert Calibration.of({}) is None
+    assert Calibration(0.3).to_dict() == {"temperature": 0.3}
+    biased = Calibration(0.3, 0.5, (0.1, -0.1))
+    assert Calibration.of(biased.to_dict()) == biased
+
+
+def test_draw__of_few_rows_has_all():
+    draw, numbers = drawn(), np.arange(600)
+    rows = DrawnRows.of_counts(np.bincount(draw.codes), seed=3)
+    taken = rows.take(numbers, draw.scores, draw.codes, None)
+    for name, values in taken.arrays().items():
+        np.testing.assert_array_equal(values, draw.arrays()[name])
+
+
+def test_draw__has_equally_many_rows_of_large_classes_and_all_of_small_ones():
+    codes = np.repeat([0, 1, 2], [60_000, 9_000, 200])
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, len(codes))
+    scores = np.random.default_rng(1).random((len(codes), 3))
+    rows = DrawnRows.of_counts(np.bincount(codes), seed=0, most_scores=9 * 3_000)
+    draw = rows.take(np.arange(len(codes)), scores, codes, weights)
+    counts = np.bincount(draw.codes)
+    np.testing.assert_allclose(counts[:2], 3_000, rtol=0.1)
+    assert counts[2] == 200
+    for code in range(3):
+        # They stand for all rows of their class.
+        total = weights[codes == code].sum()
+        assert draw.weights[draw.codes == code].sum() == pytest.approx(total, rel=0.1)
+
+
+@settings(max_examples=20)
+@given(cuts=st.lists(st.integers(0, 600), max_size=5))
+def test_draw__is_the_same_however_rows_are_cut(cuts):
+    draw, numbers = drawn(), np.arange(600)
+    rows = DrawnRows.of_counts(np.array([200, 200, 200]), seed=3, most_scores=9 * 50)
+    whole = rows.take(numbers, draw.scores, draw.codes, draw.weights)
+    ends = [0, *sorted(cuts), 600]
+    summed = rows.none()
+    for start, stop in pairwise(ends):
+        part = slice(start, stop)
+        summed += rows.take(numbers[part], draw.scores[part], draw.codes[part], draw.weights[part])
+    for name, values in summed.arrays().items():
+        np.testing.assert_array_equal(values, whole.arrays()[name])
+    again = ScoreDraw.from_arrays(summed.arrays())
+    np.testing.assert_array_equal(again.scores, whole.scores)
