@@ -138,9 +138,10 @@ def ingest_file(
         the values show it.
     variable, feature_dim : str, optional
         `source` is a scene: the pixels of this variable are rows and their features lie along this
-        dimension. Variables "A,B" are a feature each, or have one for every coordinate of the
-        dimension. Pixels that lack a feature are left out, and without `unlabelled` those that lack
-        a label. Ids number the pixels in the order of their dimensions.
+        dimension; along "time,band" there is a feature for each band of each time. Variables "A,B"
+        are a feature each, or have one for every coordinate of the dimension. Pixels that lack a
+        feature are left out, and without `unlabelled` those that lack a label. Ids number the
+        pixels in the order of their dimensions.
     missing : {"error", "drop", "impute"}
         Rows that lack a value are an error, are dropped, or are filled with the median of numbers,
         booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
