@@ -17,7 +17,7 @@ from dask_nrbfn.cli.job import Job
 from dask_nrbfn.engine.logs import leave_out_echoes
 from dask_nrbfn.errors import Advice
 
-# To add a command: write a `click.command` in a module of this package, and list it here. What the
+# To add a command: write a `Command` in a module of this package, and list it here. What the
 # command works with is imported in its function, so that the others start without it.
 COMMANDS = (
     data.ingest,

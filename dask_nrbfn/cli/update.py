@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dask_nrbfn.cli.group import Command
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import (
     engine_options,
@@ -57,7 +58,7 @@ def _judging(
         yield Judge(opened.dataset, max_error_rate)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
 @click.option("--forget", is_flag=True, help="Remove the rows from RUN.")
@@ -106,7 +107,7 @@ def update(
     show({**_figures(record), "ignored_columns": list(opened.ignored)}, as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("other")
 @_judge_options
@@ -137,7 +138,7 @@ def merge(
     show(_figures(record), as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("new")
 @json_option
@@ -153,7 +154,7 @@ def branch(run: str, new: str, as_json: bool) -> None:
     show(describe_run(branch_run(run, new)), as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows", nargs=-1)
 @_judge_options

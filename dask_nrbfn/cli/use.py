@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dask_nrbfn.cli.group import Command
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
 from dask_nrbfn.cli.reading import (
@@ -26,7 +27,7 @@ _RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
 _SCENE = ("variable", "feature_dim")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
 @click.argument("out", required=False)
@@ -199,7 +200,7 @@ def _map(
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
 @x_option
@@ -241,7 +242,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
         click.echo(f"\n{class_tables(evaluation)}")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("path")
 @click.option(
