@@ -377,6 +377,7 @@ def ingest_source(
     gaps: bool = False,
     copy: bool = False,
     classes: Sequence[int | str] = (),
+    place: str | None = None,
 ) -> Dataset:
     """Write a dataset from an open source, one chunk after another.
 
@@ -390,6 +391,8 @@ def ingest_source(
         Whether rows may lack values that the schema does not impute; their features are NaN.
     classes : sequence of int or str
         Classes of the dataset, also if no row has them.
+    place : str, optional
+        The place in the log, if `location` is a hidden one.
 
     Returns
     -------
@@ -457,7 +460,8 @@ def ingest_source(
             boolean_labels=source.boolean_labels,
             classes=classes,
         )
-    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
+    place = place or str(location)
+    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, place)
     return Dataset.open(location)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.ridge import components_bytes
@@ -279,7 +280,8 @@ class _Search:
             if better == best:
                 return best, "no width beside the best does better"
             best = better
-        return best, f"{n_steps} refinements of the width" if n_steps else None
+        limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
+        return best, limit if n_steps else None
 
     def _factors_like(self, combination: Combination) -> list[float]:
         """Return the width factors that were tried with a combination, ascending."""
@@ -326,7 +328,7 @@ def _compute(job: StageJob) -> SearchRecord:
     chosen = asdict(best)
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     if stopped:
-        logger.info("search: ended by %s", stopped)
+        logger.info("search: ended: %s", stopped)
     return SearchRecord(
         tried=[*search.judged.values()],
         chosen=chosen,

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from dask_nrbfn import EngineOptions, FitParams, NRBFNError, TuneParams, fit_dataset, ingest_file
 from dask_nrbfn.cli import commands
+from dask_nrbfn.cli.group import spelling
 from dask_nrbfn.engine import InlineEngine
 from tests.cli.program import refuse, succeed
 from tests.logs import fresh_logging
@@ -77,6 +78,12 @@ def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
         "Name what holds labels: a column of a table as ingest --label, a member of an .npz file "
         "or the path of an .npy file as ingest --y."
     )
+
+
+def test_spelling__penalty_is_an_option_of_fit():
+    with click.Context(commands) as ctx:
+        ctx.invoked_subcommand = "update"
+        assert spelling(ctx)("alpha") == "fit --alpha"
 
 
 def test_spelling__own_option_is_named_alone(tmp_path):

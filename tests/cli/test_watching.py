@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
@@ -213,6 +214,16 @@ def test_json_logs__an_error_that_nobody_foresaw(tmp_path, dataset):
     error, summary = entries[-2:]
     assert "Traceback" in error["exception"]
     assert summary["exit_status"] == 1
+
+
+def test_log__names_no_hidden_place(tmp_path, dataset):
+    succeed("fit", dataset, tmp_path / "run", *QUICK, "--workers", 0)
+    np.savez(tmp_path / "rows.npz", X=spirals(20)[0])
+    arguments = ("predict", tmp_path / "run", tmp_path / "rows.npz", tmp_path / "out.csv")
+    code, lines = call(*arguments, "--workers", 0)
+    assert code == 0
+    assert any(line.endswith(f"into a temporary copy beside {arguments[-1]}") for line in lines)
+    assert not any("unfinished" in line for line in lines)
 
 
 def test_json_logs__quiet(tmp_path, dataset):

@@ -94,6 +94,9 @@ def test_page__of_a_fitted_run(page_of, fitted):
     assert "Which classes" not in page.text
     least = fitted.read("confidence/values").argmin()
     assert str(least) in page.words
+    # The headers of the least and of the most confident rows.
+    words = [word for word in page.words if word in ("row", "id", "label", "confidence")]
+    assert words == 2 * ["row", "label", "confidence"]
 
 
 def test_page__of_a_random_basis(page_of):
