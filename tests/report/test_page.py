@@ -95,8 +95,7 @@ def test_page__of_a_fitted_run(page_of, fitted):
     least = fitted.read("confidence/values").argmin()
     assert str(least) in page.words
     # The headers of the least and of the most confident rows.
-    words = [word for word in page.words if word in ("row", "id", "label", "confidence")]
-    assert words == 2 * ["row", "label", "confidence"]
+    assert page.text.count("row label confidence") == 2
 
 
 def test_page__of_a_random_basis(page_of):
