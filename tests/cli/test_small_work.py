@@ -4,7 +4,9 @@ import math
 import os
 import subprocess
 
+import anndata
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_nrbfn.cli import job
@@ -15,6 +17,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, succeed
+from tests.scenes import drawn_scene, write_scene
 from tests.tables import spirals, write_table
 
 FIT = ("--basis-size", 6, "--alpha", 1e-6)
@@ -54,6 +57,25 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
         ("update", tmp_path / "run", place / "more"),
     ):
         succeed(*command)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_predict__starts_no_cluster_for_a_small_scene(tmp_path):
+    scene = write_scene(drawn_scene(), tmp_path / "scene.zarr")
+    where = ("--variable", "reflectance", "--feature-dim", "band")
+    succeed("ingest", scene, tmp_path / "pixels", *where, "--label", "cover")
+    succeed("fit", tmp_path / "pixels", tmp_path / "run", *FIT)
+    succeed("predict", tmp_path / "run", scene, tmp_path / "map.zarr", *where)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_predict__starts_no_cluster_for_few_cells(tmp_path):
+    X, y = spirals(60)
+    obs = pd.DataFrame({"kind": y}, index=[f"cell-{row}" for row in range(len(y))])
+    anndata.AnnData(X, obs=obs).write_zarr(tmp_path / "cells.zarr")
+    succeed("ingest", tmp_path / "cells.zarr", tmp_path / "data", "--y", "obs/kind")
+    succeed("fit", tmp_path / "data", tmp_path / "run", *FIT)
+    succeed("predict", tmp_path / "run", tmp_path / "cells.zarr", "--to", "obs/predicted")
 
 
 @pytest.mark.slow
