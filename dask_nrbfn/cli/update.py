@@ -126,14 +126,14 @@ def merge(
     **options: Any,
 ) -> None:
     """Add all rows of OTHER, a branch of RUN, to RUN; OTHER stays as it is."""
+    from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import merge_runs
 
     job.begin("merge", run)
-    with (
-        _judging(run, evaluate, max_error_rate) as judge,
-        job.engine(options) as engine,
-    ):
-        record = merge_runs(run, other, engine, judge=judge)
+    with _judging(run, evaluate, max_error_rate) as judge:
+        expected_s = update_s(run, 0, 0 if judge is None else judge.dataset.n_rows)
+        with job.engine(options, expected_s=expected_s) as engine:
+            record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
     show(_figures(record), as_json)
 
@@ -185,6 +185,7 @@ def refresh(
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.plan import refresh_s
     from dask_nrbfn.commands.refresh import refresh_run
 
     job.begin("refresh", run)
@@ -195,7 +196,9 @@ def refresh(
             stack.enter_context(opened_rows(each, run, beside=run, **reading)).dataset
             for each in rows
         ]
-        engine = stack.enter_context(job.engine(options))
+        n_judged = 0 if judge is None else judge.dataset.n_rows
+        expected_s = refresh_s(run, opened, n_judged)
+        engine = stack.enter_context(job.engine(options, expected_s=expected_s))
         refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dask_nrbfn.cli import job
-from dask_nrbfn.commands.plan import fit_s, scores_s, update_s
+from dask_nrbfn.commands.plan import fit_s, refresh_s, scores_s, update_s
 from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
@@ -29,6 +29,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("small")
     write_table(place / "data", *spirals(60), chunk_rows=20)
     write_table(place / "more", *spirals(30, seed=1), chunk_rows=20)
+    write_table(place / "further", *spirals(30, seed=2), chunk_rows=20)
     succeed("fit", place / "data", place / "run", *FIT, "--workers", 0)
     return place
 
@@ -54,7 +55,11 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
         ("predict", tmp_path / "run", place / "data", tmp_path / "labels.csv"),
         ("evaluate", tmp_path / "run", place / "data"),
         ("report", place / "run", "--out", tmp_path / "page.html", "--evaluate", place / "data"),
+        ("branch", tmp_path / "run", tmp_path / "site"),
         ("update", tmp_path / "run", place / "more"),
+        ("update", tmp_path / "site", place / "further", "--workers", 0),
+        ("merge", tmp_path / "run", tmp_path / "site"),
+        ("refresh", tmp_path / "run"),
     ):
         succeed(*command)
 
@@ -135,6 +140,15 @@ def test_scores_s__grows_with_the_work(place):
     assert scores_s(model, 60) < update_s(place / "run", 60) < job.SMALL_WORK_S
     assert scores_s(model, 10**9) > job.SMALL_WORK_S
     assert update_s(place / "run", 60, 10**9) > job.SMALL_WORK_S
+
+
+def test_refresh_s__grows_with_the_rows(place, tmp_path):
+    run, dataset = place / "run", Dataset.open(place / "data")
+    assert 0 < refresh_s(run, []) == refresh_s(run, [dataset]) < job.SMALL_WORK_S
+    assert refresh_s(run, [dataset.with_n_rows(10**9)]) > job.SMALL_WORK_S
+    assert refresh_s(run, [], 10**9) > job.SMALL_WORK_S
+    succeed("branch", run, tmp_path / "branch")
+    assert np.isinf(refresh_s(tmp_path / "branch", []))
 
 
 def test_update_s__of_a_branch_is_not_known(place, tmp_path):
