@@ -11,6 +11,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.commands.calibrate import measure_rates
+from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError
@@ -22,7 +23,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import n_rows_held
+from dask_nrbfn.storage.versions import latest_place, n_rows_held
 
 # About half of the speed of two cores of 2026. Small work, which is expected to take less time than
 # the start of a cluster, runs in the process of the command.
@@ -323,7 +324,9 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
         Infinite if the run has no model.
     """
     try:
-        model = Model.load(run)
+        opened = Run.open(run)
+        # A branch has a model before it has rows.
+        model = read_model(opened, latest_place(opened.attributes))
     except NRBFNError:
         return math.inf
     r = model.n_basis

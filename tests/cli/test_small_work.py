@@ -4,9 +4,7 @@ import math
 import os
 import subprocess
 
-import anndata
 import numpy as np
-import pandas as pd
 import pytest
 
 from dask_nrbfn.cli import job
@@ -16,6 +14,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.cells import drawn_cells, write_cells
 from tests.cli.program import PROGRAM, succeed
 from tests.scenes import drawn_scene, write_scene
 from tests.tables import spirals, write_table
@@ -57,7 +56,7 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
         ("report", place / "run", "--out", tmp_path / "page.html", "--evaluate", place / "data"),
         ("branch", tmp_path / "run", tmp_path / "site"),
         ("update", tmp_path / "run", place / "more"),
-        ("update", tmp_path / "site", place / "further", "--workers", 0),
+        ("update", tmp_path / "site", place / "further"),
         ("merge", tmp_path / "run", tmp_path / "site"),
         ("refresh", tmp_path / "run"),
     ):
@@ -75,12 +74,11 @@ def test_predict__starts_no_cluster_for_a_small_scene(tmp_path):
 
 @pytest.mark.usefixtures("no_cluster")
 def test_predict__starts_no_cluster_for_few_cells(tmp_path):
-    X, y = spirals(60)
-    obs = pd.DataFrame({"kind": y}, index=[f"cell-{row}" for row in range(len(y))])
-    anndata.AnnData(X, obs=obs).write_zarr(tmp_path / "cells.zarr")
-    succeed("ingest", tmp_path / "cells.zarr", tmp_path / "data", "--y", "obs/kind")
+    cells = tmp_path / "cells.zarr"
+    write_cells(drawn_cells(), cells)
+    succeed("ingest", cells, tmp_path / "data", "--x", "obsm/X_pca", "--y", "obs/cell_type")
     succeed("fit", tmp_path / "data", tmp_path / "run", *FIT)
-    succeed("predict", tmp_path / "run", tmp_path / "cells.zarr", "--to", "obs/predicted")
+    succeed("predict", tmp_path / "run", cells, "--to", "obs/predicted")
 
 
 @pytest.mark.slow
@@ -151,6 +149,7 @@ def test_refresh_s__grows_with_the_rows(place, tmp_path):
     assert np.isinf(refresh_s(tmp_path / "branch", []))
 
 
-def test_update_s__of_a_branch_is_not_known(place, tmp_path):
+def test_update_s__of_a_branch_is_that_of_its_run(place, tmp_path):
     succeed("branch", place / "run", tmp_path / "branch")
-    assert np.isinf(update_s(tmp_path / "branch", 60))
+    assert update_s(tmp_path / "branch", 60) == update_s(place / "run", 60)
+    assert np.isinf(update_s(place / "data", 60))
