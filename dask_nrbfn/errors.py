@@ -49,6 +49,26 @@ class Advice(NamedTuple):
         return _PARAMETER.sub(spelled, self.text)
 
 
+def plural(value: int, name: str) -> str:
+    """Return a count of things.
+
+    Parameters
+    ----------
+    value : int
+    name : str
+        In the singular.
+
+    Returns
+    -------
+    str
+
+    >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
+    ('1 partition', '1,200 rows', '9 passes')
+    """
+    ending = "es" if name.endswith("s") else "s"
+    return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
+
+
 class NRBFNError(Exception):
     """Base of all errors that a user can mend.
 

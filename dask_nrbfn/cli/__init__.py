@@ -17,13 +17,14 @@ from dask_nrbfn.cli.job import Job
 from dask_nrbfn.engine.logs import leave_out_echoes
 from dask_nrbfn.errors import Advice
 
-# To add a command: write a `click.command` in a module of this package, and list it here. What the
+# To add a command: write a `Command` in a module of this package, and list it here. An
+# error names an option that its own command lacks with the first of these that has it. What the
 # command works with is imported in its function, so that the others start without it.
 COMMANDS = (
     data.ingest,
     data.check,
-    train.plan,
     train.fit,
+    train.plan,
     train.tune,
     train.embed,
     train.report,

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dask_nrbfn.cli.group import EXIT_MENDABLE
+from dask_nrbfn.cli.group import EXIT_MENDABLE, Command
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import json_option, locations
 from dask_nrbfn.cli.reading import (
@@ -18,7 +18,7 @@ from dask_nrbfn.cli.show import show
 from dask_nrbfn.sources.formats import listing_suffixes
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("source")
 @click.argument("dataset")
 @x_option
@@ -82,7 +82,7 @@ def _without_foreign_options(source: Any, dataset: Any) -> Any:
     return source
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("dataset")
 @json_option
 @locations("dataset")
@@ -116,7 +116,7 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_MENDABLE)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path")
 @json_option
 @locations("path")

@@ -17,8 +17,32 @@ logger = logging.getLogger(__name__)
 # The exit code of errors that the user can mend, as the README promises; all others exit with 1.
 EXIT_MENDABLE = 2
 
+# The class of errors in the arguments of a command, in JSON logs; that of click depends on its
+# version.
+USAGE_ERROR = "UsageError"
 
-class Commands(click.Group):
+
+class Command(click.Command):
+    """A command whose options cannot be given twice if they take one value.
+
+    click would take the last one.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and return those that are left."""
+        lenient = click.Context(self, ctx.parent, ctx.info_name, resilient_parsing=True)
+        _, _, given = self.make_parser(lenient).parse_args([*args])
+        for param in given:
+            once = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
+            times = given.count(param)
+            if once and times > 1 and not ctx.resilient_parsing:
+                raise click.UsageError(
+                    f"{param.opts[0]} is given {times} times. Give it once.", ctx
+                )
+        return super().parse_args(ctx, args)
+
+
+class Commands(Command, click.Group):
     """Prints an error and its remedy, exits with 2, and logs a summary of long work."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -50,7 +74,7 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
     try:
         yield
     except NRBFNError as error:
-        job.tell_error(*error.spelled(spelling(ctx)))
+        job.tell_error(type(error).__name__, *error.spelled(spelling(ctx)))
         ctx.exit(EXIT_MENDABLE)
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does; click then ends silently.
@@ -59,7 +83,7 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         remedy = "Check the path, what is there, and its permissions."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "Free some space, or write elsewhere; finished parts are kept."
-        job.tell_error(f"{error}.", remedy)
+        job.tell_error(type(error).__name__, f"{error}.", remedy)
         ctx.exit(EXIT_MENDABLE)
 
 
@@ -74,12 +98,14 @@ def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         if not job.json_logs:
             raise
         failed = getattr(error, "ctx", None) or ctx
-        job.tell_error(error.format_message(), f"See {failed.command_path} --help.")
+        remedy = f"See {failed.command_path} --help."
+        job.tell_error(USAGE_ERROR, error.format_message(), remedy)
         ctx.exit(error.exit_code)
     except (Exception, KeyboardInterrupt) as error:
         if not job.json_logs:
             raise
-        logger.exception("%s: %s", type(error).__name__, error)  # noqa: TRY401
+        kind = type(error).__name__
+        logger.exception("%s: %s", kind, error, extra={"error": kind})  # noqa: TRY401
         ctx.exit(1)
 
 

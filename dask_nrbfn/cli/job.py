@@ -148,15 +148,17 @@ class Job:
             },
         )
 
-    def tell_error(self, problem: str, remedy: str) -> None:
-        """Print the problem and the remedy of an error on standard error.
+    def tell_error(self, kind: str, problem: str, remedy: str) -> None:
+        """Print an error on standard error.
 
         Parameters
         ----------
+        kind : str
+            Name of its class, for JSON logs.
         problem, remedy : str
         """
         if self.json_logs:
-            logger.error(problem, extra={"fix": remedy})
+            logger.error(problem, extra={"error": kind, "fix": remedy})
         else:
             click.echo(f"error: {problem}", err=True)
             click.echo(f"  fix: {remedy}", err=True)

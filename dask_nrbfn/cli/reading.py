@@ -94,8 +94,9 @@ scene_options = together(
     ),
     click.option(
         "--feature-dim",
-        metavar="DIMENSION",
-        help="Dimension of the features, such as band; not needed with several variables.",
+        metavar="DIMENSIONS",
+        help="Dimension of the features, such as band; time,band: a feature for each band of each "
+        "time; not needed with several variables.",
     ),
 )
 

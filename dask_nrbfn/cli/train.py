@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_nrbfn.cli.group import EXIT_MENDABLE
+from dask_nrbfn.cli.group import EXIT_MENDABLE, Command
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import (
     engine_options,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.run import Run
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("dataset")
 @click.argument("run")
 @options_of(FitParams)
@@ -66,7 +66,7 @@ def fit(
     _tell(finished, as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("dataset")
 @click.argument("run")
 @options_of(TuneParams)
@@ -140,7 +140,7 @@ _NOT_OF_EMBEDDINGS = frozenset(
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("dataset")
 @click.argument("run")
 @click.option("--components", type=int, default=2, show_default=True, help="Number of coordinates.")
@@ -194,7 +194,7 @@ def embed(
     _tell(finished, as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
 @click.option("--overwrite", is_flag=True, help="Replace FILE once the new page is complete.")
@@ -231,7 +231,7 @@ def report(
     click.echo(target)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("dataset")
 @options_of(FitParams)
 @click.option(

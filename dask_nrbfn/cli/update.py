@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dask_nrbfn.cli.group import Command
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import (
     engine_options,
@@ -57,7 +58,7 @@ def _judging(
         yield Judge(opened.dataset, max_error_rate)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
 @click.option("--forget", is_flag=True, help="Remove the rows from RUN.")
@@ -106,7 +107,7 @@ def update(
     show({**_figures(record), "ignored_columns": list(opened.ignored)}, as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("other")
 @_judge_options
@@ -125,19 +126,19 @@ def merge(
     **options: Any,
 ) -> None:
     """Add all rows of OTHER, a branch of RUN, to RUN; OTHER stays as it is."""
+    from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import merge_runs
 
     job.begin("merge", run)
-    with (
-        _judging(run, evaluate, max_error_rate) as judge,
-        job.engine(options) as engine,
-    ):
-        record = merge_runs(run, other, engine, judge=judge)
+    with _judging(run, evaluate, max_error_rate) as judge:
+        expected_s = update_s(run, 0, 0 if judge is None else judge.dataset.n_rows)
+        with job.engine(options, expected_s=expected_s) as engine:
+            record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
     show(_figures(record), as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("new")
 @json_option
@@ -153,7 +154,7 @@ def branch(run: str, new: str, as_json: bool) -> None:
     show(describe_run(branch_run(run, new)), as_json)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows", nargs=-1)
 @_judge_options
@@ -184,6 +185,7 @@ def refresh(
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.plan import refresh_s
     from dask_nrbfn.commands.refresh import refresh_run
 
     job.begin("refresh", run)
@@ -194,7 +196,9 @@ def refresh(
             stack.enter_context(opened_rows(each, run, beside=run, **reading)).dataset
             for each in rows
         ]
-        engine = stack.enter_context(job.engine(options))
+        n_judged = 0 if judge is None else judge.dataset.n_rows
+        expected_s = refresh_s(run, opened, n_judged)
+        engine = stack.enter_context(job.engine(options, expected_s=expected_s))
         refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)

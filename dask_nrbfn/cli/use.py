@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dask_nrbfn.cli.group import Command
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
 from dask_nrbfn.cli.reading import (
@@ -26,7 +27,7 @@ _RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
 _SCENE = ("variable", "feature_dim")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
 @click.argument("out", required=False)
@@ -108,7 +109,7 @@ def predict(
     if to is not None:
         figures = _annotate(job, model, run, rows, to, **options)
     elif options["variable"] or options["feature_dim"]:
-        figures = _map(job, run, rows, out, **options)
+        figures = _map(job, model, run, rows, out, **options)
     else:
         figures = _predict(job, model, run, rows, out, **options)
     targets = describe_targets(len(model.classes), model.target_names)
@@ -169,6 +170,7 @@ def _annotate(
     """Write the predictions of an AnnData store as columns of it."""
     from dask_nrbfn.commands.files import check_nothing_said, opened_rows
     from dask_nrbfn.commands.obs import ObsTarget
+    from dask_nrbfn.commands.plan import scores_s
 
     said = {name: options.pop(name) for name in ("keep", *_RESULTS, *_SCENE)}
     check_nothing_said(rows, "an AnnData store, of which `to` names columns", **said)
@@ -176,17 +178,21 @@ def _annotate(
     reading = take_reading(options)
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with job.engine(options, out=rows, overwrite=overwrite, stage="predict") as engine:
+        expected_s = scores_s(model, job.n_rows)
+        with job.engine(
+            options, out=rows, overwrite=overwrite, expected_s=expected_s, stage="predict"
+        ) as engine:
             target.write(run, opened.dataset, engine)
     return {"n_rows": job.n_rows, "columns": [f"obs/{name}" for name in target.columns]}
 
 
 def _map(
-    job: Job, run: str, scene: str, out: Any, *, overwrite: bool, **options: Any
+    job: Job, model: "Model", run: str, scene: str, out: Any, *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_nothing_said
     from dask_nrbfn.commands.maps import MapWork, check_map_place, write_map
+    from dask_nrbfn.commands.plan import scores_s
 
     chosen = {name: options.pop(name) for name in (*_SCENE, "probabilities", "scores")}
     of_files = {name: options.pop(name) for name in ("keep", "skip_bad", "prediction_name")}
@@ -194,12 +200,15 @@ def _map(
     check_map_place(out, overwrite=overwrite)
     work = MapWork.of(run, scene, **chosen)
     job.n_rows = work.n_pixels
-    with job.engine(options, out=out, overwrite=overwrite, stage="predict") as engine:
+    expected_s = scores_s(model, job.n_rows)
+    with job.engine(
+        options, out=out, overwrite=overwrite, expected_s=expected_s, stage="predict"
+    ) as engine:
         mapped = write_map(work, out, engine, overwrite=overwrite)
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
 @x_option
@@ -243,7 +252,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
         click.echo(f"\n{class_tables(evaluation)}")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("path")
 @click.option(

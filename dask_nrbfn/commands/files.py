@@ -121,7 +121,8 @@ def opened_rows(
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
-        ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
+        copy = f"a temporary copy beside {beside}"
+        ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled, place=copy)
         dataset = Dataset.open(scratch).named(str(normalize(place)))
         unused = tuple(name for name in ignored if name not in keep)
         unseen = {name: each.n_values for name, each in source.unseen.items()}

@@ -138,9 +138,10 @@ def ingest_file(
         the values show it.
     variable, feature_dim : str, optional
         `source` is a scene: the pixels of this variable are rows and their features lie along this
-        dimension. Variables "A,B" are a feature each, or have one for every coordinate of the
-        dimension. Pixels that lack a feature are left out, and without `unlabelled` those that lack
-        a label. Ids number the pixels in the order of their dimensions.
+        dimension; along "time,band" there is a feature for each band of each time. Variables "A,B"
+        are a feature each, or have one for every coordinate of the dimension. Pixels that lack a
+        feature are left out, and without `unlabelled` those that lack a label. Ids number the
+        pixels in the order of their dimensions.
     missing : {"error", "drop", "impute"}
         Rows that lack a value are an error, are dropped, or are filled with the median of numbers,
         booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
@@ -376,6 +377,7 @@ def ingest_source(
     gaps: bool = False,
     copy: bool = False,
     classes: Sequence[int | str] = (),
+    place: str | None = None,
 ) -> Dataset:
     """Write a dataset from an open source, one chunk after another.
 
@@ -389,6 +391,8 @@ def ingest_source(
         Whether rows may lack values that the schema does not impute; their features are NaN.
     classes : sequence of int or str
         Classes of the dataset, also if no row has them.
+    place : str, optional
+        The place in the log, if `location` is a hidden one.
 
     Returns
     -------
@@ -456,7 +460,8 @@ def ingest_source(
             boolean_labels=source.boolean_labels,
             classes=classes,
         )
-    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
+    place = place or str(location)
+    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, place)
     return Dataset.open(location)
 
 

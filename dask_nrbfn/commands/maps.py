@@ -401,8 +401,9 @@ def predict_scene(
         The variable, if several have the dimension of the features; or several, as "A,B". Each of
         these is a feature; if it has the dimension, one feature for every coordinate.
     feature_dim : str, optional
-        The dimension of the features. Its coordinates (dates in ISO format) are matched with the
-        names of the training features if both exist.
+        The dimension of the features, or several, as "time,band". Its coordinates (dates in ISO
+        format), joined by _ if there are several dimensions, are matched with the names of the
+        training features if both exist.
     probabilities, scores : bool
         Also write the probability or score of every class.
     overwrite : bool

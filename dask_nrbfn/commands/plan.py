@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.commands.calibrate import measure_rates
+from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError
@@ -22,6 +23,8 @@ from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import latest_place, n_rows_held
 
 # About half of the speed of two cores of 2026. Small work, which is expected to take less time than
 # the start of a cluster, runs in the process of the command.
@@ -322,12 +325,42 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
         Infinite if the run has no model.
     """
     try:
-        model = Model.load(run)
+        opened = Run.open(run)
+        # A branch has a model before it has rows.
+        model = read_model(opened, latest_place(opened.attributes))
     except NRBFNError:
         return math.inf
     r = model.n_basis
     solved = {"moments_flops": float(n_rows) * r**2, "solve_flops": float(r) ** 3}
     return _passes_s(model, n_rows + n_judged, solved)
+
+
+def refresh_s(run: Location, datasets: Sequence[Dataset], n_judged: int = 0) -> float:
+    """Return the seconds that a refresh of a run is expected to take on this machine.
+
+    Parameters
+    ----------
+    run : Location
+    datasets : sequence of Dataset
+        Rows to fit; empty: all rows that the run holds.
+    n_judged : int
+        Rows that the new model is evaluated on.
+
+    Returns
+    -------
+    float
+        Infinite if the rows of the fit cannot be opened, or the run has no model.
+    """
+    try:
+        old, model = Run.open(run), Model.load(run)
+        if not datasets and not old.attributes["members"]:
+            return math.inf
+        like = datasets[0] if datasets else Dataset.open(old.attributes["members"][0]["dataset"])
+        held = sum(each.n_rows for each in datasets) or n_rows_held(old.attributes)
+    except NRBFNError:
+        return math.inf
+    fitted = fit_s(like.with_n_rows(held), old.params, old.tuning, embeds=old.embeds)
+    return fitted + scores_s(model, n_judged)
 
 
 def _passes_s(model: Model, n_rows: int, further: Mapping[str, float]) -> float:

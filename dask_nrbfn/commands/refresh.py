@@ -20,6 +20,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
     WorseModelError,
+    plural,
 )
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.params import FitLimits
@@ -124,7 +125,8 @@ def refresh_run(
         )
         replace_group(building, location)
         remove_group(joined)
-    logger.info("refresh: %s holds %d rows of %d dataset(s)", location, dataset.n_rows, len(rows))
+    n_datasets = plural(len(rows), "dataset")
+    logger.info("refresh: %s holds %d rows of %s", location, dataset.n_rows, n_datasets)
     return Run.open(location)
 
 

@@ -496,6 +496,12 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
             f"the run {draft.run.location} holds the rows of {dataset.location} without labels.",
             "Fit a new run without them: their labels were never added.",
         )
+    if draft.action == FORGET and not known:
+        logger.info(
+            "forget: %s was not added as a whole; the run has sums only and cannot tell whether "
+            "each of these rows was added",
+            dataset.location,
+        )
     return codes
 
 

@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewNumberSums, NewRowS
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.kernels import distance_exponent
-from dask_nrbfn.numeric.moments import Moments, check_moments
+from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.parts import Reduction, Sums, read_total
 from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_system, write_sums
@@ -320,16 +320,14 @@ def _check_left(moments: Moments, taken: Moments) -> None:
             "the sums that are left would be smaller than their rounding errors.",
             "Fit the rows that are left, or refresh with them.",
         )
-    squares, taken_squares = moments.target_gram.diagonal(), taken.target_gram.diagonal()
-    weight = moments.total_weight
-    left = np.concatenate(
-        # Sums of squares, and the squared differences from the mean times the weight.
-        [moments.diagonal(), squares, weight * squares - moments.target_sums**2]
+    left, sizes = (
+        np.concatenate([each.diagonal(), each.target_gram.diagonal()]) for each in (moments, taken)
     )
-    most = (weight + taken.total_weight) * (squares + taken_squares)
-    sizes = np.concatenate([taken.diagonal(), taken_squares, most])
-    if (left < -_LEFT_OVER * sizes).any():
+    # The first test also finds what is small beside the sums before.
+    if (left < -_LEFT_OVER * sizes).any() or not are_sums_of_rows(
+        moments, taken, tolerance=_LEFT_OVER
+    ):
         raise DataError(
             "the rows to forget cannot all be in the run: sums of squares would be negative.",
-            "Forget rows that were fitted or added before.",
+            "Forget rows that were fitted or added before, with the same labels and weights.",
         )

@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.sources.cubes import Cube, CubeSource
+from dask_nrbfn.sources.cubes import Cube, CubeSource, feature_dims
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
 from dask_nrbfn.sources.frames import plain_labels, plain_rows, split_gaps, typed_labels
 from dask_nrbfn.sources.scene import import_xarray
@@ -141,7 +141,7 @@ def cube_of(
     ----------
     X : DataArray or Dataset
     feature_dim : str or None
-        With a dimension, a Dataset's variables along it are taken; without one all `wanted`
+        With dimensions, a Dataset's variables along all of them are taken; without one all `wanted`
         variables, or all that are not `excluded`.
     wanted, excluded : sequence of str
 
@@ -150,15 +150,16 @@ def cube_of(
     Cube
     """
     xr = import_xarray()
+    dims = feature_dims(feature_dim)
     if isinstance(X, xr.DataArray):
-        return Cube({str(X.name): X}, feature_dim)
+        return Cube({str(X.name): X}, dims)
     if not isinstance(X, xr.Dataset):
         raise ParameterError(
             f"`feature_dim` is {feature_dim}, and X is of type {type(X).__name__}.",
             "Pass an xarray DataArray or Dataset as X.",
         )
-    names = [name for name, each in X.data_vars.items() if feature_dim in each.dims]
-    if feature_dim is None:
+    names = [name for name, each in X.data_vars.items() if {*dims} <= {*each.dims}]
+    if not dims:
         names = [name for name in X.data_vars if name not in excluded]
         if wanted and {*wanted} <= {*names}:
             names = [*wanted]
@@ -168,7 +169,7 @@ def cube_of(
             f"X has no variables along `feature_dim`={feature_dim}.",
             "Pass a Dataset with the features, or one of its variables.",
         )
-    return Cube({str(name): X[name] for name in names}, feature_dim)
+    return Cube({str(name): X[name] for name in names}, dims)
 
 
 class TrainingRows(NamedTuple):

@@ -403,12 +403,13 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             only if X is in memory. Categories and the values that fill gaps are found from the
             other rows, all with equal weight. None for a `Dataset`, which contains its weights.
         feature_dim : str, optional
-            X is a DataArray, or a Dataset whose variables with this dimension are taken: its
-            pixels are the rows, and the features lie along the dimension. Without it all variables
-            of a Dataset but y are features. y is a DataArray with some or all of the other
-            dimensions, or the name of a variable of X; for several numbers a Dataset or a list of
-            names. Pixels that lack a feature are left out, and pixels whose y is NaN, None or
-            empty; with `unlabelled` the latter are rows without a label. Nothing is loaded whole.
+            X is a DataArray, or a Dataset whose variables with this dimension are taken: its pixels
+            are the rows, and the features lie along the dimension, or along several as "time,band".
+            Without it all variables of a Dataset but y are features. y is a DataArray with some or
+            all of the other dimensions, or the name of a variable of X; for several numbers a
+            Dataset or a list of names. Pixels that lack a feature are left out, and pixels whose y
+            is NaN, None or empty; with `unlabelled` the latter are rows without a label. Nothing is
+            loaded whole.
 
         Returns
         -------

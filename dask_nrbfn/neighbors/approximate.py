@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.errors import plural
 from dask_nrbfn.neighbors.cost import candidate_list, listed_neighbors, searched_neighbors
 from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
 from dask_nrbfn.numeric.rows import Rows, is_sparse
@@ -74,5 +75,5 @@ def numba_threads(wanted: int) -> int:
 
     most = int(config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted > most:
-        logger.info("approximate search: %d thread(s), numba has no %d here", most, wanted)
+        logger.info("approximate search: %s, numba has no %d here", plural(most, "thread"), wanted)
     return min(wanted, most)

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError
-from dask_nrbfn.numeric.products import add_gram, add_products
+from dask_nrbfn.numeric.products import add_gram, add_products, factor_in_place
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -220,6 +220,39 @@ def check_moments(
             f"{expected[place]:.10g}.",
             "A part is damaged; remove the run's moments and start it again.",
         )
+
+
+def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool:
+    """Return whether sums that are left after a subtraction can be sums over rows.
+
+    Parameters
+    ----------
+    left, taken : Moments
+        What is left, and what was subtracted.
+    tolerance : float
+        Largest rounding error, relative to the sums before.
+
+    Returns
+    -------
+    bool
+
+    Notes
+    -----
+    ``[1 T Phi]' [1 T Phi]`` of any rows is positive semidefinite. A row that was never added is
+    found if it adds more in some direction than all rows did, so rarely if r is much less than n.
+    Costs ``(1 + q + r)^3 / 3`` flops and twice the bytes of the full gram matrix.
+    """
+    sizes = _joint_diagonal(left) + _joint_diagonal(taken)
+    factors = 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0))
+    joint = np.block([[left.target_products, left.products], [left.products.T, left.gram()]])
+    joint *= factors
+    joint *= factors[:, None]
+    np.fill_diagonal(joint, joint.diagonal() + tolerance)
+    return factor_in_place(joint)
+
+
+def _joint_diagonal(moments: Moments) -> Floats:
+    return np.concatenate([moments.target_products.diagonal(), moments.diagonal()])
 
 
 def packed_size(n_basis: int) -> int:

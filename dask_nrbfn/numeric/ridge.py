@@ -352,8 +352,7 @@ def solve_weights(
         sizes = [directions.shape[1]]
         (solution,) = solve_components(gram, cross, directions, sizes=sizes, alphas=[alpha])
     if solution is None:
-        tried = f"`alpha`={alpha:g}"
-        raise singular_system(gram, tried=tried, above=alpha, penalty=penalty, locality=locality)
+        raise singular_system(gram, alphas=[alpha], penalty=penalty, locality=locality)
     return solution
 
 
@@ -578,8 +577,8 @@ def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
 def singular_system(
     gram: Floats,
     *,
-    tried: str,
-    above: float,
+    alphas: Sequence[float],
+    option: str = "alpha",
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> IllConditionedError:
@@ -590,10 +589,10 @@ def singular_system(
     Parameters
     ----------
     gram : float64 (r, r)
-    tried : str
-        Names the penalties that were tried.
-    above : float
-        The largest of them.
+    alphas : sequence of float
+        The penalties that were tried.
+    option : str
+        The parameter that gives them.
     penalty, locality
         See `solve_weights`.
 
@@ -601,16 +600,20 @@ def singular_system(
     -------
     IllConditionedError
     """
-    larger = [10.0**power for power in range(-15, 1) if 10.0**power > above]
+    larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
     nothing = np.empty((0, len(gram)))
     path = solve_path(gram, nothing, alphas=larger, penalty=penalty, locality=locality)
     enough = (alpha for alpha, solution in zip(larger, path, strict=True) if solution is not None)
     least = next(enough, None)
+    singular = f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64"
+    if least is None:
+        return IllConditionedError(
+            f"{singular} at every penalty.", "Check the features: they are 0 or not finite."
+        )
+    told = ", ".join(f"{alpha:g}" for alpha in alphas)
     return IllConditionedError(
-        f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64 at {tried}.",
-        "No penalty helps: the features are 0 or not finite."
-        if least is None
-        else f"Give a penalty of at least {least:g}.",
+        f"`{option}`={told} {'is' if len(alphas) == 1 else 'are'} too small: {singular}.",
+        f"Use `{option}`={least:g} or more.",
     )
 
 

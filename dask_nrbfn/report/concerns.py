@@ -5,10 +5,11 @@ from itertools import chain
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import decimals, listed, plural
+from dask_nrbfn.report.formats import decimals, listed
 from dask_nrbfn.report.results import Concern, Results
 
 # With fewer rows, one error changes the error rate of a class by more than 5 points.

@@ -7,9 +7,10 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.report.formats import NO_NUMBER, TextTable, count, percent, plural
+from dask_nrbfn.report.formats import NO_NUMBER, TextTable, count, percent
 
 # With more classes, the most frequent confusions are listed instead of a table.
 _MOST_CLASSES = 30

@@ -6,6 +6,7 @@ from dask.utils import format_bytes
 
 from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.commands.plan import Plan
+from dask_nrbfn.errors import plural
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts, tuning_tables
@@ -77,9 +78,9 @@ def plan_table(plan: Plan) -> str:
     """Return a plan as text, a line for each stage."""
     searched = "" if plan.n_candidates is None else f" of {plan.n_candidates} candidates"
     lines = [
-        f"{plan.n_workers} worker(s) x {plan.threads} thread(s), "
+        f"{plural(plan.n_workers, 'worker')} x {plural(plan.threads, 'thread')}, "
         f"{format_bytes(plan.memory_bytes)} for a task; {plan.n_basis} basis rows; "
-        f"{plan.method} neighbours{searched} in {plan.n_partitions} partition(s)",
+        f"{plan.method} neighbours{searched} in {plural(plan.n_partitions, 'partition')}",
         f"{'stage':<12}{'GFLOP':>12}{'read':>12}{'written':>12}{'held':>12}{'seconds':>10}",
     ]
     for planned in plan.stages:

@@ -5,9 +5,10 @@ from typing import Any
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import TextTable, count, decimals, number, percent, plural, seconds
+from dask_nrbfn.report.formats import TextTable, count, decimals, number, percent, seconds
 from dask_nrbfn.report.results import Fact, Results
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.bases import source_of
@@ -337,7 +338,7 @@ def _caption(search: dict[str, Any], *, n_shown: int) -> str:
     n_tried, rounds = len(search["tried"]), search.get("rounds") or []
     best = f" ({n_shown} best)" if n_shown < n_tried else ""
     on = f"in {len(rounds)} rounds on up to" if len(rounds) > 1 else "on"
-    ended = f"; ended by {search['stopped']}" if search.get("stopped") else ""
+    ended = f"; ended: {search['stopped']}" if search.get("stopped") else ""
     return (
         f"{plural(n_tried, 'combination')} tried{best} {on} "
         f"{plural(search['n_rows'], 'row')} with a basis of {search['n_basis']:,}{ended}"

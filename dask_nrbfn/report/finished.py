@@ -1,6 +1,6 @@
 """The records of a finished run, and the confidence of its rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.formats import label_texts
-from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.confidence import codes_of_places, name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
@@ -148,10 +148,16 @@ class NamedRows:
     ----------
     rows : int64 (m,)
     values : float64 (m,)
+    labels : tuple of str
+        Their labels.
+    ids : tuple of str or None
+        Their ids, if they have some and the dataset is still there.
     """
 
     rows: NDArray[np.int64]
     values: Floats
+    labels: tuple[str, ...] = ()
+    ids: tuple[str, ...] | None = None
 
     @classmethod
     def none(cls) -> Self:
@@ -179,6 +185,24 @@ class NamedRows:
         merged = np.concatenate([self.values, values[own]])
         order = np.argsort(sign * merged, kind="stable")[:_NAMED]
         return type(self)(rows[order], merged[order])
+
+    def named(self, finished: FinishedRun) -> Self:
+        """Return the same rows, which are places among the searched rows, as a reader knows them.
+
+        Parameters
+        ----------
+        finished : FinishedRun
+
+        Returns
+        -------
+        NamedRows
+        """
+        run, dataset = of_searched(finished.run), finished.dataset()
+        rows, ids = name_rows(run, self.rows), None
+        if dataset is not None and dataset.ids is not None:
+            ids = tuple(str(dataset.ids[row]) for row in rows.tolist())
+        labels = tuple(finished.labels[code] for code in codes_of_places(run, self.rows))
+        return type(self)(rows, self.values, labels, ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +241,7 @@ class Confidences:
             n_certain += int(np.count_nonzero(values == 1.0))
             least = least.least(start, values)
             most = most.least(start, values, sign=-1.0)
-        least, most = (replace(each, rows=name_rows(run, each.rows)) for each in (least, most))
+        least, most = least.named(finished), most.named(finished)
         return cls(counts, n_certain, least, most, f"{finished.searched}s")
 
     @property

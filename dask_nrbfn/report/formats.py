@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
+from dask_nrbfn.errors import plural
+
 # Columns of a schema that are shown; JSON has all of them.
 _MOST_COLUMNS = 40
 
@@ -127,26 +129,6 @@ def seconds(value: float) -> str:
     if minutes < 100:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def plural(value: int, name: str) -> str:
-    """Return a count of things.
-
-    Parameters
-    ----------
-    value : int
-    name : str
-        In the singular.
-
-    Returns
-    -------
-    str
-
-    >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
-    ('1 partition', '1,200 rows', '9 passes')
-    """
-    ending = "es" if name.endswith("s") else "s"
-    return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from dask.utils import format_bytes
 
 from dask_nrbfn.commands.describe import dataset_figures, describe_model, run_figures
+from dask_nrbfn.errors import plural
 from dask_nrbfn.report import formats
-from dask_nrbfn.report.formats import TextTable, count, decimals, listed, number, plural, seconds
+from dask_nrbfn.report.formats import TextTable, count, decimals, listed, number, seconds
 from dask_nrbfn.report.templates import template_named
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run

@@ -6,6 +6,7 @@ from typing import Any
 from dask.utils import format_bytes
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
+from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.outputs import new_file
@@ -13,7 +14,7 @@ from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.facts import recall_text, run_facts, tuning_tables
 from dask_nrbfn.report.finished import Confidences, FinishedRun, NamedRows
-from dask_nrbfn.report.formats import count, decimals, plural, schema_table, seconds
+from dask_nrbfn.report.formats import TextTable, count, decimals, schema_table, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
 from dask_nrbfn.report.templates import template_named
 from dask_nrbfn.storage.run import Run
@@ -117,9 +118,15 @@ def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def _named(named: NamedRows) -> list[tuple[str, str]]:
-    rows = zip(named.rows.tolist(), named.values.tolist(), strict=True)
-    return [(str(row), decimals(value)) for row, value in rows]
+def _named(named: NamedRows) -> TextTable:
+    columns = {
+        "row": map(str, named.rows.tolist()),
+        **({} if named.ids is None else {"id": named.ids}),
+        "label": named.labels,
+        "confidence": map(decimals, named.values.tolist()),
+    }
+    cells = [[*row] for row in zip(*columns.values(), strict=True)]
+    return TextTable("", [*columns], cells)
 
 
 def _tuning(results: Results) -> dict[str, Any] | None:

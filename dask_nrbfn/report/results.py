@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ParameterError, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.confusion import ConfusionTable
@@ -22,7 +22,6 @@ from dask_nrbfn.report.formats import (
     listed,
     number,
     percent,
-    plural,
 )
 from dask_nrbfn.report.reliability import Reliability
 from dask_nrbfn.stages import judged_record

@@ -1,5 +1,6 @@
 """Pixels of xarray's arrays as rows: their features lie along a dimension, or are variables."""
 
+import itertools
 import logging
 import math
 import re
@@ -20,7 +21,7 @@ from dask_nrbfn.sources.dtypes import (
     label_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.source import Block, Source, check_size
+from dask_nrbfn.sources.source import Block, Source, check_size, named_columns
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -105,8 +106,9 @@ class Cube:
     arrays : mapping of str to DataArray
         Those of one scene, by their names. A pixel along a dimension that one of them lacks has the
         value that all pixels along it share.
-    feature_dim : str or None
-        Along it an array has several features. None: every array is one.
+    feature_dims : tuple of str
+        Along them an array has several features, the first of them varying slowest. None of them:
+        the array is one feature.
     place : str, optional
         Where they are stored.
 
@@ -118,15 +120,16 @@ class Cube:
     """
 
     arrays: "Mapping[str, xr.DataArray]"
-    feature_dim: str | None
+    feature_dims: tuple[str, ...]
     place: str | None = None
 
     def __post_init__(self) -> None:
-        if self.feature_dim is not None and self.feature_dim not in self.dims:
+        absent = next((dim for dim in self.feature_dims if dim not in self.dims), None)
+        if absent is not None:
             raise DataError(
                 f"{self.name} has the dimensions {', '.join(map(str, self.dims)) or 'none'}, not "
-                f"{self.feature_dim}.",
-                "Name one of them with `feature_dim`.",
+                f"{absent}.",
+                "Name one of them with `feature_dim`, or several with commas between them.",
             )
         n_pixels = self.grid.n_pixels if self.grid.sizes else 0
         check_size(self.name, n_rows=n_pixels, n_features=self.n_features)
@@ -149,7 +152,7 @@ class Cube:
         """The pixels."""
         sizes, chunks = {}, {}
         for dim in self.dims:
-            if dim != self.feature_dim:
+            if dim not in self.feature_dims:
                 having = [each for each in self.arrays.values() if dim in each.dims]
                 sizes[dim] = having[0].sizes[dim]
                 chunks[dim] = max(_chunk(each, dim) for each in having)
@@ -157,13 +160,15 @@ class Cube:
 
     @property
     def axis(self) -> int:
-        """Position of the feature dimension among the dimensions of the pixels."""
-        return 0 if self.feature_dim is None else self.dims.index(self.feature_dim)
+        """Position of the first feature dimension among the dimensions of the pixels."""
+        return min(map(self.dims.index, self.feature_dims), default=0)
 
     @property
     def n_features(self) -> int:
         """Number of features of a pixel."""
-        return sum(each.sizes.get(self.feature_dim, 1) for each in self.arrays.values())
+        return sum(
+            math.prod(each.sizes[dim] for dim in self._along(each)) for each in self.arrays.values()
+        )
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -179,16 +184,17 @@ class Cube:
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the features: coordinates of a single array; else NAME or NAME_COORDINATE."""
+        """Names of the features: coordinates joined by _, of several arrays after NAME_."""
         names: list[str] = []
         for name, array in self.arrays.items():
-            if self.feature_dim not in array.dims:
-                names.append(name)
-                continue
-            along = _names_along(array, self.feature_dim)
-            if len(self.arrays) == 1:
-                return along
-            names += [f"{name}_{each}" for each in along or range(array.sizes[self.feature_dim])]
+            along = self._along(array)
+            known = [_names_along(array, dim) for dim in along]
+            alone = len(self.arrays) == 1 and bool(along)
+            if alone and not any(known):
+                return None
+            numbers = [map(str, range(array.sizes[dim])) for dim in along]
+            places = itertools.product(*(a or b for a, b in zip(known, numbers, strict=True)))
+            names += ["_".join(place if alone else (name, *place)) for place in places]
         return tuple(names)
 
     @property
@@ -197,7 +203,7 @@ class Cube:
         every = {
             name: each for array in self.arrays.values() for name, each in array.coords.items()
         }
-        return {name: each for name, each in every.items() if self.feature_dim not in each.dims}
+        return {name: each for name, each in every.items() if not self._along(each)}
 
     @property
     def attrs(self) -> dict[Any, Any]:
@@ -217,7 +223,7 @@ class Cube:
         parts = []
         for array in self.arrays.values():
             part = self._spread(array, box)
-            parts.append(part if self.feature_dim in array.dims else part[..., None])
+            parts.append(part.reshape(*part.shape[: len(self.grid.sizes)], -1))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def rows(self, box: Box) -> np.ndarray:
@@ -266,14 +272,17 @@ class Cube:
                 "Give one value for every pixel, or for all along a dimension.",
             )
 
+    def _along(self, array: "xr.DataArray") -> list[str]:
+        """Return the feature dimensions that an array has."""
+        return [dim for dim in self.feature_dims if dim in array.dims]
+
     def _spread(self, array: "xr.DataArray", box: Box | None) -> Any:
         variable: Any = array.variable
         sizes: dict[Any, int] = dict(self.grid.sizes)
         if box is not None:
             sizes = {name: each.stop - each.start for name, each in box.items()}
             variable = variable.isel({name: box[name] for name in variable.dims if name in box})
-        if self.feature_dim in variable.dims:
-            sizes[self.feature_dim] = variable.sizes[self.feature_dim]
+        sizes |= {dim: variable.sizes[dim] for dim in self._along(array)}
         try:
             # All of dask's stays lazy.
             variable = variable if box is None else variable.compute()
@@ -285,6 +294,15 @@ class Cube:
                 f"{array.name} in {self.place} cannot be read ({error}).",
                 "Restore the damaged chunk from a copy, or write the scene again.",
             ) from error
+
+
+def feature_dims(given: str | None) -> tuple[str, ...]:
+    """Return the dimensions of features that the option `feature_dim` names.
+
+    >>> feature_dims(None), feature_dims("time,band")
+    ((), ('time', 'band'))
+    """
+    return () if given is None else named_columns("feature_dim", given)
 
 
 def _chunk(array: "xr.DataArray", dim: str) -> int:

@@ -97,6 +97,13 @@ SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.su
 NAMED_FORMATS = tuple(name for name, each in FORMATS.items() if each.is_named)
 # Tables of programs that can save CSV.
 _SHEETS = (".xls", ".xlsb", ".ods", ".numbers")
+# Rasters that engines of xarray open.
+_RASTERS = (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff")
+# Metadata of a Zarr group.
+_ZARR = {"zarr.json", ".zgroup"}
+_SCENE_REMEDY = (
+    "name the dimension of its features with `feature_dim`, or its variables with `variable`"
+)
 # What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
 _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
 
@@ -234,7 +241,7 @@ def holds_rows(
     except MissingDataError:
         return by_name
     inside = place.entries()
-    if any(entry.name in ("zarr.json", ".zgroup") for entry in inside):
+    if any(entry.name in _ZARR for entry in inside):
         return _is_anndata(place)
     return format is not None or any(
         suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside
@@ -258,8 +265,14 @@ def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File,
         place.is_directory()
         return "scene", {}
     is_directory = place.is_directory()
-    if is_directory and format is None and _is_anndata(place):
-        return "anndata", {}
+    if is_directory and format is None:
+        if _is_anndata(place):
+            return "anndata", {}
+        if any(entry.name in _ZARR for entry in place.entries()):
+            raise DataError(
+                f"{place} is a Zarr group without cells of AnnData.",
+                f"If it is a scene, {_SCENE_REMEDY}; a dataset or a run is not ingested.",
+            )
     files = data_files(place) if is_directory else {place: {}}
     for file in files:
         if file.n_bytes() == 0:
@@ -374,6 +387,11 @@ def _format_of(file: File, *, is_csv: bool) -> str:
         raise DataError(
             f"{file} has the suffix {suffix}, which is not read.",
             "Save the sheet as CSV or .xlsx in the program that wrote it.",
+        )
+    if suffix.lower() in _RASTERS:
+        raise DataError(
+            f"{file} is read as a scene, but its features are not known.",
+            f"{_SCENE_REMEDY.capitalize()}.",
         )
     from dask_nrbfn.sources.textfile import text_kind
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.cubes import Cube, CubeSource
+from dask_nrbfn.sources.cubes import Cube, CubeSource, feature_dims
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Reading
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """The variables of a file or Zarr group that are mapped, and the feature dimension.
+    """The variables of a file or Zarr group that are mapped, and the feature dimensions.
 
     Attributes
     ----------
     place : File
     variables : tuple of str
-    feature_dim : str or None
-        None: each variable is a feature.
+    feature_dims : tuple of str
+        Without any, each variable is a feature.
     """
 
     place: File
     variables: tuple[str, ...]
-    feature_dim: str | None
+    feature_dims: tuple[str, ...]
 
     @classmethod
     def at(cls, place: File, variables: Sequence[str] | None, feature_dim: str | None) -> "Scene":
         """Return the scene at a place.
 
-        Without `variables`, the only variable with `feature_dim` and another dimension is chosen.
+        Without `variables`, the only variable along `feature_dim` and another dimension is chosen.
 
         Parameters
         ----------
         place : File
         variables : sequence of str or None
         feature_dim : str or None
+            One or several, as for `feature_dims`.
 
         Returns
         -------
@@ -57,7 +58,8 @@ class Scene:
         ParameterError
             If no dimension is named, or if not exactly one variable has it.
         """
-        if feature_dim is None and (variables is None or len(variables) == 1):
+        dims = feature_dims(feature_dim)
+        if not dims and (variables is None or len(variables) == 1):
             raise ParameterError(
                 f"{place} is read as a scene, but the dimension of its features is not known.",
                 "Name their dimension with `feature_dim`, or several variables with `variable`.",
@@ -65,9 +67,7 @@ class Scene:
         if variables is None:
             with open_scene(place) as opened:
                 variables = [
-                    str(name)
-                    for name, array in opened.data_vars.items()
-                    if feature_dim in array.dims and array.ndim > 1
+                    str(name) for name, array in opened.data_vars.items() if {*dims} < {*array.dims}
                 ]
             if len(variables) != 1:
                 raise ParameterError(
@@ -76,12 +76,12 @@ class Scene:
                     "Name variables with `variable`, and one of their dimensions with "
                     "`feature_dim`.",
                 )
-        return cls(place, tuple(variables), feature_dim)
+        return cls(place, tuple(variables), dims)
 
     def cube(self, opened: "xr.Dataset") -> Cube:
         """Return the variables of an opened scene."""
         arrays = {name: self.variable(opened, name) for name in self.variables}
-        return Cube(arrays, self.feature_dim, str(self.place))
+        return Cube(arrays, self.feature_dims, str(self.place))
 
     def variable(self, opened: "xr.Dataset", name: str, option: str = "variable") -> "xr.DataArray":
         """Return a variable that an option names.
@@ -152,13 +152,14 @@ class Scene:
 
     def digest(self, cube: Cube) -> str:
         """Return a digest of the place, the chosen variables and the boxes of a scene."""
-        told = [str(self.place), self.variables, self.feature_dim, cube.feature_names]
+        dims = ",".join(self.feature_dims) or None
+        told = [str(self.place), self.variables, dims, cube.feature_names]
         return _digest([*told, cube.grid.sizes, cube.grid.steps, str(cube.dtype)])
 
     def state(self, cube: Cube) -> str:
         """Return a digest of the sizes and times of the files that a cube is stored in."""
         # A Zarr group has a directory for each; what else is added to it changes no pixel.
-        names = {"", *cube.arrays, *cube.coords, self.feature_dim}
+        names = {"", *cube.arrays, *cube.coords, *self.feature_dims}
         files = [each for each in self.place.stamps().items() if each[0].partition("/")[0] in names]
         return _digest(sorted(files))
 

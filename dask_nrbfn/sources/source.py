@@ -144,7 +144,7 @@ class Reading:
     n_features : int, optional
         Features of svmlight text, which may show fewer.
     variable, feature_dim : str, optional
-        Variables of a scene, and the dimension along which its features lie.
+        Variables of a scene, and the dimensions along which its features lie.
     unlabelled : int, float or str, optional
         The marker for a missing label. In a table "" and nan mean empty cells.
     classes : sequence of int or str, optional

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.errors import plural
 from dask_nrbfn.neighbors.exact import find_repeats
 from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, NearestRows, bounds_of
 from dask_nrbfn.neighbors.lists import MISSING
@@ -61,7 +62,8 @@ def search_candidates(
     reduce_parts(run, dataset, engine, reduction)
     found = run_task(engine, _store_lists, run, reduction, label="neighbors")
     n_probes = found["n_probes"]
-    logger.info("neighbors: %d candidates searched %d partition(s)", n_candidates, n_probes)
+    partitions = plural(n_probes, "partition")
+    logger.info("neighbors: %d candidates searched %s", n_candidates, partitions)
     repaired = repair_lists(
         run,
         dataset,

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
@@ -31,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 # The most columns that one line of the log names.
 _NAMED = 5
+
+
+# A column with a deviation so many times smaller hardly changes a distance. At least this share of
+# the columns must have one: the border pixels of images have such deviations too.
+_UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,14 @@ def _compute(job: StageJob) -> ColumnsRecord:
     group = run.group("columns")
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
-    unseen = unseen_columns(run.chosen_params.scale, total, centred=not dataset.is_sparse)
+    params, is_table = run.chosen_params, dataset.schema is not None and not dataset.is_sparse
+    scales = [*scales_of(params, run.tuning)]
+    unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
-    if dataset.is_sparse and "standard" in scales_of(run.chosen_params, run.tuning):
+    elif is_table and params.svd is None and scales == ["none"]:
+        _tell_unlike(dataset, total.standard_deviation)
+    if dataset.is_sparse and "standard" in scales:
         logger.info("columns: sparse rows are divided by the deviations, but not centred")
     groups = () if dataset.schema is None else dataset.schema.groups
     return ColumnsRecord(
@@ -211,6 +221,21 @@ def _tell_unseen(dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray
         ", ".join(described),
         f" and {more} more" if more > 0 else "",
     )
+
+
+def _tell_unlike(dataset: Dataset, deviations: Floats) -> None:
+    """Warn of columns of a table that hardly count because others have far larger numbers."""
+    varying = np.flatnonzero(deviations > 0)
+    small = varying[deviations[varying] * _UNLIKE < deviations.max()]
+    if len(small) < _UNLIKE_SHARE * max(len(varying), 1):
+        return
+    most, least = int(deviations.argmax()), int(small[deviations[small].argmin()])
+    advice = Advice(
+        f"the deviation of {column_name(dataset, most)} is {deviations[most]:.3g}, and of "
+        f"{column_name(dataset, least)} {deviations[least]:.3g}: the columns with large numbers "
+        "decide the distances. Use `scale`='standard', unless all columns have one unit"
+    )
+    logger.warning("%s", advice)
 
 
 class _ColumnsPass:

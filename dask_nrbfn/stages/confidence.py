@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,20 @@ def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
+
+
+def codes_of_places(run: Run, places: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+    """Return the class codes of some searched rows, (m,).
+
+    Parameters
+    ----------
+    run : Run
+    places : int64 (m,)
+        Places among the rows that have a confidence.
+    """
+    rows = searched_rows(run)
+    codes: NDArray[np.integer[Any]] = run.read("confidence/codes")
+    return codes[places if rows is None else rows[places]]
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.errors import ParameterError, RecallError
+from dask_nrbfn.errors import ParameterError, RecallError, plural
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.cost import (
     COMPILATION_S,
@@ -101,7 +101,8 @@ def _compute(job: StageJob) -> NeighborsRecord:
     """Store the neighbours of every row, or of every candidate."""
     run, dataset = job.run, job.dataset
     search = decided_search(run)
-    logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
+    partitions = plural(search.n_partitions, "partition")
+    logger.info("neighbors: %s search, %s", search.method, partitions)
     k = run.chosen_params.n_neighbors
     if search.n_candidates is not None:
         decide_candidates(run, search.n_candidates)

@@ -212,8 +212,8 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             own = penalize(system, tried[0])
             raise singular_system(
                 own.gram,
-                tried=f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}",
-                above=max(alphas),
+                alphas=alphas,
+                option="alphas",
                 penalty=own.penalty,
                 locality=own.locality,
             )

@@ -108,7 +108,7 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
     told = system.standardized() if numbers else system
     path = forward_selection(told, size=params.prune, alpha=params.alpha)
     if not len(path.chosen):
-        raise singular_system(system.gram, tried=f"`alpha`={params.alpha:g}", above=params.alpha)
+        raise singular_system(system.gram, alphas=[params.alpha])
     return path
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge import components_bytes
@@ -290,7 +291,8 @@ class _Search:
             if better == best:
                 return best, "no width beside the best does better"
             best = better
-        return best, f"{n_steps} refinements of the width" if n_steps else None
+        limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
+        return best, limit if n_steps else None
 
     def _factors_like(self, combination: Combination) -> list[float]:
         """Return the width factors that were tried with a combination, ascending."""
@@ -360,7 +362,7 @@ def _compute(job: StageJob) -> SearchRecord:
         _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
     best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
     if stopped:
-        logger.info("search: ended by %s", stopped)
+        logger.info("search: ended: %s", stopped)
     curve, compared, winner = _finals(job, search, best, n_rows)
     n_chosen = smallest_of(curve).n_basis if curve else None
     chosen = _chosen(run, winner.combination if winner else best, n_chosen)

@@ -223,9 +223,9 @@ def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
     member, arrays = _being_written(group, name)
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
-        if arrays[part].shape != (n_values,):
-            arrays[part].resize((n_values,))
-            seal_layout(arrays[part])
+        arrays[part].resize((n_values,))
+        # Also if the last append left it with this length.
+        seal_layout(arrays[part])
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
     return {
         f"{name}/{part}": chunk_checksums(array, range(array.nchunks))

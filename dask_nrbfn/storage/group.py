@@ -59,6 +59,12 @@ from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, se
 # The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
 
+# What a user may have meant by a group without a kind.
+_OTHERWISE = {
+    "dataset": " If it is a scene, name the dimension of its features with `feature_dim`, or its "
+    "variables with `variable`."
+}
+
 RECORDED = ("kind", "format_version", "checksum")
 """Attributes that identify a group of this package."""
 
@@ -150,9 +156,10 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
         if found is None:
+            remedy = f"Give the path of a {kind}; write an unfinished one again."
             raise DamagedDataError(
                 f"{place} is not a dask_nrbfn.{kind}, or was not finished.",
-                f"Give the path of a {kind}; write an unfinished one again.",
+                remedy + _OTHERWISE.get(kind, ""),
             )
         raise DamagedDataError(
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."

@@ -1,6 +1,7 @@
 """Errors name what was typed: options on the command line, parameters in Python."""
 
 import ast
+import json
 import logging
 import re
 from pathlib import Path
@@ -12,8 +13,9 @@ from click.testing import CliRunner
 
 from dask_nrbfn import EngineOptions, FitParams, NRBFNError, TuneParams, fit_dataset, ingest_file
 from dask_nrbfn.cli import commands
+from dask_nrbfn.cli.group import spelling
 from dask_nrbfn.engine import InlineEngine
-from tests.cli.program import refuse
+from tests.cli.program import refuse, succeed
 from tests.logs import fresh_logging
 from tests.tables import spirals, write_table
 
@@ -78,6 +80,12 @@ def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
     )
 
 
+def test_spelling__penalty_is_an_option_of_fit():
+    with click.Context(commands) as ctx:
+        ctx.invoked_subcommand = "update"
+        assert spelling(ctx)("alpha") == "fit --alpha"
+
+
 def test_spelling__own_option_is_named_alone(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     out = tmp_path / "data.zarr"
@@ -132,6 +140,46 @@ def test_spelling__an_option_is_its_name_in_python():
         for param in command.params:
             if isinstance(param, click.Option) and param.name not in {"as_json", "storage_options"}:
                 assert param.opts == [f"--{param.name.replace('_', '-')}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("ingest", "rows.csv", "data", "--label", "a", "--label", "b"), "--label"),
+        (("ingest", "rows.csv", "data", "--label=a", "--chunk-rows", 4, "--label", "a"), "--label"),
+        (("fit", "data", "run", "--alpha", 1, "--n-parts", 2, "--alpha", 2), "--alpha"),
+        (("--log-format", "json", "--log-format", "text", "check", "data"), "--log-format"),
+    ],
+)
+def test_option__given_twice(arguments, option):
+    result = CliRunner().invoke(commands, [*map(str, arguments)])
+    assert result.exit_code == 2
+    assert f"Error: {option} is given 2 times. Give it once." in result.stderr
+
+
+@pytest.mark.parametrize("command", commands.commands.values(), ids=str)
+def test_option__given_twice_to_any_command(command):
+    for param in command.params:
+        if isinstance(param, click.Option) and not (param.multiple or param.is_flag):
+            result = CliRunner().invoke(commands, [command.name, *2 * (param.opts[0], "1")])
+            assert f"{param.opts[0]} is given 2 times" in result.stderr
+
+
+def test_option__given_twice_in_json_logs(tmp_path):
+    arguments = ["--log-format", "json", "fit", "data", "run", *2 * ("--alpha", "1")]
+    with fresh_logging():
+        result = CliRunner().invoke(commands, arguments)
+    error = json.loads(result.stderr)
+    assert (result.exit_code, error["error"]) == (2, "UsageError")
+    assert error["message"] == "--alpha is given 2 times. Give it once."
+
+
+def test_option__given_twice_where_several_are_taken(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,c\n01/02/2020,2020-13-01,1\n03/04/2020,2020-14-02,2\n")
+    formats = ("--date-format", "a=%d/%m/%Y", "--date-format", "b=%Y-%d-%m")
+    flags = ("--overwrite", "--overwrite", "--json", "--json")
+    out = succeed("ingest", tmp_path / "rows.csv", tmp_path / "data.zarr", *formats, *flags)
+    assert json.loads(out)["n_rows"] == 2
 
 
 def marked_names():

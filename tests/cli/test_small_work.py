@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.cli import job
-from dask_nrbfn.commands.plan import fit_s, scores_s, update_s
+from dask_nrbfn.commands.plan import fit_s, refresh_s, scores_s, update_s
 from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.cells import drawn_cells, write_cells
 from tests.cli.program import PROGRAM, succeed
+from tests.scenes import drawn_scene, write_scene
 from tests.tables import spirals, write_table
 
 FIT = ("--basis-size", 6, "--alpha", 1e-6)
@@ -26,6 +28,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("small")
     write_table(place / "data", *spirals(60), chunk_rows=20)
     write_table(place / "more", *spirals(30, seed=1), chunk_rows=20)
+    write_table(place / "further", *spirals(30, seed=2), chunk_rows=20)
     succeed("fit", place / "data", place / "run", *FIT, "--workers", 0)
     return place
 
@@ -51,9 +54,31 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
         ("predict", tmp_path / "run", place / "data", tmp_path / "labels.csv"),
         ("evaluate", tmp_path / "run", place / "data"),
         ("report", place / "run", "--out", tmp_path / "page.html", "--evaluate", place / "data"),
+        ("branch", tmp_path / "run", tmp_path / "site"),
         ("update", tmp_path / "run", place / "more"),
+        ("update", tmp_path / "site", place / "further"),
+        ("merge", tmp_path / "run", tmp_path / "site"),
+        ("refresh", tmp_path / "run"),
     ):
         succeed(*command)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_predict__starts_no_cluster_for_a_small_scene(tmp_path):
+    scene = write_scene(drawn_scene(), tmp_path / "scene.zarr")
+    where = ("--variable", "reflectance", "--feature-dim", "band")
+    succeed("ingest", scene, tmp_path / "pixels", *where, "--label", "cover")
+    succeed("fit", tmp_path / "pixels", tmp_path / "run", *FIT)
+    succeed("predict", tmp_path / "run", scene, tmp_path / "map.zarr", *where)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_predict__starts_no_cluster_for_few_cells(tmp_path):
+    cells = tmp_path / "cells.zarr"
+    write_cells(drawn_cells(), cells)
+    succeed("ingest", cells, tmp_path / "data", "--x", "obsm/X_pca", "--y", "obs/cell_type")
+    succeed("fit", tmp_path / "data", tmp_path / "run", *FIT)
+    succeed("predict", tmp_path / "run", cells, "--to", "obs/predicted")
 
 
 @pytest.mark.slow
@@ -115,6 +140,16 @@ def test_scores_s__grows_with_the_work(place):
     assert update_s(place / "run", 60, 10**9) > job.SMALL_WORK_S
 
 
-def test_update_s__of_a_branch_is_not_known(place, tmp_path):
+def test_refresh_s__grows_with_the_rows(place, tmp_path):
+    run, dataset = place / "run", Dataset.open(place / "data")
+    assert 0 < refresh_s(run, []) == refresh_s(run, [dataset]) < job.SMALL_WORK_S
+    assert refresh_s(run, [dataset.with_n_rows(10**9)]) > job.SMALL_WORK_S
+    assert refresh_s(run, [], 10**9) > job.SMALL_WORK_S
+    succeed("branch", run, tmp_path / "branch")
+    assert np.isinf(refresh_s(tmp_path / "branch", []))
+
+
+def test_update_s__of_a_branch_is_that_of_its_run(place, tmp_path):
     succeed("branch", place / "run", tmp_path / "branch")
-    assert np.isinf(update_s(tmp_path / "branch", 60))
+    assert update_s(tmp_path / "branch", 60) == update_s(place / "run", 60)
+    assert np.isinf(update_s(place / "data", 60))

@@ -14,11 +14,9 @@ from tests.cli import program
 from tests.cli.program import run
 from tests.tables import spirals, write_table
 
-QUICK = (
-    *("--effort", "quick", "--basis", "random", "--basis-size", 12, "--folds", 2),
-    *("--alphas", "0.01,1e-4"),
-)
-ONE = (*QUICK, "--width-factors", "0.3", "--features", "normalized")
+FEW = ("--basis", "random", "--basis-size", 12, "--folds", 2, "--alphas", "0.01,1e-4")
+QUICK = ("--effort", "quick", *FEW)
+ONE = ("--width-factors", "0.3", "--features", "normalized")
 
 
 def succeed(*arguments):
@@ -98,8 +96,8 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
     options = (
         "--kernels", "laplacian", "--basis-rules", "uniform", "--search-basis", 7,
         "--search-rows", 50, "--class-weight", "balanced", "--scales", "standard", "--bases",
-        "random", "--random-state", 3, "--validation", tmp_path / "judged", *ONE,
-        "--effort", "thorough", "--losses", "squared",
+        "random", "--random-state", 3, "--validation", tmp_path / "judged", *FEW,
+        *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").params
@@ -130,7 +128,9 @@ def test_cli_fit__random_and_options(tmp_path, dataset):
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("command", [("fit", "--alpha", 1e-3), ("tune", *ONE[:2], *ONE[6:])])
+@pytest.mark.parametrize(
+    "command", [("fit", "--alpha", 1e-3), ("tune", *QUICK[:2], *QUICK[6:], *ONE)]
+)
 def test_cli__basis_of_a_file(tmp_path, dataset, command):
     name, *options = command
     basis = spirals(9, seed=1)[0]
@@ -144,7 +144,7 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
 
 
 def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
-    succeed("tune", dataset, tmp_path / "run", *ONE)
+    succeed("tune", dataset, tmp_path / "run", *QUICK, *ONE)
     X, y = spirals(80, seed=1)
     write_table(tmp_path / "new", X, y)
     tested = json.loads(succeed("evaluate", tmp_path / "run", tmp_path / "new", "--json"))

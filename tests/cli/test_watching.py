@@ -9,20 +9,27 @@ import time
 from contextlib import contextmanager
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from dask_nrbfn.cli import commands
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, refuse, run, succeed
 from tests.logs import fresh_logging
 from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
-SLOW = ("--basis", "random", "--basis-size", 1200, "--n-parts", 8, "--alpha", 1e-6, "--threads", 1)
 N_LARGE = 30_000
 QUICK = ("--basis", "random", "--basis-size", 12, "--threads", 1)
+
+
+def slow(basis_size):
+    """Return options of a fit that takes seconds."""
+    options = ("--basis", "random", "--n-parts", 8, "--alpha", 1e-6, "--threads", 1)
+    return (*options, "--basis-size", basis_size)
 
 
 def call(*arguments):
@@ -101,7 +108,7 @@ def damaged(dataset):
 @pytest.mark.slow
 def test_metrics__scraped_while_the_job_runs(tmp_path, large):
     options = ("--workers", 0, "--metrics", "127.0.0.1:0")
-    with started("fit", large, tmp_path / "run", *SLOW, *options) as job:
+    with started("fit", large, tmp_path / "run", *slow(1200), *options) as job:
         url = entry_with(job, "metrics")["metrics"]
         moments, found = "moments", {}
         while not found.get(("nrbfn_stage_tasks_done", moments), 0) >= 1:
@@ -127,7 +134,7 @@ def test_metrics__scraped_while_the_job_runs(tmp_path, large):
 def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     page, place = tmp_path / "report.html", tmp_path / "run"
     # Longer than it takes to ask its dashboard.
-    options = (*SLOW, "--basis-size", 400, "--performance-report", page)
+    options = (*slow(400), "--performance-report", page)
     with started("fit", large, place, *options) as job:
         entry = entry_with(job, "dashboard")
         assert entry["message"] == f"dashboard: {entry['dashboard']}"
@@ -180,9 +187,23 @@ def test_json_logs__errors_of_all_kinds(dataset):
     assert code == 2
     assert "--alpah" in error["message"]
     assert error["fix"].endswith("fit --help.")
+    assert error["error"] == "UsageError"
     code, (error, summary) = call_json("check", "nowhere")
     assert (code, summary["exit_status"], summary["rows"]) == (2, 2, None)
     assert error["message"].startswith("there is no")
+    assert error["error"] == "MissingDataError"
+
+
+def test_json_logs__class_of_an_error(tmp_path, dataset, monkeypatch):
+    code, (error, _) = call_json("fit", dataset, tmp_path / "run", "--alpha", 2, "--workers", 0)
+    assert (code, error["error"]) == (2, "ParameterError")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(Dataset, "open", os.listdir)
+    code, (error, _) = call_json("check", tmp_path / "file")
+    assert (code, error["error"]) == (2, "NotADirectoryError")
+    monkeypatch.setattr(Dataset, "open", lambda place: 1 / 0)
+    code, (error, _) = call_json("check", tmp_path / "file")
+    assert (code, error["error"]) == (1, "ZeroDivisionError")
 
 
 @pytest.mark.slow
@@ -193,6 +214,16 @@ def test_json_logs__an_error_that_nobody_foresaw(tmp_path, dataset):
     error, summary = entries[-2:]
     assert "Traceback" in error["exception"]
     assert summary["exit_status"] == 1
+
+
+def test_log__names_no_hidden_place(tmp_path, dataset):
+    succeed("fit", dataset, tmp_path / "run", *QUICK, "--workers", 0)
+    np.savez(tmp_path / "rows.npz", X=spirals(20)[0])
+    arguments = ("predict", tmp_path / "run", tmp_path / "rows.npz", tmp_path / "out.csv")
+    code, lines = call(*arguments, "--workers", 0)
+    assert code == 0
+    assert any(line.endswith(f"into a temporary copy beside {arguments[-1]}") for line in lines)
+    assert not any("unfinished" in line for line in lines)
 
 
 def test_json_logs__quiet(tmp_path, dataset):

@@ -290,6 +290,26 @@ def test_predict__program_refuses(place, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_scene__whose_features_are_not_named(place, tmp_path):
+    scene, out = place / "scene.zarr", tmp_path / "out"
+    drawn_scene().to_netcdf(tmp_path / "scene.nc")
+    named = "the dimension of its features with --feature-dim, or its variables with --variable"
+    for arguments in (
+        ("predict", place / "run", scene),
+        ("predict", place / "run", tmp_path / "scene.nc"),
+        ("ingest", scene),
+        ("ingest", tmp_path / "scene.nc"),
+    ):
+        _, fix = refuse(*arguments, out)
+        assert named in fix
+    _, fix = refuse("fit", scene, out)
+    assert named.replace("--", "ingest --") in fix
+    for stored in (place / "pixels", place / "run"):
+        problem, fix = refuse("ingest", stored, out)
+        assert problem == f"{stored} is a Zarr group without cells of AnnData."
+        assert fix.endswith("a dataset or a run is not ingested.")
+
+
 @pytest.mark.slow
 def test_predict__killed_and_started_again(place, tmp_path):
     scene = drawn_scene((2, 300, 300))

@@ -264,6 +264,82 @@ def test_variables__of_which_some_have_the_dimension(tmp_path):
         labels(run, written, tmp_path / "other", variable="wind,u", feature_dim="level")
 
 
+def banded_scene(chunks=None):
+    """Return two bands at three dates, (band, time, y, x), and one layer of heights."""
+    dated = dated_scene(n_dates=6)
+    values = dated["ndvi"].to_numpy().reshape(3, 2, 30, 20).swapaxes(0, 1)
+    scene = xr.Dataset(
+        {
+            "reflectance": (("band", "time", "y", "x"), values.copy()),
+            "cover": dated["cover"],
+            "height": dated["ndvi"][0].drop_vars("time"),
+        },
+        {"band": ["red", "nir"], "time": pd.date_range(FIRST, periods=3, freq="10D")},
+    )
+    return scene if chunks is None else scene.chunk(chunks)
+
+
+def test_dimensions__several_are_stacked(tmp_path):
+    scene = banded_scene(chunks={"band": 1, "y": 11})
+    written = tmp_path / "scene.zarr"
+    scene.to_zarr(written, zarr_format=2)
+    where = ("--variable", "reflectance", "--feature-dim", "time,band")
+    succeed("ingest", written, tmp_path / "pixels", *where, "--label", "cover")
+    dataset = Dataset.open(tmp_path / "pixels")
+    assert dataset.feature_names == tuple(
+        f"2016-01-{day}_{band}" for day in (11, 21, 31) for band in ("red", "nir")
+    )
+    stacked = scene["reflectance"].stack(pixel=("y", "x"), feature=("time", "band"))
+    np.testing.assert_array_equal(dataset.X[:], stacked.to_numpy()[np.asarray(dataset.ids[:])])
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine()).location
+    succeed("predict", run, written, tmp_path / "map", *where, "--scores", "--workers", 0)
+    mapped = xr.open_zarr(tmp_path / "map").load()
+    assert mapped["label"].dims == ("y", "x")
+    assert mapped["score"].dims == ("class", "y", "x")
+    assert {"time", "band"}.isdisjoint(mapped.variables)
+    network = NRBFNClassifier.load(run)
+    turned = banded_scene().isel(time=[2, 0, 1], band=[1, 0])
+    for given in (scene, turned, scene["reflectance"]):
+        found = network.predict(given, feature_dim="time,band")
+        assert (found.chunks is None) == (given is turned)
+        np.testing.assert_array_equal(found, mapped["label"])
+    with pytest.raises(NRBFNError, match=r"features named '2016-01-11_red', only red_2016-01-11,"):
+        network.predict(scene, feature_dim="band,time")
+    own = NRBFNClassifier(basis="random", basis_size=40, alpha=1e-6)
+    own.fit(banded_scene(), "cover", feature_dim="time,band")
+    np.testing.assert_array_equal(own.predict(scene, feature_dim="time,band"), mapped["label"])
+
+
+def test_dimensions__of_which_some_variables_have_none(tmp_path):
+    scene = banded_scene().drop_vars("band")
+    written = tmp_path / "scene.zarr"
+    scene.to_zarr(written, zarr_format=2)
+    where = {"variable": "height,reflectance", "feature_dim": "band,time"}
+    dataset = ingest_file(written, tmp_path / "pixels", **where, label="cover")
+    days = ("2016-01-11", "2016-01-21", "2016-01-31")
+    names = [f"reflectance_{band}_{day}" for band in (0, 1) for day in days]
+    assert dataset.feature_names == ("height", *names)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine()).location
+    found = labels(run, written, tmp_path / "map", **where)
+    network = NRBFNClassifier.load(run)
+    xr.testing.assert_equal(found, network.predict(scene, feature_dim="band,time"))
+
+
+def test_dimensions__refused(tmp_path):
+    written = tmp_path / "scene.zarr"
+    banded_scene().to_zarr(written, zarr_format=2)
+    where = ("--variable", "reflectance", "--feature-dim")
+    problem, fix = refuse("ingest", written, tmp_path / "pixels", *where, "time,wave")
+    assert problem.endswith("has the dimensions band, time, y, x, not wave.")
+    assert fix == "Name one of them with --feature-dim, or several with commas between them."
+    problem, _ = refuse("ingest", written, tmp_path / "pixels", *where, "time,time")
+    assert problem == "--feature-dim=time,time names 'time' twice."
+    problem, _ = refuse("ingest", written, tmp_path / "pixels", *where, "time,band,y,x")
+    assert "no rows" in problem
+    problem, _ = refuse("ingest", written, tmp_path / "pixels", *where[2:], "time,cover")
+    assert "no variables along time,cover" in problem
+
+
 @pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 def test_map__of_a_scene_that_changes(dated, tmp_path, monkeypatch, suffix):
     place, out = write(dated_scene(), tmp_path / f"scene{suffix}"), tmp_path / "map"

@@ -162,7 +162,7 @@ def test_cli_plan__an_object_for_each_stage(tmp_path, dataset, rates):
     # What it prints is what --rates reads.
     (tmp_path / "again.json").write_text(json.dumps(out))
     assert json.loads(succeed(*arguments, "--rates", tmp_path / "again.json", "--json")) == out
-    assert "64 worker(s) x 16 thread(s)" in succeed(*arguments, "--rates", rates)
+    assert "64 workers x 16 threads" in succeed(*arguments, "--rates", rates)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.json", "data", "rates.json"]
 
 

@@ -347,12 +347,14 @@ def test_update_run__forgotten_rows_may_come_back(run, rows):
     close(read_latest_moments(run.location).gram(), reference_moments(run, *table_of(rows[:1]))[0])
 
 
-def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
+def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows, caplog):
+    caplog.set_level("INFO", logger="dask_nrbfn")
     X, y = table_of(rows[:1])
     customer = write_table(tmp_path / "customer", X[10:35], y[10:35])
     record = update(run, customer, forget=True)
     kept = np.r_[0:10, 35 : len(X)]
     assert_moments(run, X[kept], y[kept])
+    assert "customer was not added as a whole" in caplog.text
     chosen = run.read("basis/rows")
     n_basis_rows = np.sum((chosen >= 10) & (chosen < 35))
     assert record["n_basis_rows"] == n_basis_rows > 0
@@ -538,7 +540,12 @@ def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
     X, y = spirals(400, seed=9)
     of_a_class = write_table(tmp_path / "class", X[y == 1], y[y == 1])
     rows_of_one_place = write_table(tmp_path / "place", X[:1] + np.zeros((60, 1)), y[:1].repeat(60))
-    for never in (of_a_class, rows_of_one_place):
+    X, y = table_of(rows[:1])
+    other_labels = write_table(tmp_path / "labels", X[:25], (y[:25] + 1) % 3)
+    # Not far from the rows of the run, and with their labels.
+    X, y = table_of(rows[2:3])
+    of_another_time = write_table(tmp_path / "later", X[:50], y[:50])
+    for never in (of_a_class, rows_of_one_place, other_labels, of_another_time):
         with pytest.raises(DataError, match="cannot all be in the run"):
             update(run, never, forget=True)
     assert describe(run.location)["version"] == 0

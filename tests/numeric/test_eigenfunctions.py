@@ -166,5 +166,5 @@ def test_solve_components__where_some_systems_are_singular():
     assert few is not None
     assert all_of_them is None
     assert [*solve_path(gram, cross, alphas=[0.0])] == [None]
-    with pytest.raises(IllConditionedError, match="Give a penalty of at least"):
+    with pytest.raises(IllConditionedError, match="Use alpha="):
         solve_weights(gram, cross, alpha=0.0, directions=B)

@@ -2,11 +2,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError
-from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size, unpack_gram
+from dask_nrbfn.numeric.moments import (
+    Moments,
+    MomentSums,
+    are_sums_of_rows,
+    check_moments,
+    packed_size,
+    unpack_gram,
+)
 from dask_nrbfn.numeric.targets import ClassTargets
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -290,3 +297,47 @@ def test_check_moments__damage_of_the_last_value():
     moments.packed_gram[-1] += 1e-3
     with pytest.raises(DamagedDataError, match="damaged"):
         check_moments(moments, 9)
+
+
+@given(
+    st.integers(2, 40),
+    st.integers(1, 12),
+    st.integers(0, 3),
+    st.floats(1e-6, 1e6),
+)
+@settings(deadline=None)
+def test_are_sums_of_rows__some_of_the_rows(n_rows, n_basis, seed, size):
+    Phi, codes = draw(n_rows, n_basis, seed)
+    Phi *= size
+    taken = of_block(Phi[: n_rows // 2], codes[: n_rows // 2])
+    assert are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 3))
+@settings(deadline=None)
+def test_are_sums_of_rows__a_row_with_a_leverage_above_one(n_rows, n_basis, seed):
+    Phi, codes = draw(n_rows, n_basis, seed)
+    joint = np.hstack([CLASSES.bordered(codes), Phi])
+    other, label = draw(1, n_basis, seed + 99)
+    row = np.hstack([CLASSES.bordered(label), other])[0]
+    # All directions in which the rows have none of it, and how much of its own they have.
+    reached = np.linalg.pinv(joint.T @ joint, rcond=1e-12, hermitian=True)
+    outside = row - joint.T @ (joint @ (reached @ row))
+    leverage = np.inf if np.abs(outside).max() > 1e-3 else row @ reached @ row
+    assume(not 0.99 < leverage < 1.01)
+    taken = of_block(other, label)
+    left = of_block(Phi, codes) - taken
+    assert are_sums_of_rows(left, taken, tolerance=1e-9) == (leverage < 1)
+
+
+def test_are_sums_of_rows__other_labels():
+    Phi, codes = draw(30, 5)
+    taken = of_block(Phi[:10], (codes[:10] + 1) % 3)
+    assert not are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)
+
+
+def test_are_sums_of_rows__a_class_and_a_basis_row_without_any():
+    Phi, codes = draw(30, 5)
+    Phi[:, 2] = 0
+    taken = of_block(Phi[:10], codes[:10])
+    assert are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)

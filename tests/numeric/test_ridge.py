@@ -122,24 +122,29 @@ def test_weights__one_row_of_data_needs_the_penalty():
 
 
 @pytest.mark.parametrize(
-    "gram", [np.ones((2, 2)), np.zeros((2, 2)), -np.eye(2)], ids=["rank 1", "zero", "negative"]
+    ("gram", "why"),
+    [
+        (np.ones((2, 2)), r"alpha=0 is too small: the 2 x 2 ridge .* float64\."),
+        (np.zeros((2, 2)), r"the 2 x 2 ridge .* float64 at every penalty\. Check the features"),
+        (-np.eye(2), r"the 2 x 2 ridge .* float64 at every penalty\. Check the features"),
+    ],
+    ids=["rank 1", "zero", "negative"],
 )
-def test_weights__singular_system_is_refused(gram):
-    message = r"2 x 2 ridge system is singular in float64 at alpha=0\. "
-    with pytest.raises(IllConditionedError, match=message):
+def test_weights__singular_system_is_refused(gram, why):
+    with pytest.raises(IllConditionedError, match=why):
         solve_weights(gram, np.ones((1, 2)), alpha=0.0)
 
 
 def test_weights__message_names_the_penalty_and_the_next_that_works():
     gram, cross = np.ones((3, 3)), np.ones((1, 3))
-    message = r"singular in float64 at alpha=1e-20\. Give a penalty of at least 1e-15\."
+    message = r"alpha=1e-20 is too small: .*\. Use alpha=1e-15 or more\."
     with pytest.raises(IllConditionedError, match=message):
         solve_weights(gram, cross, alpha=1e-20)
     assert solve_weights(gram, cross, alpha=1e-15).reciprocal_condition > SINGULAR
 
 
 def test_weights__no_penalty_helps_features_of_nothing():
-    with pytest.raises(IllConditionedError, match="No penalty helps"):
+    with pytest.raises(IllConditionedError, match="at every penalty"):
         solve_weights(np.zeros((3, 3)), np.ones((1, 3)), alpha=1e-13)
 
 
@@ -150,7 +155,7 @@ def test_weights__repeated_column_is_singular_whatever_the_rounding(n_columns, n
         rng = np.random.default_rng(seed)
         Phi = rng.normal(size=(n_rows, n_columns)) * 10 ** rng.uniform(-3, 3, n_columns)
         Phi = np.column_stack([Phi, Phi[:, rng.integers(n_columns)]])
-        with pytest.raises(IllConditionedError, match="Give a penalty of at least"):
+        with pytest.raises(IllConditionedError, match=r"Use alpha=.* or more\."):
             solve(Phi, np.ones((n_rows, 1)), 0.0)
 
 
@@ -275,7 +280,7 @@ def test_penalty__none_where_singular():
     first, second = solve_path(gram, cross, alphas=[0.0, 0.1], penalty=penalty)
     assert first is None
     assert second.weights[0, 2] == 0
-    with pytest.raises(IllConditionedError, match=r"alpha=1e-20\. Give a penalty of at least 1e-1"):
+    with pytest.raises(IllConditionedError, match=r"alpha=1e-20 is too small: .*\. Use alpha=1e-1"):
         solve_weights(gram, cross, alpha=1e-20, penalty=penalty)
 
 

@@ -1,6 +1,12 @@
-import numpy as np
+import shutil
 
+import numpy as np
+import pytest
+
+from dask_nrbfn import FitParams, fit_dataset, ingest_file
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.report.finished import Confidences, FinishedRun
+from tests.tables import spirals
 
 
 def test_confidences__are_those_of_all_rows(fitted):
@@ -24,6 +30,30 @@ def test_confidences__name_the_ends(fitted):
     np.testing.assert_array_equal(found.most.rows, np.lexsort([np.arange(300), -values])[:10])
     for named in (found.least, found.most):
         np.testing.assert_array_equal(named.values, values[named.rows])
+
+
+@pytest.mark.parametrize("candidates", ["all", 60])
+def test_confidences__rows_have_labels_and_ids(tmp_path, candidates):
+    X, y = spirals(150)
+    labels = np.array(["ant", "bee", "cat"])[y]
+    # Rows without a label have no confidence.
+    labels[::7] = ""
+    lines = [
+        f"{x[0]},{x[1]},{x[2]},{x[3]},{label},row-{row}"
+        for row, (x, label) in enumerate(zip(X, labels, strict=True))
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,kind,name", *lines]))
+    options = {"label": "kind", "id": "name", "unlabelled": "", "chunk_rows": 40}
+    dataset = ingest_file(tmp_path / "rows.csv", tmp_path / "data.zarr", **options)
+    params = FitParams(basis="sknn", n_neighbors=8, basis_size=20, candidates=candidates)
+    run = fit_dataset(dataset, tmp_path / "run.zarr", params, InlineEngine())
+    found = Confidences.of(FinishedRun.of(run))
+    for named in (found.least, found.most):
+        assert named.labels == tuple(labels[named.rows])
+        assert named.ids == tuple(f"row-{row}" for row in named.rows)
+    shutil.rmtree(tmp_path / "data.zarr")
+    least = Confidences.of(FinishedRun.of(run)).least
+    assert (least.labels, least.ids) == (found.least.labels, None)
 
 
 def test_confidences__read_a_part_at_a_time(fitted, monkeypatch):

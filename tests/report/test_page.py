@@ -95,6 +95,8 @@ def test_page__of_a_fitted_run(page_of, fitted):
     assert "Which classes" not in page.text
     least = fitted.read("confidence/values").argmin()
     assert str(least) in page.words
+    # The headers of the least and of the most confident rows.
+    assert page.text.count("row label confidence") == 2
 
 
 def test_page__of_a_random_basis(page_of):

@@ -190,7 +190,7 @@ def test_search__refines_the_width_of_the_best():
     assert min(beside[:2]) < start < max(beside[:2])
     best = min(search["tried"], key=lambda each: (each["error_rate"], each["log_loss"]))
     assert run.chosen_params.width_factor == best["width_factor"]
-    assert search["stopped"].startswith(("no width beside", "2 refinements"))
+    assert search["stopped"].startswith(("no width beside", "the limit of 2 refinements"))
 
 
 def test_search__given_widths_are_not_refined():

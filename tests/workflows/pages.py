@@ -83,11 +83,12 @@ class Session:
             self._run_process([sys.executable, "-c", block.text])
         elif block.language == "python":
             self._run_python(block.text)
-        elif commands := _plain_commands(block.text):
+        else:
+            commands, rest = _plain_commands(block.text)
             for command in commands:
                 self._run_command(command)
-        else:
-            self._run_process(["bash", "-euo", "pipefail", "-c", block.text])
+            if rest:
+                self._run_process(["bash", "-euo", "pipefail", "-c", rest])
         return self.printed.read_text()
 
     def close(self):
@@ -137,14 +138,21 @@ class Session:
 
 
 def _plain_commands(text):
-    """Return the arguments of each command if all are dask-nrbfn and need no shell."""
-    lines = text.replace("\\\n", " ").splitlines()
-    commands = [shlex.split(line, comments=True) for line in lines]
-    commands = [command for command in commands if command]
-    plain = all(command[0] == "dask-nrbfn" for command in commands)
-    if not plain or any(_NEEDS_SHELL.search(line.partition(" #")[0]) for line in lines):
-        return []
-    return commands
+    """Return the arguments of the first commands, dask-nrbfn without a shell, and the other lines.
+
+    >>> _plain_commands("dask-nrbfn check a\\nls | wc -l\\ndask-nrbfn check b\\n")
+    ([['dask-nrbfn', 'check', 'a']], 'ls | wc -l\\ndask-nrbfn check b')
+    """
+    lines, commands = text.replace("\\\n", " ").splitlines(), []
+    for place, line in enumerate(lines):
+        plain = not _NEEDS_SHELL.search(line.partition(" #")[0])
+        command = shlex.split(line, comments=True) if plain else []
+        if plain and not command:
+            continue
+        if command[:1] != ["dask-nrbfn"]:
+            return commands, "\n".join(lines[place:])
+        commands.append(command)
+    return commands, ""
 
 
 def _enter(directory, printed):

@@ -127,6 +127,13 @@ def test_guide__builds_without_warnings(tmp_path):
         text=True,
     )
     assert process.returncode == 0, process.stderr
+    for page in tmp_path.rglob("*.html"):
+        # Readers need no network.
+        assert re.findall(r"<(?:script|link|img)\b[^>]*\bhttps?://[^>]*", page.read_text()) == []
+    source = (GUIDE / "explanation/method.md").read_text()
+    shown = (tmp_path / "explanation/method.html").read_text()
+    assert shown.count("<math") == len(re.findall(r"\$\$.*?\$\$|\$.*?\$", source, re.DOTALL)) > 0
+    assert r"\(" not in shown
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def main() -> int:
         except NRBFNError as error:
             print(error.problem, error.remedy, sep="\n", file=sys.stderr)
             return 2
-        print(f"{engine.n_workers} worker(s), {engine.threads} thread(s) each")
+        print(f"workers: {engine.n_workers}, threads of each: {engine.threads}")
         print(table(dataset, run, seconds, rates))
     return 0
 

@@ -87,7 +87,7 @@ def stage_table(plan: Plan, run: Run) -> str:
     stages = run.stages
     lines = [
         f"\n{run.n_rows} rows, {plan.n_basis} basis rows, {plan.method} neighbours in "
-        f"{plan.n_partitions} partition(s), {format_bytes(plan.memory_bytes)} for a task",
+        f"{plan.n_partitions} partitions, {format_bytes(plan.memory_bytes)} for a task",
         f"{'':<12}{'seconds':^32}{'bytes of a worker':^32}",
         f"{'stage':<12}" + 2 * f"{'predicted':>11}{'measured':>11}{'ratio':>9} ",
     ]
