@@ -423,22 +423,22 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
 
 def test_model_metadata__newer_format(tmp_path):
     make_model().save(tmp_path / "model")
-    edit_attributes(tmp_path / "model", format_version=8)
-    with pytest.raises(NewerVersionError, match=r"reads 3 to 7\. Upgrade dask_nrbfn: a newer"):
+    edit_attributes(tmp_path / "model", format_version=9)
+    with pytest.raises(NewerVersionError, match=r"reads 3 to 8\. Upgrade dask_nrbfn: a newer"):
         Model.load(tmp_path / "model")
 
 
 def test_run_metadata__newer_format(run):
-    edit_attributes(run.location, format_version=8)
-    with pytest.raises(NewerVersionError, match="format version 8, this package reads 3 to 7"):
+    edit_attributes(run.location, format_version=9)
+    with pytest.raises(NewerVersionError, match="format version 9, this package reads 3 to 8"):
         Run.open(run.location)
 
 
 def test_model_metadata__newer_format_inside_a_run(run):
     make_model().write(run.group("model"))
     assert Model.load(run.location).n_features == 4
-    edit_attributes(f"{run.location}/model", format_version=8)
-    with pytest.raises(NewerVersionError, match="format version 8"):
+    edit_attributes(f"{run.location}/model", format_version=9)
+    with pytest.raises(NewerVersionError, match="format version 9"):
         Model.load(run.location)
 
 
@@ -446,9 +446,9 @@ def test_fit__leaves_a_model_of_a_newer_version(tmp_path):
     data = write_dataset(tmp_path / "data", table(30), np.arange(30) % 2)
     params = FitParams(basis_size=4)
     fit_dataset(data, tmp_path / "run", params, InlineEngine())
-    edit_attributes(tmp_path / "run" / "model", format_version=8)
+    edit_attributes(tmp_path / "run" / "model", format_version=9)
     before = (tmp_path / "run" / "model" / "zarr.json").read_bytes()
-    with pytest.raises(NewerVersionError, match="format version 8"):
+    with pytest.raises(NewerVersionError, match="format version 9"):
         fit_dataset(data, tmp_path / "run", params, InlineEngine())
     assert (tmp_path / "run" / "model" / "zarr.json").read_bytes() == before
 
@@ -456,9 +456,9 @@ def test_fit__leaves_a_model_of_a_newer_version(tmp_path):
 def test_resumed_group__leaves_what_a_newer_version_began(tmp_path):
     begun = tmp_path / ".out.unfinished"
     create_group(begun, kind="predictions", attributes={"of_model": "a"})
-    edit_attributes(begun, format_version=8)
+    edit_attributes(begun, format_version=9)
     with (
-        pytest.raises(NewerVersionError, match="format version 8"),
+        pytest.raises(NewerVersionError, match="format version 9"),
         resumed_group(
             tmp_path / "out", kind="predictions", identity={"of_model": "a"}, overwrite=False
         ),
@@ -469,10 +469,10 @@ def test_resumed_group__leaves_what_a_newer_version_began(tmp_path):
 
 def test_metadata__that_zarr_cannot_read_of_a_newer_format(tmp_path):
     make_model().save(tmp_path / "model")
-    edit_attributes(tmp_path / "model", format_version=8)
+    edit_attributes(tmp_path / "model", format_version=9)
     path = tmp_path / "model" / "zarr.json"
     path.write_text(path.read_text().replace('"zarr_format": 3', '"zarr_format": 4'))
-    with pytest.raises(NewerVersionError, match="format version 8, this package reads 3 to 7"):
+    with pytest.raises(NewerVersionError, match="format version 9, this package reads 3 to 8"):
         Model.load(tmp_path / "model")
 
 

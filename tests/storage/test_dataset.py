@@ -444,12 +444,12 @@ def test_open__another_kind(tmp_path):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("version", [0, 2, 8, "3"])
+@pytest.mark.parametrize("version", [0, 2, 9, "3"])
 def test_open__another_format_version(tmp_path, version):
     write_dataset(tmp_path / "data", table(5))
     edit_attributes(tmp_path / "data", format_version=version)
-    kind = NewerVersionError if version == 8 else DamagedDataError
-    with pytest.raises(kind, match=rf"format version {version}, this package reads 3 to 7"):
+    kind = NewerVersionError if version == 9 else DamagedDataError
+    with pytest.raises(kind, match=rf"format version {version}, this package reads 3 to 8"):
         Dataset.open(tmp_path / "data")
 
 
