@@ -45,8 +45,8 @@ def test_moments__prints_the_ratio_and_its_terms(tmp_path, dataset):
 
 
 def test_moments__draws_rows(tmp_path):
-    arguments = ("--rows", 400, "--features", 6, "--basis-size", 40)
-    out = run_benchmark("moments", *arguments, "--threads", 1, cwd=tmp_path)
+    arguments = ("--rows", 400, "--features", 6, "--basis-size", 40, "--threads", 1)
+    out = run_benchmark("moments", *arguments, "--repeats", 1, cwd=tmp_path)
     assert re.search(r"^rows x features +400 x 6$", out, flags=re.MULTILINE)
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
 
