@@ -108,6 +108,14 @@ def test_embed__is_that_of_the_coordinates_given_as_rows():
     np.testing.assert_allclose(*sampled, atol=1e-6)
 
 
+def test_fit__does_not_depend_on_parts():
+    expected = fit()
+    run = fit(replace(PARAMS, n_parts=6), write(chunk_rows=64))
+    np.testing.assert_array_equal(components_of(run), components_of(expected))
+    np.testing.assert_array_equal(run.read("basis/rows"), expected.read("basis/rows"))
+    same_scores(Model.load(run.location), Model.load(expected.location), DIGITS, DIGITS)
+
+
 def test_fit__finds_a_value_that_is_none(tmp_path):
     dataset = write_table(tmp_path / "data", DIGITS, LABELS)
     group = zarr.open_group(tmp_path / "data")
