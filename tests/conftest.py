@@ -2,9 +2,11 @@ import os
 from collections import defaultdict
 from importlib.util import find_spec
 
-# The processes of pytest-xdist share the cores; BLAS reads this once, when numpy is imported.
+# The processes of pytest-xdist share the cores. BLAS and OpenMP read this when they are loaded.
+# Threads of OpenMP that wait for a busy core spin: clusters of 300 rows take seconds.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 import pytest
 from distributed import Client
@@ -70,6 +72,17 @@ def pytest_runtest_setup():
     for name in [name for name in os.environ if name.startswith("NUMBA_")]:
         if name not in NUMBA_SETTINGS:
             del os.environ[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_flush():
+    """Let `os.fsync` look at its file only: no test cuts the power.
+
+    Tests of what is flushed, and when, put a function of their own in its place.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
 
 
 @pytest.fixture(scope="session")

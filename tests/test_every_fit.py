@@ -1,6 +1,7 @@
 """What every kind of fit promises: any chunks, parts and engine, any stop and any damage."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from dask_nrbfn.stages import descents, locality, metric
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError, middles
 from tests.tables import spirals, surfaces, write_table
 
@@ -89,21 +91,35 @@ KINDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small_work(monkeypatch):
-    """Cut small tables into parts, and end after few passes."""
-    monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 40)
-    monkeypatch.setattr(locality, "_PART_ROWS", 50)
-    monkeypatch.setattr(descents, "MAX_PASSES", 3)
-    monkeypatch.setattr(descents, "MAX_JUDGED_PASSES", 3)
-    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
+@pytest.fixture(scope="module")
+def kind(request):
+    """Give a kind of fit that cuts small tables into parts, and ends after few passes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "_DEFAULT_PART_ROWS", 40)
+        patch.setattr(locality, "_PART_ROWS", 50)
+        patch.setattr(descents, "MAX_PASSES", 3)
+        patch.setattr(descents, "MAX_JUDGED_PASSES", 3)
+        patch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
+        if request.param == "kept activations":
+            patch.setattr(descents, "LEAST_VALUES", 1)
+        yield KINDS[request.param]
 
 
-@pytest.fixture
-def kind(request, monkeypatch):
-    if request.param == "kept activations":
-        monkeypatch.setattr(descents, "LEAST_VALUES", 1)
-    return KINDS[request.param]
+class Whole(NamedTuple):
+    """A fit that nothing stopped: its datasets, its run, and how many tasks each label had."""
+
+    tables: tuple
+    run: Run
+    done: Counter
+
+
+@pytest.fixture(scope="module")
+def whole(kind, tmp_path_factory):
+    # On a disk, because runs in memory keep no activations.
+    # The last of the chunks of 50 rows, and of the parts, is a shorter one.
+    place, engine = tmp_path_factory.mktemp("whole"), CountingEngine()
+    tables = write(kind, None, chunk_rows=50)
+    return Whole(tables, finish(kind, tables, place / "run", engine), engine.done)
 
 
 def rows_of(kind, seed=0):
@@ -150,19 +166,24 @@ def digest(run):
 
 
 def by_kind(test):
-    return pytest.mark.parametrize("kind", KINDS, indirect=True)(test)
+    return pytest.mark.parametrize("kind", KINDS, indirect=True, scope="module")(test)
 
 
 @pytest.mark.fast_cases(1)
 @by_kind
-@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(37, 4), (1, 9)])
-def test_every_fit__any_chunks_and_parts(kind, chunk_rows, n_parts):
-    whole, cut = (write(kind, None, chunk_rows=rows) for rows in (120, chunk_rows))
-    expected, run = (finish(kind, tables, MemoryStore()) for tables in (whole, cut))
-    assert digest(run) == digest(expected)
+def test_every_fit__any_chunks(kind, whole, tmp_path):
+    for chunk_rows in (1, 120):
+        tables = write(kind, None, chunk_rows=chunk_rows)
+        run = finish(kind, tables, tmp_path / f"run-{chunk_rows}")
+        assert digest(run) == digest(whole.run), chunk_rows
+
+
+@pytest.mark.fast_cases(1)
+@by_kind
+def test_every_fit__any_parts(kind, whole, tmp_path):
     rows = spirals(40, seed=9)[0] if kind.rows != "numbers" else surfaces(40, seed=9)[0]
-    scores = Model.load(expected.location).scores(rows)
-    run = finish(kind, cut, MemoryStore(), n_parts=n_parts)
+    scores = Model.load(whole.run.location).scores(rows)
+    run = finish(kind, whole.tables, tmp_path / "run", n_parts=9)
     found = Model.load(run.location).scores(rows)
     np.testing.assert_allclose(found, scores, atol=1e-6 * np.abs(scores).max())
 
@@ -180,15 +201,13 @@ def stop(kind, tables, place, n_done):
 
 @pytest.mark.fast_cases(1)
 @by_kind
-def test_every_fit__stopped_in_any_stage_ends_with_the_same_bits(kind):
-    tables, whole = write(kind, None, chunk_rows=50), CountingEngine()
-    expected = finish(kind, tables, MemoryStore(), whole)
-    for n_done in stops(random.Random(0), whole.done, 4):
-        place, rest = MemoryStore(), CountingEngine()
-        stop(kind, tables, place, n_done)
-        run = finish(kind, tables, place, rest)
-        assert digest(run) == digest(expected)
-        assert [*run.stored] == [*expected.stored]
+def test_every_fit__stopped_in_any_stage_ends_with_the_same_bits(kind, whole, tmp_path):
+    for number, n_done in enumerate(stops(random.Random(0), whole.done, 4)):
+        place, rest = tmp_path / f"run-{number}", CountingEngine()
+        stop(kind, whole.tables, place, n_done)
+        run = finish(kind, whole.tables, place, rest)
+        assert digest(run) == digest(whole.run)
+        assert sorted(run.stored) == sorted(whole.run.stored)
         # Finished parts are kept; tasks of one result, such as the draw of a sample, are repeated.
         assert n_done + rest.done.total() - whole.done.total() <= 3
 
@@ -209,15 +228,13 @@ def harm(rng, files):
 
 @pytest.mark.fast_cases(1)
 @by_kind
-def test_every_fit__stopped_and_damaged_ends_with_the_same_bits(kind, tmp_path):
-    tables, whole = write(kind, tmp_path, chunk_rows=50), CountingEngine()
-    expected = digest(finish(kind, tables, tmp_path / "whole", whole))
+def test_every_fit__stopped_and_damaged_ends_with_the_same_bits(kind, whole, tmp_path):
     rng = random.Random(0)
     for number, n_done in enumerate(stops(rng, whole.done, 3)):
         place = tmp_path / f"run-{number}"
-        stop(kind, tables, place, n_done)
+        stop(kind, whole.tables, place, n_done)
         harmed = harm(rng, [path for path in place.rglob("*") if path.parent != place])
-        assert digest(finish(kind, tables, place)) == expected, (n_done, harmed)
+        assert digest(finish(kind, whole.tables, place)) == digest(whole.run), (n_done, harmed)
 
 
 @pytest.mark.fast_cases(1)
@@ -231,14 +248,14 @@ def test_every_fit__damaged_after_its_end_is_as_it_was(kind, tmp_path):
 
 
 @pytest.mark.slow
-@by_kind
-def test_every_fit__engines_agree_to_the_bit(kind, tmp_path, two_workers, monkeypatch):
-    # The workers have nothing of what is patched in this process.
-    monkeypatch.undo()
+@pytest.mark.parametrize("name", KINDS)
+def test_every_fit__engines_agree_to_the_bit(name, tmp_path, two_workers):
+    # Without the fixture `kind`, because the workers have nothing of what is patched here.
+    kind = KINDS[name]
     tables = write(kind, tmp_path, chunk_rows=50)
     with threadpool_limits(1):
         runs = [
-            finish(kind, tables, tmp_path / name, engine, n_parts=3)
-            for name, engine in (("here", InlineEngine()), ("there", two_workers))
+            finish(kind, tables, tmp_path / place, engine, n_parts=3)
+            for place, engine in (("here", InlineEngine()), ("there", two_workers))
         ]
     assert digest(runs[0]) == digest(runs[1])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_softmax
 
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
@@ -167,9 +166,9 @@ class LabelSums(JudgedSums):
     ) -> Floats:
         """Return 1 for a wrong label, else 0, and the log loss; NaN where a score is."""
         wrong = np.where(np.isfinite(scores).all(axis=1), scores.argmax(axis=1) != targets, np.nan)
-        return np.stack(
-            [wrong, -log_softmax(scores / temperature, axis=1)[range(len(scores)), targets]]
-        )
+        below = (scores - scores.max(axis=1, keepdims=True)) / temperature
+        own = np.take_along_axis(below, targets[:, None], axis=1)[:, 0]
+        return np.stack([wrong, np.log(np.exp(below).sum(axis=1)) - own])
 
     @property
     def error_rates(self) -> Floats:

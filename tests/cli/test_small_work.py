@@ -85,7 +85,7 @@ def test_predict__starts_no_cluster_for_few_cells(tmp_path):
 def test_fit__has_the_bits_of_a_cluster(place, tmp_path):
     # As a batch system sets it: a cluster takes all cores all the same.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    options = (*FIT, "--scale", "learned", "--n-parts", 13)
+    options = (*FIT, "--scale", "learned", "--n-parts", 5)
     threads = []
     for name, asked in (("here", ()), ("there", ("--workers", 1))):
         command = (*PROGRAM, "fit", place / "data", tmp_path / name, *options, *asked)

@@ -1,8 +1,6 @@
 """Coordinates of rows by eigenfunctions of a basis."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -31,9 +29,7 @@ from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.cli.program import refuse, succeed
-from tests.engine.processes import PATIENCE_S, wait_until
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
@@ -249,26 +245,3 @@ def test_embed__on_the_command_line(tmp_path):
     succeed(*embedding, "--output", tmp_path / "out.parquet", "--overwrite")
     succeed("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert "--components is 0." in refuse("embed", *embedding[1:3], "--components", 0)[0]
-
-
-@pytest.mark.slow
-def test_embed__killed_in_its_eigenproblem_ends_with_the_same_bits(tmp_path):
-    table(tmp_path / "data", n_rows=6000)
-    options = ("--basis-size", "2500", "--workers", "0", "--threads", "1")
-
-    def start(run):
-        command = (sys.executable, "-m", "dask_nrbfn", "embed", tmp_path / "data", run, *options)
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def reached(run):
-        return (run / "zarr.json").exists() and "width" in Run.open(run).stages
-
-    whole, disturbed = tmp_path / "whole", tmp_path / "disturbed"
-    assert start(whole).wait(PATIENCE_S) == 0
-    process = start(disturbed)
-    wait_until(lambda: reached(disturbed))
-    process.kill()
-    process.wait(PATIENCE_S)
-    assert "components" not in Run.open(disturbed).stages
-    assert start(disturbed).wait(PATIENCE_S) == 0
-    assert Model.load(disturbed).digest() == Model.load(whole).digest()

@@ -163,20 +163,19 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "params",
+    ("changes", "weighted"),
     [
-        PARAMS,
-        replace(PARAMS, features="plain"),
-        replace(PARAMS, kernel="laplacian"),
-        replace(PARAMS, kernel="laplace-l1"),
-        replace(PARAMS, scale="standard"),
+        ({}, False),
+        ({}, True),
+        ({"features": "plain"}, True),
+        ({"kernel": "laplacian"}, False),
+        ({"kernel": "laplace-l1"}, False),
+        ({"scale": "standard"}, True),
     ],
-    ids=lambda params: f"{params.features}-{params.kernel}-{params.scale}",
 )
-@pytest.mark.parametrize("weighted", [False, True])
-def test_update_run__is_one_pass_over_all_rows(tmp_path, params, weighted):
+def test_update_run__is_one_pass_over_all_rows(tmp_path, changes, weighted):
     rows = tables(tmp_path, weighted=weighted)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    run = fit_dataset(rows[0], tmp_path / "run", replace(PARAMS, **changes), InlineEngine())
     before = read_latest_moments(run.location)
     for dataset in rows[1:]:
         update(run, dataset)
@@ -244,11 +243,6 @@ def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
     assert Model.load(branch.location).params.penalty == penalty
 
 
-def test_update_run__against_the_formulas(run, rows):
-    update(run, rows[1])
-    assert_moments(run, *table_of(rows[:2]))
-
-
 def test_update_run__balanced_classes_weigh_as_in_the_fit(tmp_path, rows):
     params = replace(PARAMS, class_weight="balanced")
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
@@ -290,10 +284,10 @@ def test_update_run__on_workers_as_here(tmp_path, two_workers, rows):
 @pytest.mark.slow
 @pytest.mark.parametrize("n_features", [4, 700])
 def test_update_run__peaks_stay_below_what_was_said(tmp_path, n_features):
-    X, y = spirals(9000, n_features=n_features)
+    X, y = spirals(5500, n_features=n_features)
     first, second = (
         write_table(tmp_path / name, X[rows], y[rows], chunk_rows=500)
-        for name, rows in (("first", slice(6000)), ("second", slice(6000, None)))
+        for name, rows in (("first", slice(3500)), ("second", slice(3500, None)))
     )
     params = FitParams(basis="random", basis_size=3000, alpha=1e-9)
     # Workers of its own: those that searched neighbours hold the search's code too.
@@ -370,14 +364,6 @@ def test_update_run__cannot_forget_everything(run, rows):
     assert describe(run.location)["version"] == 0
 
 
-def test_update_run__forgets_rows_once(run, rows):
-    for forget in (False, True):
-        update(run, rows[1], forget=forget)
-    with pytest.raises(DataError, match="has forgotten the rows of"):
-        update(run, rows[1], forget=True)
-    assert describe(run.location)["version"] == 2
-
-
 @pytest.mark.parametrize("forget", [False, True])
 def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget):
     if forget:
@@ -394,8 +380,10 @@ def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, 
     record = update(run, rows[1], forget=forget)
     assert record["version"] == describe(run.location)["version"] == expected
     assert_moments(run, *table_of(rows[: 2 - forget]))
-    with pytest.raises((AlreadyAddedError, DataError)):
+    again = "has forgotten the rows of" if forget else "holds the rows of"
+    with pytest.raises((AlreadyAddedError, DataError), match=again):
         update(run, rows[1], forget=forget)
+    assert describe(run.location)["version"] == expected
 
 
 def test_update_run__a_task_that_runs_twice_does_no_harm(run, rows):
@@ -478,13 +466,6 @@ def test_update_run__far_rows_have_no_scores_without_normalization(tmp_path, row
     assert record["refresh_due"]
 
 
-def test_update_run__a_refresh_stays_due(tmp_path, run, rows):
-    X, y = spirals(100, seed=4)
-    assert update(run, write_table(tmp_path / "shifted", X + 5.0, y))["refresh_due"]
-    record = update(run, write_table(tmp_path / "few", X[:5] * 0.9, y[:5]))
-    assert record["refresh_due"]
-
-
 def test_update_run__damaged_metadata_elsewhere_does_not_fail_what_is_done(tmp_path, run, rows):
     (tmp_path / "run" / "confidence.old").mkdir()
     (tmp_path / "run" / "confidence.old" / "zarr.json").write_text("[")
@@ -496,21 +477,6 @@ def test_update_run__a_run_in_memory_has_no_judge(rows):
     run = fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine())
     with pytest.raises(ParameterError, match="store object"):
         update(run, rows[1], CountingEngine(0), judge=Judge(rows[2], 0.5))
-
-
-def test_fit_dataset__mends_the_sums_of_a_run_that_was_updated(tmp_path, run, rows):
-    chunk = tmp_path / "run" / "moments" / "packed_gram" / "c" / "0"
-    flip_byte(chunk, 100)
-    with pytest.raises(DamagedDataError):
-        update(run, rows[1])
-    fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
-    update(run, rows[1])
-    assert_moments(run, *table_of(rows[:2]))
-    version = Run.open(run.location).attributes["versions"][-1]
-    latest = tmp_path / "run" / version["place"] / "model" / "weights"
-    (latest / "c" / "0" / "0").write_bytes(b"nonsense")
-    with pytest.raises(DamagedDataError, match="versions/1"):
-        fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
 
 
 @pytest.mark.parametrize("action", ["add", "merge"])
@@ -655,16 +621,6 @@ def test_update_run__parts_left_of_other_rows_are_no_version(tmp_path, run, rows
     assert_moments(run, *table_of(rows[:3]))
 
 
-@pytest.mark.parametrize("name", ["c/0/0", "zarr.json"])
-def test_fit_dataset__mends_the_basis_that_updates_need(tmp_path, run, rows, name):
-    (tmp_path / "run" / "basis" / "values" / name).write_bytes(b"")
-    with pytest.raises(DamagedDataError, match="basis/values"):
-        update(run, rows[1])
-    fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
-    update(run, rows[1])
-    assert_moments(run, *table_of(rows[:2]))
-
-
 def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, rows):
     for dataset in rows[1:]:
         update(run, dataset)
@@ -725,6 +681,8 @@ def test_update_run__a_refresh_is_due_when_rows_are_elsewhere(tmp_path, run):
     assert record["refresh_due"]
     assert any("far from the basis" in reason for reason in record["reasons"])
     assert any("score of the own label" in reason for reason in record["reasons"])
+    record = update(run, write_table(tmp_path / "few", X[:5] * 0.9, y[:5]))
+    assert record["refresh_due"]
 
 
 def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):
@@ -813,12 +771,18 @@ def test_update_run__training_r2_is_that_of_all_rows(features):
     close(forgotten["training_r2"], fitted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["model/weights", "moments/packed_gram", "basis/values"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model/weights/c/0/0",
+        "moments/packed_gram/c/0",
+        "basis/values/c/0/0",
+        "basis/values/zarr.json",
+    ],
+)
 def test_update__says_what_mends_a_damaged_run(run, rows, name):
-    def damage(place):
-        files = [path for path in sorted(place.rglob("*")) if path.is_file()]
-        chunk = next(path for path in files if path.name != "zarr.json")
-        chunk.write_bytes(chunk.read_bytes()[:-3])
+    def damage(file):
+        file.write_bytes(file.read_bytes()[:-3])
 
     place = Path(run.location)
     damage(place / name)
@@ -826,7 +790,10 @@ def test_update__says_what_mends_a_damaged_run(run, rows, name):
         update(run, rows[1])
     fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
     update(run, rows[1])
-    if not name.startswith("basis"):
-        damage(place / "versions" / "1")
-        with pytest.raises(DamagedDataError, match=r"Refresh .*, or restore it from a copy"):
-            update(run, rows[2])
+    assert_moments(run, *table_of(rows[:2]))
+    latest = Run.open(run.location).attributes["versions"][-1]["place"]
+    damage(place / latest / "model" / "weights" / "c" / "0" / "0")
+    with pytest.raises(DamagedDataError, match=r"Refresh .*, or restore it from a copy"):
+        update(run, rows[2])
+    with pytest.raises(DamagedDataError, match="versions/1"):
+        fit_dataset(rows[0], run.location, PARAMS, InlineEngine())

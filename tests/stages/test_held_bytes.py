@@ -1,6 +1,7 @@
 """Measured memory of every stage, below what was predicted for it."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from scipy.sparse import random_array
@@ -26,12 +27,15 @@ PENALTIES = replace(
 )
 
 
+N_ROWS = 4000
+
+
 def dense(n_features):
-    return spirals(6000, n_features=n_features)[0]
+    return spirals(N_ROWS, n_features=n_features)[0]
 
 
 def in_csr():
-    return random_array((6000, 20_000), density=0.002, format="csr", rng=0)
+    return random_array((N_ROWS, 20_000), density=0.003, format="csr", rng=0)
 
 
 # Parameters, the rows, and the stage that holds most of what is predicted for it.
@@ -39,22 +43,17 @@ def in_csr():
 @pytest.mark.parametrize(
     ("params", "tuning", "rows", "most"),
     [
-        (COMPONENTS, None, lambda: dense(40), "components"),
-        (COMPONENTS, SIZES, lambda: dense(40), "components"),
-        (KERNEL, None, lambda: dense(40), "weights"),
-        (KERNEL, PENALTIES, lambda: dense(40), "path"),
-        (SVD, None, lambda: dense(1200), "svd"),
-        (
-            SVD,
-            None,
-            lambda: random_array((6000, 20_000), density=0.002, format="csr", rng=0),
-            "svd",
-        ),
+        (COMPONENTS, None, partial(dense, 40), "components"),
+        (COMPONENTS, SIZES, partial(dense, 40), "components"),
+        (KERNEL, None, partial(dense, 40), "weights"),
+        (KERNEL, PENALTIES, partial(dense, 40), "path"),
+        (SVD, None, partial(dense, 1200), "svd"),
+        (SVD, None, in_csr, "svd"),
     ],
     ids=["components", "components tuned", "kernel", "kernel tuned", "svd", "svd of csr"],
 )
 def test_stages__hold_less_than_predicted(tmp_path, params, tuning, rows, most):
-    X, y = rows(), spirals(6000)[1]
+    X, y = rows(), spirals(N_ROWS)[1]
     dataset = write_table(tmp_path / "data", X, y)
     with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
         if tuning is None:

@@ -89,13 +89,13 @@ def run_values(location):
     return run.read("neighbors/distances").tolist(), part, run.finished_parts("moments")
 
 
-def stored_name(run, name):
+def stored_name(location, name):
     """Return the name of an array where that of a part has the name of its attempt in it."""
-    place, array = name.rsplit("/", 1)
-    if "/parts/" not in place:
+    part, _, array = name.rpartition("/")
+    if "/parts/" not in part:
         return name
-    (attempt,) = (path for path in Path(run.location, place).iterdir() if path.is_dir())
-    return f"{place}/{attempt.name}/{array}"
+    (attempt,) = (path for path in Path(location, part).iterdir() if path.is_dir())
+    return f"{part}/{attempt.name}/{array}"
 
 
 def model_values(location):
@@ -107,6 +107,17 @@ def model_values(location):
         model.scaling.shift.tolist(),
         model.scaling.scale.tolist(),
     )
+
+
+@pytest.fixture
+def stored(request, tmp_path):
+    """Give the place of a dataset, a run or a model, and the function that reads all of it."""
+    if request.param == "model":
+        make_model(n_basis=2, n_features=1).save(tmp_path / "model")
+        return tmp_path / "model", model_values
+    if request.param == "run":
+        return Path(request.getfixturevalue("run").location), run_values
+    return Path(request.getfixturevalue("text_dataset").location), dataset_values
 
 
 def assert_found_or_same(read, path, *, good, values):
@@ -142,14 +153,19 @@ def read_array(group, name):
     return lambda: read_rows(array).tolist()
 
 
+def assert_any_flip_found(kind, location, name):
+    read = read_array(open_group(location, kind=kind), name)
+    paths = chunk_files(f"{location}/{name}")
+    assert paths
+    for path in paths:
+        with bytes_restored(path) as good:
+            assert_found_or_same(read, path, good=good, values=read())
+
+
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["X", "y"])
 def test_dataset_chunk__any_flipped_bit(dataset, name):
-    group = open_group(dataset.location, kind="dataset")
-    for path in chunk_files(f"{dataset.location}/{name}"):
-        with bytes_restored(path) as good:
-            read = read_array(group, name)
-            assert_found_or_same(read, path, good=good, values=read())
+    assert_any_flip_found("dataset", dataset.location, name)
 
 
 @pytest.mark.fast_cases(1)
@@ -246,18 +262,12 @@ def test_run_chunk__swapped_with_another(run):
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/gram"])
 def test_run_chunk__any_flipped_bit(run, name):
-    group, name = open_group(run.location, kind="run"), stored_name(run, name)
-    paths = chunk_files(f"{run.location}/{name}")
-    assert paths
-    for path in paths:
-        with bytes_restored(path) as good:
-            read = read_array(group, name)
-            assert_found_or_same(read, path, good=good, values=read())
+    assert_any_flip_found("run", run.location, stored_name(run.location, name))
 
 
 @pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/counts"])
 def test_run_chunk__truncated_or_missing(run, name):
-    name = stored_name(run, name)
+    name = stored_name(run.location, name)
     paths = chunk_files(f"{run.location}/{name}")
     assert paths
     for path in paths:
@@ -320,39 +330,24 @@ GARBAGE = {
 }
 
 
-def garbage(kind, good):
-    return good[: len(good) // 2] if GARBAGE[kind] is None else GARBAGE[kind]
-
-
-@pytest.mark.fast_cases(12)
-@pytest.mark.parametrize("kind", GARBAGE)
-@pytest.mark.parametrize("member", ["", "X", "y"])
-def test_dataset_metadata__garbage(text_dataset, member, kind):
-    path = Path(text_dataset.location) / member / "zarr.json"
-    path.write_bytes(garbage(kind, path.read_bytes()))
-    with pytest.raises((DamagedDataError, MissingDataError), match="data"):
-        dataset_values(text_dataset.location)
-
-
-@pytest.mark.fast_cases(12)
-@pytest.mark.parametrize("kind", GARBAGE)
-@pytest.mark.parametrize("member", ["", "neighbors/distances", "moments/parts/0/gram"])
-def test_run_metadata__garbage(run, member, kind):
-    path = Path(run.location) / (stored_name(run, member) if member else "") / "zarr.json"
-    path.write_bytes(garbage(kind, path.read_bytes()))
-    with pytest.raises((DamagedDataError, MissingDataError)):
-        run_values(run.location)
-
-
-@pytest.mark.fast_cases(12)
-@pytest.mark.parametrize("kind", GARBAGE)
-@pytest.mark.parametrize("member", ["", "basis", "classes"])
-def test_model_metadata__garbage(tmp_path, member, kind):
-    make_model().save(tmp_path / "model")
-    path = tmp_path / "model" / member / "zarr.json"
-    path.write_bytes(garbage(kind, path.read_bytes()))
-    with pytest.raises((DamagedDataError, MissingDataError)):
-        Model.load(tmp_path / "model")
+@pytest.mark.fast_cases(36)
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize(
+    ("stored", "member"),
+    [
+        *(("dataset", member) for member in ("", "X", "y")),
+        *(("run", member) for member in ("", "neighbors/distances", "moments/parts/0/gram")),
+        *(("model", member) for member in ("", "basis", "classes")),
+    ],
+    indirect=["stored"],
+)
+def test_metadata__garbage(stored, member, garbage):
+    place, read = stored
+    path = place / stored_name(place, member) / "zarr.json"
+    good, bad = path.read_bytes(), GARBAGE[garbage]
+    path.write_bytes(good[: len(good) // 2] if bad is None else bad)
+    with pytest.raises((DamagedDataError, MissingDataError), match=place.name):
+        read(place)
 
 
 def raw_errors(read, path):
@@ -373,24 +368,18 @@ def raw_errors(read, path):
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("member", ["zarr.json", "X/zarr.json", "y/zarr.json"])
-def test_dataset_metadata__flipped_bits_end_in_no_raw_traceback(text_dataset, member):
-    read = partial(dataset_values, text_dataset.location)
-    assert raw_errors(read, Path(text_dataset.location) / member) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("member", ["zarr.json", "basis/zarr.json"])
-def test_model_metadata__flipped_bits_end_in_no_raw_traceback(tmp_path, member):
-    make_model(n_basis=2, n_features=1).save(tmp_path / "model")
-    read = partial(model_values, tmp_path / "model")
-    assert raw_errors(read, tmp_path / "model" / member) == {}
-
-
-@pytest.mark.slow
-def test_run_metadata__flipped_bits_end_in_no_raw_traceback(run):
-    path = Path(run.location) / "zarr.json"
-    assert raw_errors(partial(run_values, run.location), path) == {}
+@pytest.mark.parametrize(
+    ("stored", "member"),
+    [
+        *(("dataset", member) for member in ("", "X", "y")),
+        *(("model", member) for member in ("", "basis")),
+        ("run", ""),
+    ],
+    indirect=["stored"],
+)
+def test_metadata__flipped_bits_end_in_no_raw_traceback(stored, member):
+    place, read = stored
+    assert raw_errors(partial(read, place), place / member / "zarr.json") == {}
 
 
 def test_dataset_metadata__flipped_separator_reads_no_zeros(text_dataset):
@@ -421,17 +410,13 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
         dataset_values(text_dataset.location)
 
 
-def test_model_metadata__newer_format(tmp_path):
-    make_model().save(tmp_path / "model")
-    edit_attributes(tmp_path / "model", format_version=9)
-    with pytest.raises(NewerVersionError, match=r"reads 3 to 8\. Upgrade dask_nrbfn: a newer"):
-        Model.load(tmp_path / "model")
-
-
-def test_run_metadata__newer_format(run):
-    edit_attributes(run.location, format_version=9)
-    with pytest.raises(NewerVersionError, match="format version 9, this package reads 3 to 8"):
-        Run.open(run.location)
+@pytest.mark.parametrize("stored", ["dataset", "run", "model"], indirect=True)
+def test_metadata__newer_format(stored):
+    place, read = stored
+    edit_attributes(place, format_version=9)
+    with pytest.raises(NewerVersionError, match=r"version 9, this package reads .* to 8") as caught:
+        read(place)
+    assert caught.value.remedy.startswith("Upgrade dask_nrbfn: a newer")
 
 
 def test_model_metadata__newer_format_inside_a_run(run):

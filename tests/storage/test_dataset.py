@@ -13,14 +13,9 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, NewerVersionError
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.chunks import (
-    create_dataset_arrays,
-    default_chunk_rows,
-    finish_dataset,
-    write_chunk,
-)
+from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group, replacing_group
+from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
 from tests.storage.written import (
     edit_attributes,
@@ -39,26 +34,6 @@ def joined(dataset, start, stop, block_rows):
     return np.concatenate([b.X for b in blocks]), codes, [len(b.X) for b in blocks]
 
 
-def write_weighted(location, X, y, weights, *, chunk_rows=4) -> Dataset:
-    with replacing_group(location, kind="dataset", overwrite=True) as group:
-        create_dataset_arrays(
-            group,
-            shape=X.shape,
-            x_dtype=X.dtype,
-            y_dtype=None if y is None else y.dtype,
-            chunk_rows=chunk_rows,
-            weighted=True,
-        )
-        size = min(chunk_rows, len(X))
-        spans = [slice(start, start + size) for start in range(0, len(X), size)]
-        summaries = [
-            write_chunk(group, i, X[rows], None if y is None else y[rows], weights[rows])
-            for i, rows in enumerate(spans)
-        ]
-        finish_dataset(group, summaries)
-    return Dataset.open(location)
-
-
 def joined_weights(dataset, start, stop, block_rows):
     return np.concatenate([b.weights for b in dataset.blocks(start, stop, block_rows)])
 
@@ -67,41 +42,37 @@ def joined_weights(dataset, start, stop, block_rows):
     n_rows=st.integers(1, 40),
     chunk_rows=st.integers(1, 50),
     block_rows=st.integers(1, 50),
+    kind=st.sampled_from(["none", "labels", "numbers"]),
+    weighted=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=50)
-def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, data):
+@settings(max_examples=60)
+def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, kind, weighted, data):
     start = data.draw(st.integers(0, n_rows - 1))
     stop = data.draw(st.integers(start + 1, n_rows))
-    X, y = table(n_rows), np.arange(n_rows) * 7 % 5 - 2
-    dataset = write_dataset(MemoryStore(), X, y, chunk_rows=chunk_rows)
-    rows, codes, lengths = joined(dataset, start, stop, block_rows)
+    labels, T = np.arange(n_rows) * 7 % 5 - 2, table(n_rows, data.draw(st.integers(1, 3)), seed=1)
+    X, y = table(n_rows), {"none": None, "labels": labels, "numbers": T}[kind]
+    weights = np.arange(n_rows) + 0.5 if weighted else None
+    names = tuple("abc"[: T.shape[1]]) if kind == "numbers" else None
+    dataset = write_dataset(MemoryStore(), X, y, weights, chunk_rows=chunk_rows, target_names=names)
+    rows, targets, lengths = joined(dataset, start, stop, block_rows)
     np.testing.assert_array_equal(rows, X[start:stop])
-    np.testing.assert_array_equal(dataset.classes[codes], y[start:stop])
     assert all(length == block_rows for length in lengths[:-1])
     assert 1 <= lengths[-1] <= block_rows
-
-
-@given(
-    n_rows=st.integers(1, 40),
-    chunk_rows=st.integers(1, 50),
-    block_rows=st.integers(1, 50),
-    labelled=st.booleans(),
-    data=st.data(),
-)
-@settings(max_examples=30)
-def test_blocks__any_span_of_weights_equals_slicing(n_rows, chunk_rows, block_rows, labelled, data):
-    start = data.draw(st.integers(0, n_rows - 1))
-    stop = data.draw(st.integers(start + 1, n_rows))
-    X, weights = table(n_rows), np.arange(n_rows) + 0.5
-    y = np.arange(n_rows) % 3 if labelled else None
-    dataset = write_weighted(MemoryStore(), X, y, weights, chunk_rows=chunk_rows)
-    got = joined_weights(dataset, start, stop, block_rows)
-    assert got.dtype == np.float64
-    np.testing.assert_array_equal(got, weights[start:stop])
-    rows, codes, _ = joined(dataset, start, stop, block_rows)
-    np.testing.assert_array_equal(rows, X[start:stop])
-    assert (codes is not None) == labelled
+    if kind == "none":
+        assert targets is None
+    elif kind == "labels":
+        np.testing.assert_array_equal(dataset.classes[targets], y[start:stop])
+    else:
+        assert targets.dtype == np.float64
+        np.testing.assert_array_equal(targets, T[start:stop])
+        np.testing.assert_array_equal(dataset.read_chunk(0).y, T[:chunk_rows])
+        wanted = np.array(sorted(data.draw(st.sets(st.integers(0, n_rows - 1)))), dtype=np.int64)
+        np.testing.assert_array_equal(dataset.take_targets(wanted), T[wanted])
+    if weighted:
+        got = joined_weights(dataset, start, stop, block_rows)
+        assert got.dtype == np.float64
+        np.testing.assert_array_equal(got, weights[start:stop])
 
 
 def test_blocks__without_weights_have_none():
@@ -114,29 +85,6 @@ def numbers_dataset(location, n_rows=11, n_targets=2, **options):
     T = table(n_rows, n_targets, seed=1)
     names = tuple(f"t{j}" for j in range(n_targets))
     return write_dataset(location, table(n_rows), T, target_names=names, **options), T
-
-
-@given(
-    n_rows=st.integers(1, 40),
-    chunk_rows=st.integers(1, 50),
-    block_rows=st.integers(1, 50),
-    n_targets=st.integers(1, 3),
-    data=st.data(),
-)
-@settings(max_examples=30)
-def test_blocks__any_span_of_numbers_equals_slicing(
-    n_rows, chunk_rows, block_rows, n_targets, data
-):
-    start = data.draw(st.integers(0, n_rows - 1))
-    stop = data.draw(st.integers(start + 1, n_rows))
-    dataset, T = numbers_dataset(MemoryStore(), n_rows, n_targets, chunk_rows=chunk_rows)
-    rows, targets, _ = joined(dataset, start, stop, block_rows)
-    np.testing.assert_array_equal(rows, table(n_rows)[start:stop])
-    assert targets.dtype == np.float64
-    np.testing.assert_array_equal(targets, T[start:stop])
-    np.testing.assert_array_equal(dataset.read_chunk(0).y, T[:chunk_rows])
-    wanted = np.array(sorted(data.draw(st.sets(st.integers(0, n_rows - 1)))), dtype=np.int64)
-    np.testing.assert_array_equal(dataset.take_targets(wanted), T[wanted])
 
 
 def test_dataset__numbers_are_no_labels(tmp_path):
@@ -289,13 +237,13 @@ def test_write_chunk__names_the_first_weight_that_is_not_above_0(value):
     with pytest.raises(
         DataError, match=rf"weights has {value} in row 6 .*remove the row"
     ) as caught:
-        write_weighted(MemoryStore(), table(9), None, weights)
+        write_dataset(MemoryStore(), table(9), None, weights)
     assert caught.value.problem == f"weights has {value} in row 6 (the first is 0)."
 
 
 def test_write_chunk__smallest_and_largest_weights_come_back():
     weights = np.array([np.nextafter(0, 1), np.finfo("f8").max])
-    dataset = write_weighted(MemoryStore(), table(2), None, weights)
+    dataset = write_dataset(MemoryStore(), table(2), None, weights)
     np.testing.assert_array_equal(joined_weights(dataset, 0, 2, 2), weights)
 
 
@@ -359,9 +307,9 @@ def test_fingerprint__changes_with_the_weights():
     found = {fingerprint(X, y), fingerprint(X), fingerprint(X, weights.view("i8"))}
     for labels in (None, y, text(y.astype(str))):
         for values in (weights, moved, weights[::-1], np.ones(6)):
-            found.add(write_weighted(MemoryStore(), X, labels, values).fingerprint)
+            found.add(write_dataset(MemoryStore(), X, labels, values).fingerprint)
     assert len(found) == 3 + 12
-    assert write_weighted(MemoryStore(), X, y, weights.copy()).fingerprint in found
+    assert write_dataset(MemoryStore(), X, y, weights.copy()).fingerprint in found
 
 
 def test_fingerprint__changes_with_the_numbers():
@@ -376,7 +324,7 @@ def test_fingerprint__changes_with_the_numbers():
     datasets += [
         write_dataset(MemoryStore(), X),
         write_dataset(MemoryStore(), X, weights.view("i8")),
-        write_weighted(MemoryStore(), X, None, weights),
+        write_dataset(MemoryStore(), X, None, weights),
     ]
     assert len({dataset.fingerprint for dataset in datasets}) == len(datasets)
     assert len({dataset.content for dataset in datasets}) == len(datasets)
@@ -473,9 +421,13 @@ def test_open__attribute_missing(tmp_path, name):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("name", ["X", "y"])
+def weighted_dataset(location):
+    return write_dataset(location, table(7), np.arange(7) % 2, np.arange(7) + 0.5)
+
+
+@pytest.mark.parametrize("name", ["X", "y", "weights"])
 def test_open__array_missing(tmp_path, name):
-    write_dataset(tmp_path / "data", table(5), np.arange(5))
+    weighted_dataset(tmp_path / "data")
     (tmp_path / "data" / name / "zarr.json").unlink()
     with pytest.raises(DamagedDataError, match=f"{name} is missing"):
         Dataset.open(tmp_path / "data")
@@ -524,10 +476,6 @@ def test_blocks__concurrent_readers(tmp_path, pool):
             np.testing.assert_array_equal(rows, X[a:b])
 
 
-def weighted_dataset(location):
-    return write_weighted(location, table(7), np.arange(7) % 2, np.arange(7) + 0.5)
-
-
 @pytest.mark.parametrize("word", ["has_weights", "target_names"])
 def test_open__without_a_word_on_weights_or_numbers_has_none(tmp_path, word):
     fingerprint = write_dataset(tmp_path / "data", table(5), np.arange(5)).fingerprint
@@ -539,17 +487,10 @@ def test_open__without_a_word_on_weights_or_numbers_has_none(tmp_path, word):
     assert dataset.fingerprint == fingerprint
 
 
-def test_open__weights_missing(tmp_path):
-    weighted_dataset(tmp_path / "data")
-    (tmp_path / "data/weights/zarr.json").unlink()
-    with pytest.raises(DamagedDataError, match="weights is missing"):
-        Dataset.open(tmp_path / "data")
-
-
 @pytest.mark.parametrize("n_rows", [6, 8])
 def test_open__weights_of_another_length(tmp_path, n_rows):
     weighted_dataset(tmp_path / "data")
-    write_weighted(tmp_path / "other", table(n_rows), None, np.ones(n_rows))
+    write_dataset(tmp_path / "other", table(n_rows), None, np.ones(n_rows))
     (tmp_path / "data/weights").rename(tmp_path / "unused")
     (tmp_path / "other/weights").rename(tmp_path / "data/weights")
     with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not match"):
@@ -567,7 +508,7 @@ def test_open__numbers_of_another_shape(tmp_path, n_targets):
 
 
 def test_weights_chunk__ones_are_not_missing(tmp_path):
-    write_weighted(tmp_path / "data", table(7), None, np.ones(7))
+    write_dataset(tmp_path / "data", table(7), None, np.ones(7))
     weights = get_array(open_group(tmp_path / "data", kind="dataset"), "weights")
     assert weights.nchunks_initialized == weights.nchunks == 2
 

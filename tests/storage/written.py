@@ -34,7 +34,9 @@ def text(labels):
     return np.array(labels, dtype=np.dtypes.StringDType())
 
 
-def fill_dataset(group, X, y=None, *, chunk_rows=4, feature_names=None, target_names=None):
+def fill_dataset(
+    group, X, y=None, weights=None, *, chunk_rows=4, feature_names=None, target_names=None
+):
     """Write all chunks and finish the dataset; y are numbers (n, q) where they have names."""
     create_dataset_arrays(
         group,
@@ -43,18 +45,20 @@ def fill_dataset(group, X, y=None, *, chunk_rows=4, feature_names=None, target_n
         y_dtype=None if y is None else y.dtype,
         chunk_rows=chunk_rows,
         n_numbers=len(target_names or ()),
+        weighted=weights is not None,
     )
-    rows = min(chunk_rows, len(X))
+    size = min(chunk_rows, len(X))
+    spans = [slice(start, start + size) for start in range(0, len(X), size)]
     summaries = [
-        write_chunk(group, i, X[a : a + rows], None if y is None else y[a : a + rows])
-        for i, a in enumerate(range(0, len(X), rows))
+        write_chunk(group, i, *(None if each is None else each[rows] for each in (X, y, weights)))
+        for i, rows in enumerate(spans)
     ]
     finish_dataset(group, summaries, feature_names=feature_names, target_names=target_names)
 
 
-def write_dataset(location, X, y=None, **options) -> Dataset:
+def write_dataset(location, X, y=None, weights=None, **options) -> Dataset:
     with replacing_group(location, kind="dataset", overwrite=True) as group:
-        fill_dataset(group, X, y, **options)
+        fill_dataset(group, X, y, weights, **options)
     return Dataset.open(location)
 
 

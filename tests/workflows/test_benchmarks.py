@@ -45,8 +45,8 @@ def test_moments__prints_the_ratio_and_its_terms(tmp_path, dataset):
 
 
 def test_moments__draws_rows(tmp_path):
-    arguments = ("--rows", 400, "--features", 6, "--basis-size", 40)
-    out = run_benchmark("moments", *arguments, "--threads", 1, cwd=tmp_path)
+    arguments = ("--rows", 400, "--features", 6, "--basis-size", 40, "--threads", 1)
+    out = run_benchmark("moments", *arguments, "--repeats", 1, cwd=tmp_path)
     assert re.search(r"^rows x features +400 x 6$", out, flags=re.MULTILINE)
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
 
@@ -82,15 +82,15 @@ def test_fit__both_give_the_same_network(tmp_path, dataset):
 
 
 def test_plan__shows_every_stage_beside_its_plan(tmp_path):
-    arguments = (3000, 4000, "--basis-size", 100, "--memory", "1GiB", "--n-partitions", 4)
+    arguments = (1000, 2000, "--basis-size", 100, "--memory", "1GiB", "--n-partitions", 4)
     out = run_benchmark("plan", *arguments, "--neighbors", "exact", "--threads", 1, cwd=tmp_path)
-    assert "3000 rows, 100 basis rows, exact neighbours in 4 partitions" in out
+    assert "1000 rows, 100 basis rows, exact neighbours in 4 partitions" in out
     for stage in ("columns", "neighbors", "recall", "moments", "model", "all"):
         line = rf"^{stage} +[\d.]+ +[\d.]+ +[\d.]+ .* ([\d.]+)$"
         shares = [float(share) for share in re.findall(line, out, re.MULTILINE)]
         assert len(shares) == 2
         assert all(0 < share < 1 for share in shares)
-    assert re.search(r"^us of a row +3,000 +4,000$", out, re.MULTILINE)
+    assert re.search(r"^us of a row +1,000 +2,000$", out, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
 

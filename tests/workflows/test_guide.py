@@ -39,10 +39,9 @@ NOT_RUN = {
 # Pages that take more than some seconds.
 SLOW = {
     "README.md",
-    *(
-        f"{PREFIX}{name}.md"
-        for name in ("data/cells", "task/memory", "task/update", "tutorial/cluster")
-    ),
+    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "scenes", "unlabelled")),
+    *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "tune", "update")),
+    f"{PREFIX}tutorial/cluster.md",
 }
 
 

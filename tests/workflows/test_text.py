@@ -25,7 +25,7 @@ def test_text__goes_from_svmlight_to_predictions(tmp_path):
 
 @pytest.mark.slow
 def test_text__a_step_that_fails_ends_it(tmp_path):
-    options = ("--rows", "1500", "--basis-size", "0", "--output", "out")
+    options = ("--rows", "200", "--basis-size", "0", "--output", "out")
     process = run_script("workflows/arrays/text.py", *options, cwd=tmp_path)
     assert process.returncode == 1
     assert "tune" in process.stderr.splitlines()[-1]
