@@ -79,7 +79,7 @@ def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
         search={"chosen": chosen},
         validation={"chosen": {"alpha": alpha}, "error_rate": 0.05},
     )
-    assert problems(run) == expected
+    assert [each for each in problems(run) if "was tried" in each] == expected
 
 
 @pytest.mark.parametrize(("factor", "beyond"), [(0.3, "0.3,0.15,0.075 "), (1.0, "1,2,4 ")])
