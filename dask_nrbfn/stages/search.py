@@ -250,12 +250,15 @@ class _Search:
         return _beside(self._given_alphas, self.judged[combination], n_beside)
 
     @property
-    def finished(self) -> list[Combination]:
-        """The combinations that came to the last round, the best first."""
-        last = [
-            each for each, record in self.judged.items() if record["round"] >= self._n_rounds - 1
-        ]
-        return [each for each in self._in_order(last) if self.judged[each]["alpha"] is not None]
+    def ordered(self) -> list[Combination]:
+        """The combinations with a solution: those of the last round, the best first, and so on.
+
+        Refinements belong to the last round.
+        """
+        last = self._n_rounds - 1
+        rounds = {each: min(judged["round"], last) for each, judged in self.judged.items()}
+        ordered = sorted(self._in_order([*rounds]), key=lambda each: -rounds[each])
+        return [each for each in ordered if self.judged[each]["alpha"] is not None]
 
     def _in_order(self, tried: list[Combination]) -> list[Combination]:
         records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
@@ -402,7 +405,7 @@ def _finals(
         _log_curve(curve, size)
     tried = [
         (replace(each, **basis), [min(size, MOST_COMPARED)], search.beside(each, ALPHAS_BESIDE))
-        for each in finalists(search.finished)
+        for each in finalists(search.ordered)
     ]
     compared = judge(job, f"{_FINALS}kinds", _SAMPLE, tried)
     if not compared:

@@ -228,3 +228,13 @@ def test_finals__a_search_that_is_stopped_goes_on(basis_size):
             pass
     assert SEARCH.recorded(found) == SEARCH.recorded(expected)
     np.testing.assert_array_equal(found.read("weights/values"), expected.read("weights/values"))
+
+
+def test_finals__are_of_several_kinds():
+    tuning = replace(
+        QUICK, effort="normal", scales=("none",), width_factors=(0.3, 0.5, 1.0),
+        kernels=("gaussian", "laplacian", "matern32"), features=("plain", "normalized"),
+    )  # fmt: skip
+    record = SEARCH.recorded(tune(*spirals(300), replace(PARAMS, basis_size=20), tuning))
+    assert len(record.rounds) > 1
+    assert len({(each["features"], each["kernel"]) for each in record.finals}) == 3
