@@ -59,14 +59,13 @@ def test_bases__need_no_neighbors(basis, tuning):
 
 
 @pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("tuning", [None, TUNING])
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
 @pytest.mark.parametrize(("n_points", "copies", "n_basis"), [(30, 4, 30), (200, 1, 50), (5, 1, 3)])
-def test_bases__without_a_size_a_quarter_of_the_rows(basis, tuning, n_points, copies, n_basis):
-    # At most those that are distinct, and one for each of three classes.
+def test_bases__without_a_size_a_quarter_of_the_rows(basis, n_points, copies, n_basis):
+    # At most those that are distinct, and one for each of three classes. A tuning chooses a size.
     X, y = spirals(n_points)
     X, y = np.repeat(X, copies, axis=0), np.repeat(y, copies)
-    run = fit(X, y, params_of(basis, None), tuning=tuning)
+    run = fit(X, y, params_of(basis, None))
     assert run.chosen_params.basis_size is None
     assert BASIS.recorded(run).n_basis == n_basis
 
