@@ -84,7 +84,7 @@ def test_cli_tune__defaults_are_those_of_the_package(tmp_path, dataset):
     succeed("tune", tmp_path / "few", tmp_path / "run", "--n-neighbors", 10)
     begun = Run.open(tmp_path / "run")
     assert begun.tuning == TuneParams(
-        kernels=("gaussian", "laplacian"),
+        kernels=("gaussian", "laplacian", "laplace-l1"),
         penalties=("weights", "kernel"),
         scales=("none", "standard", "learned"),
     )
