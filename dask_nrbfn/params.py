@@ -561,7 +561,8 @@ class TuneParams(Params):
         tried on a sample of the rows, first with few rows and a small basis. The best ones continue
         with more.
     search_basis : int
-        Maximum number of basis rows of the search.
+        Maximum number of basis rows in the rounds of the search. In the end up to 2,048 are
+        compared, and as many as a learning curve asks for.
     search_rows : int or None
         Rows of the search. None: as many as take 256 MiB, from 20,000 to 100,000.
 

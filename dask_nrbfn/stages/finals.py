@@ -291,7 +291,8 @@ def learning_curve(
     bases = sized_bases(job.run.chosen_params, tuning)
     tried = [replace(best, basis=basis, basis_rule="uniform") for basis in bases]
     sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
-    sizes += [most] if most <= _FIRST_SIZES[-1] else []
+    if not sizes or most <= _FIRST_SIZES[-1]:
+        sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
     curve = judge(job, f"{stage}first", sample, [(each, sizes, left) for each in tried])
     size = 2 * sizes[-1]
     while curve and size <= most:

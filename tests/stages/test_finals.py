@@ -187,6 +187,13 @@ def test_size__at_least_one_row_of_every_class():
     assert min(each["n_basis"] for each in SEARCH.recorded(run).curve) == 8
 
 
+def test_size__of_more_classes_than_the_first_sizes(monkeypatch):
+    monkeypatch.setattr(finals, "_FIRST_SIZES", (2, 4))
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    run = tune(X, np.arange(60) % 6, tuning=replace(QUICK, effort="normal", scales=("none",)))
+    assert SEARCH.recorded(run).curve[0]["n_basis"] == 6
+
+
 def test_size__equal_rows_count_once():
     X, y = spirals(12)
     run = tune(np.tile(X, (10, 1)), np.tile(y, 10))
