@@ -88,9 +88,11 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         Most basis rows while everything but the penalty and the loss is chosen.
     search_rows : int, default=None
         Rows during that search. None: as many as take 256 MiB, from 20,000 to 100,000.
-    n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
-n_partitions, overlap, min_recall, svd, scale, metric_rounds, kernel_exponent, n_parts, \
-random_state, unlabelled, missing, store
+    basis_size : int, default=None
+        Number of basis rows. None: it is chosen, see `dask_nrbfn.params.TuneParams`.
+    n_neighbors, confidence_threshold, basis, candidates, class_weight, neighbors, n_partitions, \
+overlap, min_recall, svd, scale, metric_rounds, kernel_exponent, n_parts, random_state, \
+unlabelled, missing, store
         See `NRBFNClassifier`.
 
     Attributes
@@ -151,9 +153,9 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     Parameters
     ----------
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
-scales, bases, search_basis, search_rows
+scales, bases, search_basis, search_rows, basis_size
         See `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, svd, scale, metric_rounds, kernel_exponent, n_parts, \
+    n_neighbors, basis, svd, scale, metric_rounds, kernel_exponent, n_parts, \
 random_state, unlabelled, missing, store
         See `NRBFNRegressor`.
 
