@@ -199,8 +199,9 @@ def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
         change = "Give a lower `basis_size`"
         if context.asked_size is None:
             change = "Lower `confidence_threshold`, or give `basis_size`"
-        most = largest_basis(context)
-        remedy = f"{change}: from {context.n_basis} basis rows to at most {most}"
+        # 0: no basis is small enough.
+        if most := largest_basis(context):
+            remedy = f"{change}: from {context.n_basis} basis rows to at most {most}"
     engine.check_budget(stage.name, cost.held_bytes, remedy=remedy)
     return cost
 
