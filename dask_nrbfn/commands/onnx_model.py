@@ -336,11 +336,11 @@ def _activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
 
 def _probabilities(model: Model, scores: Tensor) -> Tensor:
     """Return the probabilities (rows, K) of scores, as `Model.probabilities` does."""
-    probability = loss_named(model.params.loss).probability
+    loss = loss_named(model.params.loss)
     if model.calibration is not None:
-        exponents = model.calibration.exponents(scores, probability)
+        exponents = model.calibration.exponents(scores, loss)
         return scores.graph.node("Softmax", exponents, axis=1)
-    probabilities = probability(scores)
+    probabilities = loss.probability(scores)
     totals = probabilities.sum(axis=1, keepdims=True)
     return np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, probabilities / totals)
 

@@ -1,6 +1,6 @@
 """Calibration: probabilities fitted to the scores of held-out rows by maximum likelihood."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.hashing import hash_numbers
 from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES, softmax
+from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
-
-Probability = Callable[[Any], Any]
-"""`Loss.probability`."""
 
 # Below it the logarithm is constant: the probabilities of a loss are clipped to 0, and small ones
 # are mostly error. The log losses of 18 tables are lowest between 0.01 and 0.03.
@@ -61,7 +59,8 @@ class Calibration:
     Notes
     -----
     ``softmax(s_k / temperature + log_slope log max(p_k, 0.02) + b_k)`` for scores ``s_k`` and
-    probabilities ``p_k`` of the loss. With a slope of 0 this is bias-corrected temperature scaling
+    probabilities ``p_k`` of the loss; of two classes, those of scores that are shifted together so
+    that only their difference counts. With a slope of 0 this is bias-corrected temperature scaling
     (Alexandari, Kundaje & Shrikumar 2020, section 3), and without biases temperature scaling (Guo
     et al. 2017). A temperature alone gives rows of a rare class too large probabilities where the
     squared loss, whose scores are about probabilities themselves, says 0. The logarithm is the form
@@ -87,14 +86,14 @@ class Calibration:
             return {"temperature": self.temperature}
         return {**vars(self), "biases": list(self.biases)}
 
-    def exponents(self, scores: Any, probability: Probability) -> Any:
+    def exponents(self, scores: Any, loss: Loss) -> Any:
         """Return the exponents of the probabilities.
 
         Parameters
         ----------
         scores : (b, K)
             An array, or a tensor that numpy functions accept.
-        probability : callable
+        loss : Loss
 
         Returns
         -------
@@ -103,26 +102,29 @@ class Calibration:
         scaled = scores / self.temperature
         if self.biases is None:
             return scaled
-        logarithms = _logarithms(scores, probability)
+        logarithms = _logarithms(scores, loss, len(self.biases))
         return scaled + self.log_slope * logarithms + np.asarray(self.biases)
 
-    def probabilities(self, scores: Floats, probability: Probability) -> Floats:
+    def probabilities(self, scores: Floats, loss: Loss) -> Floats:
         """Return the probabilities of the classes; the largest is that of the largest score.
 
         Parameters
         ----------
         scores : float64 (b, K)
-        probability : callable
+        loss : Loss
 
         Returns
         -------
         float64 (b, K)
         """
-        return softmax(self.exponents(scores, probability), scores)
+        return softmax(self.exponents(scores, loss), scores)
 
 
-def _logarithms(scores: Any, probability: Probability) -> Any:
-    return np.log(np.maximum(probability(scores), _LEAST_SHARE))
+def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
+    if n_classes == 2:
+        # By the difference of the scores alone, so that probabilities order rows as it does.
+        scores = scores - 0.5 * scores.sum(axis=1, keepdims=True) + loss.even_score
+    return np.log(np.maximum(loss.probability(scores), _LEAST_SHARE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,16 +220,14 @@ class DrawnRows(NamedTuple):
         return ScoreDraw(scores[drawn], codes[drawn], (own / shares)[drawn])
 
 
-def fit_calibration(
-    draw: ScoreDraw, probability: Probability, *, temperature: float
-) -> Calibration:
+def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calibration:
     """Return the calibration with the greatest likelihood on drawn rows.
 
     Parameters
     ----------
     draw : ScoreDraw
         Finite scores.
-    probability : callable
+    loss : Loss
     temperature : float
         Where the search begins.
 
@@ -244,7 +244,7 @@ def fit_calibration(
     Newton steps (Bertsekas 1982, *Projected Newton methods*, eq. 33) of ``m K (K + 4)`` flops. The
     biases sum to 0.
     """
-    problem = _Likelihood.of(draw, probability)
+    problem = _Likelihood.of(draw, loss)
     point = problem.clipped(np.append([1.0 / temperature, 0.0], np.zeros(draw.scores.shape[1])))
     value, gradient, curvature = problem.at(point)
     for _ in range(_MOST_STEPS):
@@ -283,9 +283,9 @@ class _Likelihood(NamedTuple):
     other: float
 
     @classmethod
-    def of(cls, draw: ScoreDraw, probability: Probability) -> Self:
+    def of(cls, draw: ScoreDraw, loss: Loss) -> Self:
         """Return that of drawn rows."""
-        inputs = np.stack([draw.scores, _logarithms(draw.scores, probability)])
+        inputs = np.stack([draw.scores, _logarithms(draw.scores, loss, draw.scores.shape[1])])
         n_rows, n_classes = draw.scores.shape
         other = _SMOOTHED_ROWS / ((n_rows + 2) * max(n_classes - 1, 1))
         return cls(inputs, draw.codes, draw.weights / draw.weights.mean(), other)

@@ -33,6 +33,11 @@ class Loss:
     probability: Callable[[Floats], Floats]
     solved_at_once: bool = False
 
+    @property
+    def even_score(self) -> float:
+        """The score whose probability is 1/2."""
+        return 0.5 if self.solved_at_once else 0.0
+
 
 def _clipped_margin(scores: Floats) -> Floats:
     """Return ``(1 + f) / 2``, clipped to [0, 1]."""

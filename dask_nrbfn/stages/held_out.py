@@ -224,9 +224,9 @@ def calibration_bytes(s: FitSizes) -> int:
 
 def _fit(run: Run, reduction: Reduction, loss: str, temperature: float) -> dict[str, Any]:
     draw: ScoreDraw = read_total(run, reduction)
-    probability = loss_named(loss).probability
-    calibration = fit_calibration(draw, probability, temperature=temperature)
-    probabilities = calibration.probabilities(draw.scores, probability)
+    of_loss = loss_named(loss)
+    calibration = fit_calibration(draw, of_loss, temperature=temperature)
+    probabilities = calibration.probabilities(draw.scores, of_loss)
     bins = reliability_of_rows(probabilities, draw.codes, draw.weights)
     return {
         "log_loss": draw.log_loss(probabilities),

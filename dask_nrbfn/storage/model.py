@@ -175,10 +175,10 @@ class Model(Shown):
         each score, divided by the sum of the row. The label always has the largest probability,
         even if biases, clipping or rounding make another as large or larger.
         """
-        probability = loss_named(self.params.loss).probability
+        loss = loss_named(self.params.loss)
         if self.calibration is not None:
-            return self.calibration.probabilities(scores, probability)
-        return normalized_shares(probability(scores), scores)
+            return self.calibration.probabilities(scores, loss)
+        return normalized_shares(loss.probability(scores), scores)
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""

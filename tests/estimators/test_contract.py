@@ -41,12 +41,7 @@ def not_promised(network):
     # A repeated row is a neighbour of its copies; a row of double weight is not its own.
     reason = f"{'clusters' if is_regressor else 'the neighbours of a row'} have no weights"
     check = "check_sample_weight_equivalence_on"
-    failing = dict.fromkeys([f"{check}_dense_data", f"{check}_sparse_data"], reason)
-    if isinstance(network, NRBFNClassifierCV):
-        # Calibration uses both scores of two classes, decision_function their difference.
-        reason = "calibrated probabilities are not a function of the difference of the scores"
-        failing["check_decision_proba_consistency"] = reason
-    return failing
+    return dict.fromkeys([f"{check}_dense_data", f"{check}_sparse_data"], reason)
 
 
 @pytest.mark.fast_cases(24)

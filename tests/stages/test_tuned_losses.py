@@ -242,7 +242,5 @@ def test_estimator__tries_losses():
     assert (network.loss_, network.error_rate_) == (best["loss"], best["error_rate"])
     scores = network._model.scores(X)
     calibration = Calibration(network.temperature_, network.log_slope_, tuple(network.biases_))
-    probability = loss_named(network.loss_).probability
-    np.testing.assert_allclose(
-        network.predict_proba(X), calibration.probabilities(scores, probability), rtol=1e-9
-    )
+    expected = calibration.probabilities(scores, loss_named(network.loss_))
+    np.testing.assert_allclose(network.predict_proba(X), expected, rtol=1e-9)
