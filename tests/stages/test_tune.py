@@ -247,8 +247,11 @@ def test_search__rules_of_the_basis(rules):
 def test_search__rules_do_not_matter_without_a_size():
     X, y = spirals(150)
     both = replace(ONE, basis_rules=("least-confident", "uniform"))
-    run = tune(X, y, FitParams(n_neighbors=10), both)
+    # A threshold says the size, so that nothing is left to search.
+    run = tune(X, y, FitParams(n_neighbors=10, confidence_threshold=0.8), both)
     assert "search" not in run.stages
+    run = tune(X, y, FitParams(n_neighbors=10), both)
+    assert len(run.stages["search"]["tried"]) == 1
     run = tune(X, y, FitParams(n_neighbors=10), replace(both, width_factors=(1.0, 0.3)))
     assert len(run.stages["search"]["tried"]) == 2
 
