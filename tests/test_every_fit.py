@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
@@ -245,17 +244,3 @@ def test_every_fit__damaged_after_its_end_is_as_it_was(kind, tmp_path):
     for _ in range(4):
         harmed = [harm(rng, place.rglob("c/**/*")) for _ in range(3)]
         assert digest(finish(kind, tables, place)) == expected, harmed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_every_fit__engines_agree_to_the_bit(name, tmp_path, two_workers):
-    # Without the fixture `kind`, because the workers have nothing of what is patched here.
-    kind = KINDS[name]
-    tables = write(kind, tmp_path, chunk_rows=50)
-    with threadpool_limits(1):
-        runs = [
-            finish(kind, tables, tmp_path / place, engine, n_parts=3)
-            for place, engine in (("here", InlineEngine()), ("there", two_workers))
-        ]
-    assert digest(runs[0]) == digest(runs[1])
