@@ -19,6 +19,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import MAX_REDONE
 from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.components import COMPONENTS
 from dask_nrbfn.stages.confidence import CONFIDENCE
@@ -37,6 +38,7 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Rates, Stage, StageCost, StageJob, expected_s
 from dask_nrbfn.stages.svd import SVD
+from dask_nrbfn.stages.trials import is_of_cells
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
@@ -47,11 +49,7 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-STAGES: tuple[Stage[Any], ...] = (
-    SVD,
-    COLUMNS,
-    METRIC,
-    SEARCH,
+_OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
     NEIGHBORS,
     RECALL,
     CONFIDENCE,
@@ -65,8 +63,9 @@ STAGES: tuple[Stage[Any], ...] = (
     PRUNE,
     WEIGHTS,
     REFINE,
-    MODEL,
 )
+
+STAGES: tuple[Stage[Any], ...] = (SVD, COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All there are, in the order in which a fit goes through those that it wants."""
 
 EMBEDDING: tuple[Stage[Any], ...] = (
@@ -95,6 +94,8 @@ def stages_of(
     list of Stage
     """
     stages = EMBEDDING if embeds else STAGES
+    if is_of_cells(params, tuning):
+        stages = tuple(stage for stage in stages if stage not in _OF_ONE_NETWORK)
     return [stage for stage in stages if stage.wanted(params, tuning, numbers)]
 
 

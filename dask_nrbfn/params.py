@@ -245,6 +245,18 @@ class FitParams(Params):
         Number of eigenfunctions of the basis that the weights of each target combine: those that
         vary least where its rows are dense, a spectral series (Lee & Izbicki). For normalized
         features. None: any weights.
+    cells : int, {"auto"} or None
+        Number of cells into which a tree of median splits cuts the rows, each with a whole network
+        of its own: with `basis_size` basis rows, 1,000 by default, and with column weights, a width
+        and an alpha that its held-out rows prefer. Fewer cells where the rows cannot be split.
+        "auto": cells of at most 3 rows for each basis row, and at most 1,024; a tuning uses them
+        only if networks of whole cells do better than one network on the same held-out rows. For
+        dense rows and the squared loss. None: 1; in a tuning with the effort "normal" or "thorough"
+        "auto", if there are 4,000 rows, and enough for two cells, and no other parameter asks for
+        one network.
+    cell_overlap : float
+        Rows that are at most so many deviations of the split column from the border of a cell also
+        train the network on the other side.
     n_neighbors : int or None
         k of the soft-kNN confidence, and the maximum number of neighbours of a row for `locality`.
         The row itself is not counted. None: 20, or all other rows if there are fewer.
@@ -392,6 +404,25 @@ class FitParams(Params):
         least=1,
         none="any weights",
     )
+    # Never None once a fit begins.
+    cells: int | str | None = option(
+        None,
+        int,
+        "Cells that a tree cuts the rows into, each with a network of its own; auto: of at most 3 "
+        "rows a basis row, and in a tuning 1 if one network does as well on held-out rows.",
+        least=1,
+        words=("auto",),
+        metavar="INTEGER|auto",
+        none="1; a tuning: auto unless the effort is quick",
+    )
+    cell_overlap: float = option(
+        0.0,
+        float,
+        "Distance from a border of cells, in deviations of the column, within which rows train the "
+        "networks of both sides.",
+        least=0,
+        most=1,
+    )
     # Always an int after `resolve_auto`.
     n_neighbors: int = option(
         None,
@@ -468,6 +499,11 @@ class FitParams(Params):
         """Whether the activations of a row are divided by their sum; needs resolved parameters."""
         assert self.features != "auto"
         return self.features == "normalized"
+
+    @property
+    def asks_for_cells(self) -> bool:
+        """Whether cells have networks of their own, or may have them after a tuning."""
+        return self.cells not in (None, 1)
 
     @property
     def basis_is_given(self) -> bool:

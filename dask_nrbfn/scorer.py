@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import block_rows
+from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
 from dask_nrbfn.storage.model import Model
 
 # Scoring sums nothing over rows, so blocks are only as large as the product with the basis needs:
@@ -73,9 +73,9 @@ class Scorer:
         self, model: Model, *, block_rows: int | None = None, threads: int | None = None
     ) -> None:
         self.model = model
-        self.block_rows = scoring_rows(model.n_basis) if block_rows is None else block_rows
+        self.block_rows = scoring_rows(model) if block_rows is None else block_rows
         self._threads = blas_threads() if threads is None else threads
-        self._buffer, self._scratch = np.empty((0, model.n_basis)), Scratch(0, 0)
+        self._buffer, self._scratch = np.empty((0, model.n_active)), Scratch(0, 0)
 
     def result(self, name: str, scores: Floats) -> NDArray[Any]:
         """Return a result of rows with the given scores.
@@ -99,8 +99,10 @@ class Scorer:
     def scores_of(self, X: Rows) -> Floats:
         """Return the scores of a block of feature rows (b, p), float64 (b, q)."""
         n_rows = X.shape[0]
+        if self.model.cells is not None:
+            n_rows = min(n_rows, _MAX_BLOCK_ROWS)
         if n_rows > len(self._buffer):
-            self._buffer = np.empty((n_rows, self.model.n_basis))
+            self._buffer = np.empty((n_rows, self.model.n_active))
             self._scratch = Scratch(n_rows, self.model.basis.shape[1])
         return self.model.scores(
             X,
@@ -194,6 +196,14 @@ class Scorer:
         return schema.expand(rows)
 
 
-def scoring_rows(n_basis: int) -> int:
-    """Return the number of rows of a block for scoring."""
-    return min(block_rows(n_basis), _MAX_BLOCK_ROWS)
+def activations_bytes(model: Model) -> int:
+    """Return the bytes of the activations of a block for scoring."""
+    rows = min(scoring_rows(model), _MAX_BLOCK_ROWS)
+    return 8 * rows * model.n_active
+
+
+def scoring_rows(model: Model) -> int:
+    """Return the number of rows of a block for scoring; with cells, enough rows for each."""
+    rows = min(block_rows(model.n_active), _MAX_BLOCK_ROWS)
+    n_values = model.basis.shape[1] + model.n_targets
+    return max(rows, min(model.n_cells * rows, narrow_block_rows(n_values)))

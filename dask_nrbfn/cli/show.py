@@ -1,7 +1,7 @@
 """Figures on standard output, as lines or as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -27,31 +27,53 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(figures))
         return
     for name, value in figures.items():
-        if name == "stages":
-            for stage, record in value.items():
-                click.echo(f"{'stage ' + stage:<18} {record['seconds']:.1f} s")
-        elif name == "versions":
-            for record in value:
-                training_r2 = record.get("training_r2")
-                r2 = "" if training_r2 is None else f", R2 {_readable('r2', training_r2)}"
-                click.echo(
-                    f"{'version ' + str(record['version']):<18} {record['action']} "
-                    f"{record['n_rows']} rows, fitting error {record['fitting_error']:.4f}{r2}"
-                )
-        elif name in ("problems", "reasons"):
-            for item in value or ["none"]:
-                click.echo(f"{name[:-1]:<18} {item}")
-        elif name == "heaviest":
-            for feature, weight in value.items():
-                click.echo(f"{'weight of ' + feature:<18} {weight:.4g}")
-        elif name == "schema":
-            click.echo(schema_text(value))
+        if name in _LINES:
+            lines = _LINES[name](value)
         elif isinstance(value, dict):
-            for key, item in value.items():
-                label = f"drift {key}" if name == "drift" else key
-                click.echo(f"{label:<18} {_readable(key, item)}")
-        elif value is not None and name not in _TABLES:
-            click.echo(f"{name:<18} {_readable(name, value)}")
+            lines = value.items()
+        else:
+            lines = [] if value is None or name in _TABLES else [(name, value)]
+        for label, text in lines:
+            click.echo(f"{label:<18} {text if name in _LINES else _readable(label, text)}")
+        if name == "schema":
+            click.echo(schema_text(value))
+
+
+def _version_line(record: Mapping[str, Any]) -> tuple[str, str]:
+    training_r2 = record.get("training_r2")
+    r2 = "" if training_r2 is None else f", R2 {_readable('r2', training_r2)}"
+    return f"version {record['version']}", (
+        f"{record['action']} {record['n_rows']} rows, "
+        f"fitting error {record['fitting_error']:.4f}{r2}"
+    )
+
+
+def _cell_line(number: int, cell: Mapping[str, Any]) -> tuple[str, str]:
+    figures = [
+        f"{name.removeprefix('n_').replace('_', ' ')} {_readable(name, value)}"
+        for name, value in cell.items()
+        if name != "splits"
+    ]
+    return f"cell {number}", f"{', '.join(cell['splits']) or 'all rows'}: {', '.join(figures)}"
+
+
+_LINES: dict[str, Callable[[Any], Iterable[tuple[str, Any]]]] = {
+    "stages": lambda stages: (
+        (f"stage {name}", f"{record['seconds']:.1f} s") for name, record in stages.items()
+    ),
+    "versions": lambda versions: map(_version_line, versions),
+    "problems": lambda problems: (("problem", each) for each in problems or ["none"]),
+    "reasons": lambda reasons: (("reason", each) for each in reasons or ["none"]),
+    "heaviest": lambda weights: (
+        (f"weight of {name}", f"{weight:.4g}") for name, weight in weights.items()
+    ),
+    "cells": lambda cells: (_cell_line(*each) for each in enumerate(cells)),
+    "drift": lambda drift: (
+        (f"drift {name}", _readable(name, value)) for name, value in (drift or {}).items()
+    ),
+    "schema": lambda schema: (),
+}
+"""The lines of figures that have some of their own: pairs of a label and a text."""
 
 
 def readable_bytes(n_bytes: int) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
@@ -38,7 +40,7 @@ def describe(location: Location) -> dict[str, Any]:
     """
     describers = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
-        "run": lambda: describe_run(Run.open(location)),
+        "run": lambda: _describe_stored_run(Run.open(location)),
         "model": lambda: _describe_stored_model(location),
         "predictions": lambda: _describe_predictions(location),
         "map": lambda: _describe_map(location),
@@ -109,7 +111,7 @@ def run_figures(run: Run) -> dict[str, Any]:
     """Return what `describe_run` does as of the time when the run was opened."""
     attributes, stages = run.attributes, run.stages
     versions = versions_of(attributes)
-    weights = versions[-1] if versions else stages.get("weights", {})
+    weights = versions[-1] if versions else stages.get("weights", stages.get("cells", {}))
     audit = stages.get("recall", {})
     judged = judged_record(stages)
     # A tuning may have left the weights that it tried.
@@ -123,10 +125,12 @@ def run_figures(run: Run) -> dict[str, Any]:
         **_describe_schema(read_schema(attributes, run.location)),
         **({"svd_explained": stages["svd"]["explained"]} if "svd" in stages else {}),
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
-        "n_basis": stages.get("basis", {}).get("n_basis"),
+        **_describe_cells(stages),
+        "n_basis": judged.get("n_basis", stages.get("basis", {}).get("n_basis")),
         "n_kept": stages.get("prune", {}).get("n_kept"),
         "width": stages.get("width", {}).get("width"),
         **Ridge.in_params(run.chosen_params)._asdict(),
+        **({"alpha": None} if "fitting_error" in stages.get("cells", {}) else {}),
         **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
@@ -155,8 +159,10 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     """
     stages = run.stages
     search, figures = stages.get("search", {}), judged_record(stages)
-    risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
-    judged = [(Ridge.of(entry), entry) for entry in stages["validation"]["path"]]
+    # Every cell has its own penalty.
+    none: dict[str, Any] = {"path": []}
+    risks = {Ridge.of(entry): entry for entry in stages.get("path", none)["path"]}
+    judged = [(Ridge.of(entry), entry) for entry in stages.get("validation", none)["path"]]
     chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
     return {
         "chosen": chosen | {name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
@@ -165,6 +171,12 @@ def describe_tuning(run: Run) -> dict[str, Any]:
         "losses": stages.get("refine", {}).get("tried", []),
         "per_class": _held_out_classes(run),
     }
+
+
+def _describe_cells(stages: dict[str, Any]) -> dict[str, Any]:
+    """Return the number of cells, if they have networks."""
+    cells = stages.get("cells", {})
+    return {"n_cells": cells["n_cells"]} if "fitting_error" in cells else {}
 
 
 def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
@@ -177,14 +189,68 @@ def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
     return class_figures(run.read("model/classes").tolist(), confusion)
 
 
+def _describe_stored_run(run: Run) -> dict[str, Any]:
+    """Return the figures of a run, with those of each cell if they have networks."""
+    figures = describe_run(run)
+    if "n_cells" not in figures or not figures["complete"]:
+        return figures
+    from dask_nrbfn.storage.model import Model
+
+    cells = describe_cells(Model.load(run.location))
+    if not figures["versions"]:
+        # Of the rows of the fit alone.
+        name = "relative_error" if run.of_numbers else "error_rate"
+        errors = run.read("cells/errors").tolist()
+        cells = [{**cell, name: error} for cell, error in zip(cells, errors, strict=True)]
+    return figures | {"cells": cells}
+
+
+def describe_cells(model: "Model") -> list[dict[str, Any]]:
+    """Return for every cell of a model its splits, rows, basis rows and width.
+
+    Parameters
+    ----------
+    model : Model
+        With cells.
+
+    Returns
+    -------
+    list of dict
+        "splits" has texts such as ``"age <= 30.5"`` in the units of the features, if the scaling
+        has any: those of rows of unit length are shares of the length.
+    """
+    cells = model.cells
+    assert cells is not None
+    named = model.feature_names if model.projection is None else None
+    p = model.basis.shape[1]
+    names = [f"column {column}" for column in range(p)] if named is None else named
+    origin, units = model.scaling.restore(np.zeros((1, p)))[0], model.scaling.units
+    sizes = np.diff(cells.starts)
+    return [
+        {
+            "splits": [
+                f"{names[each.column]} {'>' if each.above else '<='} "
+                f"{origin[each.column] + each.threshold * units[each.column]:.6g}"
+                for each in splits
+            ],
+            "n_rows": int(cells.n_rows[cell]),
+            "n_basis": int(sizes[cell]),
+            "width": float(cells.widths[cell]),
+        }
+        for cell, splits in enumerate(cells.tree.splits())
+    ]
+
+
 def describe_model(model: "Model") -> dict[str, Any]:
     """Return the sizes and figures of a model."""
     return {
         "n_features": model.n_features,
         **describe_targets(len(model.classes), model.target_names),
+        **({} if model.cells is None else {"n_cells": model.n_cells}),
         "n_basis": model.n_basis,
         "width": model.width,
         **Ridge.in_params(model.params)._asdict(),
+        **({} if model.cells is None else {"alpha": None}),
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
         **_describe_calibration(model.calibration),
@@ -227,7 +293,9 @@ def _describe_stored_model(location: Location) -> dict[str, Any]:
     # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
-    return describe_model(Model.load(location))
+    model = Model.load(location)
+    cells = {} if model.cells is None else {"cells": describe_cells(model)}
+    return describe_model(model) | cells
 
 
 def _describe_predictions(location: Location) -> dict[str, Any]:

@@ -154,11 +154,17 @@ def onnx_model(
     """
     if dtype not in DTYPES:
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
+    if model.cells is not None:
+        raise DataError(
+            f"the model has networks of {model.n_cells} cells, and a graph would compute all "
+            "of them for every row.",
+            "Export a model of one network, fitted with `cells`=1.",
+        )
     _check_size(model, np.dtype(dtype))
     graph = _new_graph(np.dtype(dtype))
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
-    centre, exponent = basis.mean(axis=0), model.features.exponent
+    centre, exponent = basis.mean(axis=0), model.exponent
     X = _features(model, graph)
     if model.projection is not None:
         X = X @ model.projection
@@ -284,10 +290,10 @@ def _scaled_rows(model: Model, X: Tensor) -> Tensor:
 
 def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
-    if model.features.exponent is None:
+    if model.exponent is None:
         activations = _activations(model, basis, rows)
     else:
-        activations = _l1_activations(model, basis, rows, model.features.exponent)
+        activations = _l1_activations(model, basis, rows, model.exponent)
     scores = activations @ model.weights.T
     return scores if model.intercept is None else scores + model.intercept
 

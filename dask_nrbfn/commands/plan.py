@@ -18,8 +18,10 @@ from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
 from dask_nrbfn.numeric.distances import product_flops
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
+from dask_nrbfn.stages.trials import is_of_cells, planned_cells
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
@@ -65,7 +67,10 @@ class Plan:
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        The given number of basis rows, or the largest number that the fit may find.
+        The given number of basis rows, or the largest number that the fit may find; with cells that
+        of all.
+    n_cells : int
+        Cells that have a network each; 1 for one network.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_partitions : int
@@ -78,6 +83,7 @@ class Plan:
 
     stages: tuple[PlannedStage, ...]
     n_basis: int
+    n_cells: int
     n_candidates: int | None
     n_partitions: int
     method: str
@@ -123,9 +129,16 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()
     )
+    n_rows, n_cells, n_basis = dataset.of_labelled().n_rows, 1, context.n_basis
+    if is_of_cells(context.params, None):
+        n_cells, n_basis = (
+            planned_cells(context.params, n_rows),
+            cells_basis(context.params, n_rows),
+        )
     return Plan(
         stages,
-        context.n_basis,
+        n_basis,
+        n_cells,
         search.n_candidates,
         search.n_partitions,
         search.method,
@@ -188,7 +201,7 @@ def plan_on_options(
 
 
 _PLANNED = (
-    *("n_basis", "n_candidates", "n_partitions", "method", "n_workers", "threads"),
+    *("n_basis", "n_cells", "n_candidates", "n_partitions", "method", "n_workers", "threads"),
     "memory_bytes",
 )
 
@@ -330,7 +343,7 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
         model = read_model(opened, latest_place(opened.attributes))
     except NRBFNError:
         return math.inf
-    r = model.n_basis
+    r = model.n_active
     solved = {"moments_flops": float(n_rows) * r**2, "solve_flops": float(r) ** 3}
     return _passes_s(model, n_rows + n_judged, solved)
 
@@ -364,8 +377,8 @@ def refresh_s(run: Location, datasets: Sequence[Dataset], n_judged: int = 0) -> 
 
 
 def _passes_s(model: Model, n_rows: int, further: Mapping[str, float]) -> float:
-    (r, p), q = model.basis.shape, len(model.weights)
-    of_pair = product_flops(p, p, p, model.features.exponent)
+    r, p, q = model.n_active, model.basis.shape[1], len(model.weights)
+    of_pair = product_flops(p, p, p, model.exponent)
     work: Counter[str] = Counter(
         {
             "moments_flops": n_rows * r * (of_pair + 2 * q),

@@ -22,7 +22,7 @@ from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
-from dask_nrbfn.scorer import Scorer, scoring_rows
+from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.blocks import regroup
@@ -295,13 +295,14 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, n_scaled) = scoring_rows(model.n_basis), model.basis.shape
+    rows, (r, n_scaled) = scoring_rows(model), model.basis.shape
     p = model.n_features
     n_targets = model.n_targets
     # A block of activations; the basis as read and as factors; the weights; rows as stored, read
     # ahead and centred; the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * (r + 4 * row_width(dataset)) + 2 * r * n_targets + 5 * scored * n_targets)
+    held = 8 * (rows * 4 * row_width(dataset) + 2 * r * n_targets + 5 * scored * n_targets)
+    held += activations_bytes(model)
     values = mean_values(model.basis)
     of_sparse = dataset.is_sparse and model.projection is None
     held += basis_bytes(r, n_scaled, values, copies=3, of_sparse=of_sparse)
@@ -314,7 +315,7 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     else:
         # An evaluation ranks rows by their probability, and two classes also by their score.
         held += RANKING_BYTES * (2 if n_targets == 2 else 1)
-    engine.expected_bytes = process_bytes(model.features.exponent) + dataset.reading_bytes + held
+    engine.expected_bytes = process_bytes(model.exponent) + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     return dataset

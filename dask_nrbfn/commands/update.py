@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dask_nrbfn.commands.cell_version import merge_cells, update_cells
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.version import (
     Combine,
@@ -46,6 +47,7 @@ from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import moments_bytes
@@ -196,15 +198,23 @@ def update_run(
             dataset = dataset.of_labelled()
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
-        reduction = Reduction(
-            _stage_of(draft.version, action, dataset),
-            UpdatePass,
-            {"": Moments, "_seen": seen_kind(model)},
-            PartLayout.of(dataset.n_rows, model.params.n_parts),
-            (draft.base, codes),
-        )
+        stage = _stage_of(draft.version, action, dataset)
+        if model.cells is None:
+            step = partial(_sum_and_solve, draft, dataset, engine, model, stage, codes)
+        else:
+            step = partial(
+                update_cells,
+                run,
+                draft.base,
+                version_name(draft.version),
+                dataset,
+                engine,
+                stage=stage,
+                codes=codes,
+                forget=forget,
+            )
         with engine.stage(action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
-            figures = _sum_and_solve(draft, dataset, engine, reduction)
+            figures = _mended(draft, stage, step)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
 
@@ -258,7 +268,12 @@ def merge_runs(
         held_bytes = _checked_bytes(draft, read_full_model(run, draft.base), None, engine)
         n_rows = n_rows_held(attributes)
         with engine.stage(MERGE, n_rows=n_rows, expected_bytes=held_bytes):
-            figures = _solve(draft, engine, combine_runs, (added.location, place, n_rows))
+            if read_full_model(run, draft.base).cells is None:
+                figures = _solve(draft, engine, combine_runs, (added.location, place, n_rows))
+            else:
+                name = version_name(draft.version)
+                figures = merge_cells(run, draft.base, name, added, place, engine)
+                figures["n_rows"] = n_rows
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]
@@ -291,10 +306,17 @@ def branch_run(location: Location, target: Location) -> Run:
     if exists(target):
         raise ExistsError(f"{target} exists.", "Give another path: a branch cannot replace it.")
     model = replace(model, weights=np.zeros_like(model.weights))
+    if model.cells is not None:
+        model = replace(model, cells=model.cells.without_rows())
     with replacing_group(target, kind="run", overwrite=False) as group:
         model.write(group.require_group("model"))
-        basis = run.read("basis/values")
-        write_array(group.require_group("basis"), "values", basis, "basis", "feature")
+        if model.cells is None:
+            basis = run.read("basis/values")
+            write_array(group.require_group("basis"), "values", basis, "basis", "feature")
+        else:
+            own = group.require_group(CELLS.name)
+            write_array(own, "alphas", run.read("cells/alphas"), "cell")
+            write_array(own, "shares", run.read("cells/shares"), "basis")
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
         if (components := read_components(run)) is not None:
@@ -312,7 +334,7 @@ def branch_run(location: Location, target: Location) -> Run:
 
 def _kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = (SVD.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
+    names = (SVD.name, CELLS.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
 
 
@@ -389,7 +411,8 @@ class _Draft:
             logger.info("%s: locality uses the neighbours of the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
-        warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
+        if record["alpha"] is not None:
+            warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
         return record
 
 
@@ -507,7 +530,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
 
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
     """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
-    (r, p), q = model.basis.shape, model.n_targets
+    r, p, q = model.n_active, model.basis.shape[1], model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
     params = model.params
     solving = solve_bytes(
@@ -532,7 +555,10 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
             reading_bytes=dataset.reading_bytes,
         )
         held = max(held, passing + 8 * block_rows(r) * (r + 2 * width))
-    held += process_bytes(model.features.exponent)
+    if model.cells is not None:
+        # The model of all cells, twice when it is written.
+        held += 8 * 2 * model.n_basis * (p + 2 * q)
+    held += process_bytes(model.exponent)
     engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
 
@@ -541,20 +567,34 @@ def _sum_and_solve(
     draft: _Draft,
     dataset: Dataset,
     engine: Engine,
-    reduction: Reduction,
+    model: Model,
+    stage: str,
+    codes: list[int] | None,
 ) -> dict[str, Any]:
-    """Sum the parts and solve; compute damaged parts again."""
-    forget, n_redone = draft.action == FORGET, 0
+    """Sum the parts and solve one network."""
+    reduction = Reduction(
+        stage,
+        UpdatePass,
+        {"": Moments, "_seen": seen_kind(model)},
+        PartLayout.of(dataset.n_rows, model.params.n_parts),
+        (draft.base, codes),
+    )
+    reduce_parts(draft.run, dataset, engine, reduction)
+    return _solve(draft, engine, combine_rows, (reduction, draft.action == FORGET))
+
+
+def _mended(draft: _Draft, stage: str, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of a step; compute damaged parts of a stage again."""
+    n_redone = 0
     while True:
         try:
-            reduce_parts(draft.run, dataset, engine, reduction)
-            return _solve(draft, engine, combine_rows, (reduction, forget))
+            return step()
         except DamagedResultError as error:
             n_redone += 1
-            if error.stage != reduction.stage or n_redone > MAX_REDONE:
+            if error.stage != stage or n_redone > MAX_REDONE:
                 raise
             logger.warning("%s It is computed again.", error.problem)
-            draft.run.forget(reduction.stage, error.parts)
+            draft.run.forget(stage, error.parts)
 
 
 def _solve(
@@ -574,13 +614,22 @@ def _grown(run: Run, n_rows: int, action: str) -> list[str]:
     return [f"the basis was chosen from {fitted} rows, and {later} were added since"]
 
 
+def _class_weights(run: Run) -> list[float] | None:
+    stage = CELLS if CELLS.name in run.stages else WIDTH
+    weights: list[float] | None = stage.recorded(run).class_weights
+    return weights
+
+
 def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     run = draft.run
     one, two = read_full_model(run, draft.base), read_full_model(other, place)
     different = one.differences_of_sums(two)
-    if WIDTH.recorded(run).target_origin != WIDTH.recorded(other).target_origin:
-        different.append("origin of the targets")
-    if WIDTH.recorded(run).class_weights != WIDTH.recorded(other).class_weights:
+    # The origin of cells is the intercept of the model.
+    if one.cells is None and not different:
+        own, others = WIDTH.recorded(run), WIDTH.recorded(other)
+        if own.target_origin != others.target_origin:
+            different.append("origin of the targets")
+    if not different and _class_weights(run) != _class_weights(other):
         different.append("weights of classes")
     if different:
         raise RunMismatchError(

@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.kernels import distance_exponent
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total
 from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_system, write_sums
 from dask_nrbfn.stages.prune import choose_kept, full_system
@@ -247,7 +248,7 @@ def combine_rows(
     of_rows: Moments = read_total(run, reduction)
     if forget:
         moments -= of_rows
-        _check_left(moments, of_rows)
+        check_left(moments, of_rows)
     else:
         moments += of_rows
     expected = before - seen.weight if forget else before + seen.weight
@@ -293,27 +294,59 @@ def combine_runs(
 
 
 def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift | NumberDrift:
-    far_is_known = WIDTH.recorded(run).far_distance is not None
+    system, weight = read_system(run, before), before.total_weight
+    return drift_of(
+        seen,
+        own_scores=float((model.weights * before.cross).sum()) / weight,
+        fitting_error=model.fitting_error,
+        residuals=system.squared_residuals(model.weights) / weight,
+        variances=system.target_squares / weight,
+        far_is_known=WIDTH.recorded(run).far_distance is not None,
+    )
+
+
+def drift_of(
+    seen: NewRowSums,
+    *,
+    own_scores: float,
+    fitting_error: float | None,
+    residuals: Floats,
+    variances: Floats,
+    far_is_known: bool,
+) -> Drift | NumberDrift:
+    """Return the drift of new rows from the rows of a model.
+
+    Parameters
+    ----------
+    seen : NewRowSums
+    own_scores : float
+        Mean score of the own label of the rows of the model.
+    fitting_error : float or None
+        Theirs.
+    residuals, variances : float64 (q,)
+        See `NumberDrift.of`.
+    far_is_known : bool
+        See `Drift.of`.
+
+    Returns
+    -------
+    Drift or NumberDrift
+    """
     if isinstance(seen, NewNumberSums):
-        system, weight = read_system(run, before), before.total_weight
         return NumberDrift.of(
-            seen,
-            residuals=system.squared_residuals(model.weights) / weight,
-            variances=system.target_squares / weight,
-            far_is_known=far_is_known,
+            seen, residuals=residuals, variances=variances, far_is_known=far_is_known
         )
     assert isinstance(seen, NewLabelSums)
-    assert model.fitting_error is not None
-    own_scores = float((model.weights * before.cross).sum())
+    assert fitting_error is not None
     return Drift.of(
         seen,
-        confidence_before=own_scores / before.total_weight,
-        fitting_error_before=model.fitting_error,
+        confidence_before=own_scores,
+        fitting_error_before=fitting_error,
         far_is_known=far_is_known,
     )
 
 
-def _check_left(moments: Moments, taken: Moments) -> None:
+def check_left(moments: Moments, taken: Moments) -> None:
     """Raise DataError if more was subtracted than was added, or only rounding errors are left."""
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(

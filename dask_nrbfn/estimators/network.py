@@ -190,7 +190,7 @@ class _KeptRun(NamedTuple):
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)
         if in_memory:
             # Nobody else reads the earlier version.
-            for place in ("moments", version_name(self.version)):
+            for place in ("moments", "cells/networks", version_name(self.version)):
                 Run.open(self.location).drop(place)
         return self._replace(version=self.version + 1)
 
@@ -312,7 +312,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         return None if isinstance(self.basis, str) else self.basis
 
     def _take_run(self, run: Run) -> None:
-        self._basis_rows = run.read("basis/rows")
+        self._basis_rows = run.read("cells/rows" if run.has("cells/rows") else "basis/rows")
 
     def _take_model(self, model: Model) -> None:
         self._model = model
@@ -321,7 +321,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._take_basis_indices()
         self.width_ = model.width
         self.weights_ = model.weights
-        self._take_feature_weights(model.scaling.feature_weights)
+        self._take_feature_weights(model.feature_weights)
         set_columns(self, model.n_features, model.feature_names, model.schema)
 
     def _take_feature_weights(self, weights: Floats | None) -> None:
@@ -373,6 +373,8 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     n_neighbors: int | None = None
     metric_rounds: int = 5
     kernel_exponent: float = 1.0
+    cells: int | str | None = None
+    cell_overlap: float = 0.0
     unlabelled: Any = None
     _kept_run: _KeptRun | None = field(default=None, init=False)
 

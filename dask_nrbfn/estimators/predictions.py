@@ -50,7 +50,8 @@ def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
     -------
     Scorer
     """
-    return Scorer(model, block_rows=block_rows(model.n_basis), threads=threads)
+    rows = block_rows(model.n_basis) if model.cells is None else None
+    return Scorer(model, block_rows=rows, threads=threads)
 
 
 def predict_lazily(model: Model, X: Any, result: str, store: Location | None) -> da.Array:

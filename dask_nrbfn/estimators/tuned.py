@@ -90,9 +90,12 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         Rows during that search. None: as many as take 256 MiB, from 20,000 to 100,000.
     basis_size : int, default=None
         Number of basis rows. None: it is chosen, see `dask_nrbfn.params.TuneParams`.
+    cells : int or {"auto"}, default=None
+        See `NRBFNClassifier`. None, unless the effort is "quick": "auto", if networks of cells do
+        better than one network on held-out rows.
     n_neighbors, confidence_threshold, basis, candidates, class_weight, neighbors, n_partitions, \
-overlap, min_recall, svd, scale, metric_rounds, kernel_exponent, n_parts, random_state, \
-unlabelled, missing, store
+overlap, min_recall, svd, scale, cell_overlap, metric_rounds, kernel_exponent, n_parts, \
+random_state, unlabelled, missing, store
         See `NRBFNClassifier`.
 
     Attributes
@@ -153,9 +156,9 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     Parameters
     ----------
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
-scales, bases, search_basis, search_rows, basis_size
+scales, bases, search_basis, search_rows, basis_size, cells
         See `NRBFNClassifierCV`.
-    n_neighbors, basis, svd, scale, metric_rounds, kernel_exponent, n_parts, \
+    n_neighbors, basis, svd, scale, cell_overlap, metric_rounds, kernel_exponent, n_parts, \
 random_state, unlabelled, missing, store
         See `NRBFNRegressor`.
 

@@ -366,6 +366,11 @@ class ResidualSums(JudgedSums):
         relative: Floats = np.square((scores - targets) / scales).mean(axis=1)
         return np.stack([relative, relative])
 
+    @property
+    def spread(self) -> Floats:
+        """Sums of the squared differences of the targets from their means, float64 (q,)."""
+        return np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
+
     def figures(self, model: int) -> dict[str, Any]:
         """Return R^2 and the root mean squared and mean absolute error of every target, as lists.
 
@@ -376,7 +381,7 @@ class ResidualSums(JudgedSums):
         squared = self.squared[model]
         if not np.isfinite(squared).all():
             return dict.fromkeys(names)
-        spread = np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
+        spread = self.spread
         # Squares of small residuals underflow.
         missed = np.where(self.absolute[model] > 0, np.maximum(squared, _LEAST_SQUARE), squared)
         unexplained = unexplained_share(missed, spread)

@@ -223,7 +223,7 @@ class Scaling:
     def _apply_sparse(self, X: "csr_array") -> "csr_array":
         values = X.data.astype(np.float64)
         if self.kind in CENTRED:
-            values /= self._units[X.indices]
+            values /= self.units[X.indices]
         elif self.kind == "unit":
             n_values = np.diff(X.indptr)
             length = np.sqrt(squared_norms(X))
@@ -247,13 +247,15 @@ class Scaling:
         if self.kind not in CENTRED:
             return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
         if is_sparse(rows):
-            values = rows.data * self._units[rows.indices]
+            values = rows.data * self.units[rows.indices]
             return with_values(rows, values)
-        return np.asarray(rows * self._units + self.shift, dtype=np.float64)
+        return np.asarray(rows * self.units + self.shift, dtype=np.float64)
 
     @property
-    def _units(self) -> Floats:
-        """Divisors of the columns."""
+    def units(self) -> Floats:
+        """Divisors of the columns, float64 (p,); 1 if they are not scaled one by one."""
+        if self.kind not in CENTRED:
+            return np.ones_like(self.scale)
         return self.scale if self.root is None else self.scale / self.root
 
 

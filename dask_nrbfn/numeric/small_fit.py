@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.gradients import GradientSums, feature_weights
 from dask_nrbfn.numeric.held_out import (
     HeldOutSums,
     JudgedSums,
@@ -18,7 +19,7 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.kernels import kernel_named
-from dask_nrbfn.numeric.moments import MomentSums, mirror_in_place
+from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place, pack_gram
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
@@ -69,6 +70,31 @@ class SmallTable:
     spread: Rows
     spread_weights: Floats
     block_rows: int
+
+    def losses(self, scores: Floats, entry: Entry) -> Floats:
+        """Return the losses of scores, float64 (2, n), see `JudgedSums.losses`.
+
+        Parameters
+        ----------
+        scores : float64 (n, q)
+            As `judge_network` returns them.
+        entry : dict
+            The figures that it returns with them.
+
+        Returns
+        -------
+        float64 (2, n)
+            NaN where the scores are.
+        """
+        losses = np.full((2, len(scores)), np.nan)
+        seen = np.isfinite(scores).all(axis=1)
+        losses[:, seen] = sums_of(self.targets).losses(
+            scores[seen],
+            self.targets.shifted(self.y[seen]),
+            scales=self.target_scales,
+            temperature=entry.get("temperature", 1.0),
+        )
+        return losses
 
     @property
     def target_scales(self) -> Floats:
@@ -189,7 +215,7 @@ def judge_network(
     n_components: int = 0,
     threads: int,
 ) -> tuple[Entry, Floats]:
-    """Return the best ridge of a network with its figures, and the losses of held-out rows.
+    """Return the best ridge of a network with its figures, and the scores of held-out rows.
 
     Parameters
     ----------
@@ -207,44 +233,92 @@ def judge_network(
     Returns
     -------
     entry : dict
-    losses : float64 (2, n)
-        See `JudgedSums.losses`; NaN for rows that are not held out, and if all systems are
-        singular.
+    scores : float64 (n, q)
+        By the network without the fold of each row; of numbers less their origin. NaN for rows that
+        are not held out, and if all systems are singular.
     """
     judging = _Judging(
         table, scaling, network.exponent, held_out, threads=threads, shares_distances=False
     )
-    return judging.best_with_losses(network, n_components)
+    return judging.best_with_scores(network, n_components)
 
 
-def fit_network(
-    table: SmallTable,
-    scaling: Scaling,
-    network: SmallNetwork,
-    *,
-    each: Each = map,
-    threads: int = 1,
-) -> tuple[RadialFeatures, PathWeights]:
-    """Return the radial basis functions of a network and its weights of all rows, for each ridge.
+class NetworkMoments(NamedTuple):
+    """The radial basis functions of a network, the shares of its clusters (r,), and its sums."""
+
+    features: RadialFeatures
+    shares: Floats
+    moments: Moments
+
+
+def network_moments(
+    table: SmallTable, scaling: Scaling, network: SmallNetwork, *, threads: int = 1
+) -> NetworkMoments:
+    """Return the sums over all rows from which a network is solved.
 
     Parameters
     ----------
     table, scaling
         See `try_networks`.
     network : SmallNetwork
-        Without locality and eigenfunctions.
-    each : Each
-        Solves the systems.
+        Without locality and eigenfunctions; its ridges are not used.
     threads : int
         Threads of the elementwise steps.
+
+    Returns
+    -------
+    NetworkMoments
     """
     judging = _Judging(
         table, scaling, network.exponent, (), threads=threads, shares_distances=False
     )
     features = judging.features(network)
-    (sums,) = judging.sums_of_groups(features)
-    kept = np.ones(features.n_basis, dtype=np.bool_)
-    return features, judging.solve(features, sums, kept, network.ridges, each=each)
+    ((gram, *others),) = judging.sums_of_groups(features)
+    return NetworkMoments(features, judging.shares, Moments(pack_gram(gram), *others))
+
+
+def learned_root(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    each: Each = map,
+    threads: int = 1,
+) -> Floats:
+    """Return square roots of the weights of features, by the derivatives of a network.
+
+    Parameters
+    ----------
+    table : SmallTable
+    scaling : Scaling
+        With the square roots of the weights so far.
+    network : SmallNetwork
+        With plain features and one ridge.
+    each : Each
+        Solves the system.
+    threads : int
+        Threads of the elementwise steps.
+
+    Returns
+    -------
+    float64 (p,)
+        Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular.
+    """
+    features, _, moments = network_moments(table, scaling, network, threads=threads)
+    system = RidgeSystem.of(moments, table.targets, normalized=False)
+    (ridge,) = network.ridges
+    (solution,) = system.solve_all([ridge.alpha], each=each, estimated=False)
+    if solution is None:
+        return np.full(table.X.shape[1], np.nan)
+    # Of numbers of other units each counts as much as the others.
+    of_targets = solution.weights / table.target_scales[:, None]
+    root = np.ones(table.X.shape[1]) if scaling.root is None else scaling.root
+    total = GradientSums.zeros(len(root))
+    for rows in table.blocks(slice(0, table.X.shape[0])):
+        total += GradientSums.from_block(
+            table.X[rows], features, of_targets, row_weights=table.weights[rows], threads=threads
+        )
+    return np.sqrt(feature_weights(total.squares, root))
 
 
 class _Judging:
@@ -275,7 +349,7 @@ class _Judging:
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
         self._basis = scaling.apply(table.basis)
         distances = BasisDistances.from_basis(self._basis, scaling, exponent=exponent)
-        self._mean_distance, self._shares = self._spread(distances)
+        self._mean_distance, self.shares = self._spread(distances)
         self._squared: Floats | None = None
         n_rows, r = self._table.X.shape[0], self._basis.shape[0]
         if shares_distances and n_rows * r <= _SHARED_ELEMENTS:
@@ -327,20 +401,13 @@ class _Judging:
         """
         return self._best(network, smoothly=smoothly, n_components=n_components)[0]
 
-    def best_with_losses(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
+    def best_with_scores(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
         """Return what `judge_network` returns."""
-        losses = np.full((2, len(self._order)), np.nan)
+        held_out = np.full((len(self._order), self._table.targets.n_targets), np.nan)
         entry, features, of_folds = self._best(network, smoothly=False, n_components=n_components)
-        if of_folds is None:
-            return entry, losses
-        losses_of = partial(
-            sums_of(self._table.targets).losses,
-            scales=self._table.target_scales,
-            temperature=entry.get("temperature", 1.0),
-        )
-        for rows, scores, y in self._held_out(features, of_folds):
-            losses[:, self._order[rows]] = losses_of(scores[:, 0], y)
-        return entry, losses
+        for rows, scores, _ in self._held_out(features, of_folds or []):
+            held_out[self._order[rows]] = scores[:, 0]
+        return entry, held_out
 
     def _best(
         self, network: SmallNetwork, *, smoothly: bool, n_components: int
@@ -348,7 +415,7 @@ class _Judging:
         """Return the best ridge of a network and its figures, and its weights for each fold."""
         features = self.features(network)
         of_folds = [
-            self.solve(features, sums, kept, network.ridges, n_components)
+            self.solve(features, self.system(features, sums), kept, network.ridges, n_components)
             for sums, kept in zip(self._seen_sums(features), self._kept, strict=True)
         ]
         calibrated = sums_of(self._table.targets)
@@ -402,23 +469,30 @@ class _Judging:
     def _squared_of(self, rows: slice) -> Floats | None:
         return None if self._squared is None else self._squared[rows]
 
+    def system(self, features: RadialFeatures, sums: list[Floats]) -> RidgeSystem:
+        """Return the ridge system of some sums, see `sums_of_groups`; they are used up."""
+        gram, *others = sums
+        mirror_in_place(gram)
+        return RidgeSystem.of_sums(
+            gram, *others, targets=self._table.targets, normalized=features.normalized
+        )
+
     def solve(
         self,
         features: RadialFeatures,
-        sums: list[Floats],
+        system: RidgeSystem,
         kept: NDArray[np.bool_],
         ridges: Sequence[Ridge],
         n_components: int = 0,
         *,
         each: Each = map,
     ) -> PathWeights:
-        """Return the weights of some sums for all ridges.
+        """Return the weights of a system for all ridges.
 
         Parameters
         ----------
         features : RadialFeatures
-        sums : list of float64
-            See `sums_of_groups`.
+        system : RidgeSystem
         kept : bool (r,)
             Mask of the basis rows that have weights.
         ridges : sequence of Ridge
@@ -431,16 +505,11 @@ class _Judging:
         -------
         PathWeights
         """
-        gram, *others = sums
-        mirror_in_place(gram)
-        system = RidgeSystem.of_sums(
-            gram, *others, targets=self._table.targets, normalized=features.normalized
-        )
         return solve_all(
             system,
             kept,
             tried=ridges,
-            penalize=_penalize(features, self._shares),
+            penalize=_penalize(features, self.shares),
             directions_of=lambda kept: directions_among(features, kept, n_components),
             each_of=lambda n_basis, /, *, spans: each,
             estimated=False,

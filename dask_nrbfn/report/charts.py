@@ -12,9 +12,11 @@ import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.finished import Confidences
 from dask_nrbfn.report.reliability import Reliability
@@ -350,6 +352,45 @@ def pruning_chart(unexplained: Floats) -> str:
 
     description = f"{len(unexplained)} basis rows leave {unexplained[-1]:.4g}."
     return _svg("pruning", "What is left by the number of basis rows", description, draw)
+
+
+def cells_chart(tree: CellTree, n_rows: NDArray[np.int64], errors: Floats, label: str) -> str:
+    """Return the chart of the errors of cells, above the tree that cuts them.
+
+    Parameters
+    ----------
+    tree : CellTree
+    n_rows : int64 (L,)
+        Rows of each cell: its width.
+    errors : float64 (L,)
+    label : str
+        Of their axis.
+
+    Returns
+    -------
+    str
+    """
+    ends = np.cumsum(n_rows)
+    starts = ends - n_rows
+    spans = tree.cells_below()
+
+    def draw(figure: Figure) -> None:
+        above, below = figure.subplots(2, sharex=True, height_ratios=(3, 2))
+        above.bar(starts, errors, n_rows, align="edge", color=_SERIES[0], edgecolor=_MUTED)
+        above.set_ylabel(label)
+        for depth, first, last in spans:
+            place = (starts[first], -1 - depth)
+            size = (ends[last] - starts[first], 1)
+            below.add_patch(Rectangle(place, *size, facecolor="none", edgecolor=_MUTED))
+        below.set_xlim(0, ends[-1])
+        below.set_ylim(-1 - max(depth for depth, *_ in spans), 0)
+        below.set_xlabel("rows, cell by cell")
+        below.grid(visible=False)
+        below.yaxis.set_major_locator(NullLocator())
+
+    worst = int(np.argmax(errors))
+    title = "Errors of the cells, and the tree that cuts them"
+    return _svg("cells", title, f"The largest is {errors[worst]:.3g}.", draw)
 
 
 def feature_chart(weights: Mapping[str, float]) -> str:

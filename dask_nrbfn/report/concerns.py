@@ -72,7 +72,7 @@ def _condition(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
-    record = finished.stages["basis"]
+    record = finished.stages.get("basis", {})
     if record.get("cap") is not None:
         yield Concern(
             f"{plural(record['n_below_threshold'], finished.searched)} are below the threshold "
@@ -91,6 +91,8 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         ("components", "components"),
     ):
         chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
+        if name == "alpha" and finished.is_of_cells:
+            continue
         if name == "alpha":
             # A search leaves some of them to try with the whole basis.
             tried = [entry["alpha"] for entry in finished.tuned()["path"]]

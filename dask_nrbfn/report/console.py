@@ -77,10 +77,15 @@ def _line(fact: Fact) -> str:
 def plan_table(plan: Plan) -> str:
     """Return a plan as text, a line for each stage."""
     searched = "" if plan.n_candidates is None else f" of {plan.n_candidates} candidates"
+    network = (
+        f"{plan.n_basis} basis rows; {plan.method} neighbours{searched} in "
+        f"{plural(plan.n_partitions, 'partition')}"
+    )
+    if plan.n_cells > 1:
+        network = f"{plan.n_basis:,} basis rows in {plural(plan.n_cells, 'cell')}"
     lines = [
         f"{plural(plan.n_workers, 'worker')} x {plural(plan.threads, 'thread')}, "
-        f"{format_bytes(plan.memory_bytes)} for a task; {plan.n_basis} basis rows; "
-        f"{plan.method} neighbours{searched} in {plural(plan.n_partitions, 'partition')}",
+        f"{format_bytes(plan.memory_bytes)} for a task; {network}",
         f"{'stage':<12}{'GFLOP':>12}{'read':>12}{'written':>12}{'held':>12}{'seconds':>10}",
     ]
     for planned in plan.stages:

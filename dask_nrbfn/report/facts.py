@@ -1,6 +1,7 @@
 """The figures of a finished run, one per line, and tables of the combinations that it tried."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask.utils import format_bytes
@@ -119,8 +120,11 @@ def recall_text(finished: FinishedRun) -> str:
 
 def _network_facts(results: Results) -> list[Fact]:
     finished = results.finished
+    if finished.is_of_cells:
+        return _cells_facts(results)
     params, width = finished.params, finished.stages["width"]
     return [
+        *_compared_facts(results),
         Fact("basis", basis_text(finished)),
         *_pruning_facts(finished),
         Fact("features", f"{params.features}, {params.kernel} kernel"),
@@ -132,6 +136,53 @@ def _network_facts(results: Results) -> list[Fact]:
         *_component_facts(finished),
         *_weights_facts(results),
     ]
+
+
+def _cells_facts(results: Results) -> list[Fact]:
+    """Return the cells, and the network that each of them has."""
+    finished = results.finished
+    params, record = finished.params, finished.stages["cells"]
+    constant = record["n_constant"]
+    cells = f"{record['n_cells']:,} of {_range(record['row_range'], count)} rows"
+    cells += f", {record['n_learned']:,} with column weights of their own"
+    cells += f", {constant:,} with constant scores" if constant else ""
+    facts = [
+        Fact("cells", cells),
+        *_compared_facts(results),
+        Fact("basis", f"{record['n_basis']:,} in all, at most {record['largest']:,} in a cell"),
+        Fact("features", f"{params.features}, {params.kernel} kernel"),
+        Fact("width", f"{params.width_factor:g} x mean distance of a cell, or 1/4, 1/2 or 2 times"),
+        Fact("penalty", params.penalty),
+    ]
+    if record.get("alpha_range"):
+        facts.append(Fact("alpha", f"{_range(record['alpha_range'], number)} by cell"))
+    return [
+        *facts,
+        Fact("fitting error", f"eps {number(record['fitting_error'])}"),
+        *results.training_facts(record),
+        Fact("spectral risk", f"gamma of at most {number(record['spectral_risk'])} in a cell"),
+    ]
+
+
+def _range(limits: Sequence[float], show: Callable[[float], str]) -> str:
+    least, most = limits
+    return show(least) if least == most else f"{show(least)} to {show(most)}"
+
+
+def _compared_facts(results: Results) -> list[Fact]:
+    """Return how one network and networks of drawn cells did, if a tuning compared them."""
+    compared = results.finished.stages.get("cells", {}).get("compared")
+    if compared is None:
+        return []
+    name = results.criterion.name
+    show = percent if name == "error_rate" else number
+    one, many = (show(compared[which][name]) for which in ("one", "cells"))
+    drawn, judged = (
+        plural(compared[each], what)
+        for each, what in (("n_cells", "drawn cell"), ("n_rows", "held-out row"))
+    )
+    figure = name.replace("_", " ")
+    return [Fact("compared", f"{figure} {one} of one network, {many} of {drawn}, on {judged}")]
 
 
 def _component_facts(finished: FinishedRun) -> list[Fact]:
@@ -280,7 +331,8 @@ def tuning_tables(results: Results) -> list[TextTable]:
     tables = [_combinations(results)] if tuned["tried"] else []
     if tuned["finals"]:
         tables.append(_finals(results, tuned["finals"]))
-    tables.append(_penalties(results, tuned["path"]))
+    if tuned["path"]:
+        tables.append(_penalties(results, tuned["path"]))
     return [*tables, _losses(results, tuned["losses"])] if tuned["losses"] else tables
 
 

@@ -89,6 +89,16 @@ class FinishedRun:
         return self.run.tuning
 
     @property
+    def fitted(self) -> dict[str, Any]:
+        """The record with the fitting error: that of the weights, or of the cells."""
+        return self.stages["weights" if "weights" in self.stages else "cells"]
+
+    @property
+    def is_of_cells(self) -> bool:
+        """Whether cells have networks of their own."""
+        return "fitting_error" in self.stages.get("cells", {})
+
+    @property
     def n_searched(self) -> int:
         """Number of rows that have a confidence."""
         return of_searched(self.run).n_rows

@@ -133,10 +133,12 @@ def _network(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a network that are known."""
     n_basis, n_kept = figures["n_basis"], figures.get("n_kept")
     kernel, eps = figures["params"]["kernel"], figures["fitting_error"]
+    alpha = figures["alpha"]
     return {
         **({} if n_basis is None else {"basis": plural(n_kept or n_basis, "row")}),
         **({} if (width := figures["width"]) is None else {"width": f"{number(width)}, {kernel}"}),
-        "penalty": f"{figures['penalty']}, alpha {figures['alpha']:g}",
+        **({"cells": count(figures["n_cells"])} if "n_cells" in figures else {}),
+        "penalty": figures["penalty"] + ("" if alpha is None else f", alpha {alpha:g}"),
         **({} if eps is None else {"fitting error": f"eps {number(eps)}"}),
     }
 

@@ -3,9 +3,12 @@
 import os
 from typing import Any
 
+import numpy as np
 from dask.utils import format_bytes
 
+from dask_nrbfn.commands.describe import describe_cells
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
+from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
@@ -14,12 +17,23 @@ from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.facts import recall_text, run_facts, tuning_tables
 from dask_nrbfn.report.finished import Confidences, FinishedRun, NamedRows
-from dask_nrbfn.report.formats import TextTable, count, decimals, schema_table, seconds
+from dask_nrbfn.report.formats import (
+    TextTable,
+    count,
+    decimals,
+    number,
+    percent,
+    schema_table,
+    seconds,
+)
 from dask_nrbfn.report.results import Fact, Results, results_of
 from dask_nrbfn.report.templates import template_named
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
+
+# Cells that are described.
+_WORST = 3
 
 # Facts that are shown below the title.
 _HEADLINES = (
@@ -84,6 +98,7 @@ def _page(results: Results) -> str:
         targets=results.target_table(),
         drawn=_drawn(results),
         features=_features(finished),
+        of_cells=_cells(results),
         pruning=_pruning(finished),
         coordinates=_coordinates(results),
         recall=_recall(finished),
@@ -172,6 +187,36 @@ def _features(finished: FinishedRun) -> dict[str, Any] | None:
         "round": metric["kept"],
         "rounds": max(len(metric["rounds"]) - 1, 0),
         "unused": count(len(metric["unused"])),
+    }
+
+
+def _cells(results: Results) -> dict[str, Any] | None:
+    """Return the chart of the cells of the fit, and the cells with the largest errors."""
+    finished = results.finished
+    if not finished.is_of_cells:
+        return None
+    model = read_model(finished.run, "")
+    assert model.cells is not None
+    errors = finished.run.read("cells/errors")
+    described, criterion = describe_cells(model), results.criterion
+    worst = np.argsort(-errors, kind="stable")[:_WORST].tolist()
+    show = percent if criterion.name == "error_rate" else number
+    rows = [
+        [
+            ", ".join(described[cell]["splits"]) or "all rows",
+            count(described[cell]["n_rows"]),
+            count(described[cell]["n_basis"]),
+            show(errors[cell]),
+        ]
+        for cell in worst
+    ]
+    chart = charts.cells_chart(
+        model.cells.tree, model.cells.n_rows, criterion.factor * errors, criterion.label
+    )
+    title = "The cells with the largest errors of held-out rows"
+    return {
+        "chart": chart,
+        "worst": TextTable(title, ["cell", "rows", "basis rows", "error"], rows),
     }
 
 

@@ -279,7 +279,7 @@ class ClassResults(Results):
 
     def poor_fit(self) -> Iterator[Concern]:
         """Yield a concern if the fitting error is large."""
-        error = self.finished.stages["weights"]["fitting_error"]
+        error = self.finished.fitted["fitting_error"]
         if error > _LARGE_FITTING_ERROR:
             yield Concern(
                 f"The fitting error eps is {number(error)}: the residuals weigh more than the fit.",
@@ -421,8 +421,8 @@ class NumberResults(Results):
 
     def guessing(self) -> Iterator[Concern]:
         """Yield a concern if predicting the mean of a target is as good."""
-        judged = self.finished.stages.get("validation")
-        missed = [] if judged is None else self._below(judged["r2"], 0.0)
+        judged = judged_record(self.finished.stages)
+        missed = self._below(judged["r2"], 0.0) if judged else []
         if missed:
             yield Concern(
                 f"To answer its mean always is as good on held-out rows: {listed(missed)}.",
@@ -431,7 +431,7 @@ class NumberResults(Results):
 
     def poor_fit(self) -> Iterator[Concern]:
         """Yield a concern about targets with less than half of their variance fitted."""
-        missed = self._below(self.finished.stages["weights"]["training_r2"], _SMALL_R2)
+        missed = self._below(self.finished.fitted["training_r2"], _SMALL_R2)
         if missed:
             yield Concern(
                 f"Of the training rows less than half of the variance is fitted: {listed(missed)}.",
@@ -446,12 +446,11 @@ class NumberResults(Results):
         """Return R2 of training, held-out and evaluated rows, and the mean errors."""
         if len(self.names) == 1:
             return None
-        stages = self.finished.stages
         columns: dict[str, Iterable[str]] = {
-            "training R2": map(decimals, stages["weights"]["training_r2"])
+            "training R2": map(decimals, self.finished.fitted["training_r2"])
         }
-        if "validation" in stages:
-            columns |= _judged_columns("held-out", stages["validation"])
+        if judged := judged_record(self.finished.stages):
+            columns |= _judged_columns("held-out", judged)
         if self.evaluation is not None:
             columns |= _judged_columns("evaluated", self.evaluation.figures())
         rows = [list(cells) for cells in zip(self.names, *columns.values(), strict=True)]

@@ -12,12 +12,21 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.neighbor_search import NeighborSearch
-from dask_nrbfn.stages.trials import combinations, params_needing_confidence, resolve_tuning
+from dask_nrbfn.stages.trials import (
+    combinations,
+    params_needing_confidence,
+    planned_cells,
+    resolve_tuning,
+    unfit_for_cells,
+)
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout
 
 logger = logging.getLogger(__name__)
+
+# A tuning tries cells only on tables of so many rows: held-out rows of fewer decide by chance.
+_LEAST_ROWS = 4000
 
 # Coordinates of an embedding without a number of them: enough for a picture.
 _UNASKED_COORDINATES = 2
@@ -96,6 +105,7 @@ class FitContext:
         """
         FitLimits(min_recall=min_recall)
         params = _resolve_params(dataset, params, embeds=embeds)
+        params = replace(params, cells=_resolve_cells(dataset, params, tuning, validation))
         if tuning is not None:
             if validation is not None:
                 validation = of_same_table(dataset, validation).of_labelled()
@@ -179,7 +189,7 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
     if embeds:
         basis = "random" if params.basis == "auto" else params.basis
         components = params.components or _UNASKED_COORDINATES
-        params = replace(params, basis=basis, components=components)
+        params = replace(params, basis=basis, components=components, cells=1)
     numbers = dataset.of_numbers and not embeds
     n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
     resolved = params.resolve_auto(numbers=numbers, mixed=dataset.is_mixed, n_rows=n_rows)
@@ -189,6 +199,28 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
             "fit: each of the few rows has all others as its %d neighbours", resolved.n_neighbors
         )
     return resolved
+
+
+def _resolve_cells(
+    dataset: Dataset, params: FitParams, tuning: TuneParams | None, validation: Dataset | None
+) -> int | str:
+    """Return the cells of a fit: "auto" for a tuning that may use them."""
+    if params.cell_overlap and (params.cells == 1 or (tuning is None and params.cells is None)):
+        raise ParameterError(
+            f"`cell_overlap` is {params.cell_overlap}, and there is one network for all rows.",
+            "Leave it out, or give `cells`.",
+        )
+    if params.cells is not None:
+        return params.cells
+    if tuning is None or tuning.effort == "quick" or (validation or tuning.validation):
+        return 1
+    asked = replace(params, cells="auto")
+    unfit = any(
+        unfit_for_cells(asked, tuning, sparse=dataset.is_sparse and params.svd is None).values()
+    )
+    n_rows = dataset.of_labelled().n_rows
+    few = n_rows < _LEAST_ROWS or planned_cells(asked, n_rows) == 1
+    return 1 if few or unfit else "auto"
 
 
 def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TuneParams:

@@ -253,7 +253,7 @@ def _judge(
     asked = [(size, params.basis_rule) for size in sizes]
     for chosen in bases_of_sample(run, dataset, sample, params, asked):
         table = read_sample(run, sample, chosen, n_folds=tuning.folds, n_targets=dataset.n_targets)
-        entry, of_rows = judge_network(
+        entry, scores = judge_network(
             table,
             scaling,
             network_of(params, replace(tuning, **left)),
@@ -262,7 +262,7 @@ def _judge(
             threads=blas_threads(),
         )
         entries.append(entry | {"n_basis": len(chosen.rows)})
-        losses.append(of_rows)
+        losses.append(table.losses(scores, entry))
     return PartResult({"entries": entries}, {"losses": np.array(losses)})
 
 

@@ -223,7 +223,24 @@ def calibration_bytes(s: FitSizes) -> int:
 
 
 def _fit(run: Run, reduction: Reduction, loss: str, temperature: float) -> dict[str, Any]:
-    draw: ScoreDraw = read_total(run, reduction)
+    return calibration_figures(read_total(run, reduction), loss, temperature=temperature)
+
+
+def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
+    """Return the calibration that fits drawn rows, and its figures on them.
+
+    Parameters
+    ----------
+    draw : ScoreDraw
+    loss : str
+    temperature : float
+        The best temperature without biases.
+
+    Returns
+    -------
+    dict
+        See `calibrate`.
+    """
     of_loss = loss_named(loss)
     calibration = fit_calibration(draw, of_loss, temperature=temperature)
     probabilities = calibration.probabilities(draw.scores, of_loss)

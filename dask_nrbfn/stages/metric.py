@@ -12,21 +12,15 @@ import numpy as np
 from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
-from dask_nrbfn.numeric.gradients import (
-    LEAST_WEIGHT,
-    GradientSums,
-    feature_weights,
-    heaviest_features,
-)
+from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
-    SmallTable,
     best_place,
-    fit_network,
+    learned_root,
     try_bytes,
 )
 from dask_nrbfn.numeric.types import Floats
@@ -286,7 +280,14 @@ def _round(
     sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
     root = np.ones(dataset.n_features)
     if before is not None:
-        root = _learned_root(run, sample, number - 1, before)
+        kernel, width_factor, alpha = before
+        root = learned_root(
+            sample.take(seen),
+            _scaling(run, _root(run, number - 1, kernel)),
+            _small_network(run, kernel, width_factor, [alpha]),
+            each=partial(side_by_side, at_once=1),
+            threads=blas_threads(),
+        )
     tried = _networks(kernels, before)
     entries = try_side_by_side(
         sample,
@@ -302,30 +303,6 @@ def _round(
     place = best_place(networks, judged_sums(dataset).smooth)
     best = dict.fromkeys(networks[0]) if place is None else networks[place]
     return PartResult(best, {"root": root})
-
-
-def _learned_root(
-    run: Run, sample: SmallTable, number: int, network: tuple[str, float, float]
-) -> Floats:
-    """Return the square roots of the weights learned by a network with the weights of a round."""
-    kernel, width_factor, alpha = network
-    root, threads = _root(run, number, kernel), blas_threads()
-    seen = sample.take(sample.folds != _HELD_OUT)
-    features, (weights, _) = fit_network(
-        seen,
-        _scaling(run, root),
-        _small_network(run, kernel, width_factor, [alpha]),
-        each=partial(side_by_side, at_once=1),
-        threads=threads,
-    )
-    # Of numbers of other units each counts as much as the others.
-    of_targets = weights[0] / seen.target_scales[:, None]
-    total = GradientSums.zeros(len(root))
-    for rows in seen.blocks(slice(0, seen.X.shape[0])):
-        total += GradientSums.from_block(
-            seen.X[rows], features, of_targets, row_weights=seen.weights[rows], threads=threads
-        )
-    return np.sqrt(feature_weights(total.squares, root))
 
 
 def _log_round(number: int, best: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Stage "model": the group with the arrays for prediction by a network or an embedding."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
+from dask_nrbfn.stages.cells import CELLS, cells_basis, read_networks
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import read_coefficients
 from dask_nrbfn.stages.neighbor_search import of_searched
@@ -20,6 +22,7 @@ from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components
+from dask_nrbfn.stages.trials import is_of_cells
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
@@ -73,32 +76,62 @@ def _read_results(run: Run, leaves: list[str]) -> None:
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:
+    decided = is_of_cells(run.chosen_params, run.remaining_tuning)
+    model = (_of_cells if decided else _of_one_network)(run, dataset)
+    model.write(run.group("model"))
+
+
+def _of_cells(run: Run, dataset: Dataset) -> Model:
+    record, cells = CELLS.recorded(run), read_networks(run)
+    return Model(
+        basis=run.read("cells/basis"),
+        width=float(np.median(cells.widths)),
+        weights=run.read("cells/weights"),
+        scaling=read_scaling(run),
+        params=run.chosen_params,
+        fitting_error=record.fitting_error,
+        spectral_risk=record.spectral_risk,
+        calibration=Calibration.of(asdict(record)),
+        cells=cells,
+        intercept=run.read("cells/origin") if dataset.of_numbers else None,
+        **_of_dataset(run, dataset),
+    )
+
+
+def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
+    """Return the fields of a model that describe the training rows and their features."""
+    return {
+        "classes": dataset.classes,
+        "feature_names": dataset.feature_names,
+        "target_names": dataset.target_names,
+        "schema": dataset.schema,
+        "projection": read_components(run),
+        "read_as": dataset.read_as,
+    }
+
+
+def _of_one_network(run: Run, dataset: Dataset) -> Model:
     scaling = read_scaling(run)
     trained, places = WEIGHTS.recorded(run), read_places(run)
     basis = scaling.apply(run.read("basis/values"))
-    model = Model(
+    return Model(
         basis=basis if places is None else basis[places],
         places=places,
         width=WIDTH.recorded(run).width,
         weights=read_weights(run),
         intercept=run.read("weights/intercept") if dataset.of_numbers else None,
-        classes=dataset.classes,
         scaling=scaling,
         params=run.chosen_params,
         fitting_error=trained.fitting_error,
         spectral_risk=trained.spectral_risk,
         calibration=Calibration.of(judged_record(run.stages)),
-        feature_names=dataset.feature_names,
-        target_names=dataset.target_names,
-        schema=dataset.schema,
-        projection=read_components(run),
-        read_as=dataset.read_as,
+        **_of_dataset(run, dataset),
     )
-    model.write(run.group("model"))
 
 
 def _cost(s: FitSizes) -> StageCost:
-    n_bytes = s.stored_basis_bytes(s.r) + 8 * s.r * s.q + s.projection_bytes
+    r = cells_basis(s.params, s.n) if is_of_cells(s.params, s.tuning) else s.r
+    n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q + s.projection_bytes
     return StageCost(
         read_bytes=n_bytes,
         written_bytes=n_bytes,
@@ -116,6 +149,7 @@ MODEL = Stage(
     needs=(
         "columns",
         "metric/root",
+        "cells",
         "basis/values",
         "prune/places",
         "weights",

@@ -200,6 +200,8 @@ def read_weights(run: Run) -> Floats:
 
 def read_held_out_confusion(run: Run) -> Floats | None:
     """Return the confusion of the held-out rows by weight, float64 (K, K); None: not tuned."""
+    if run.has("cells/confusion"):
+        return run.read("cells/confusion")
     if run.tuning is None or run.of_numbers:
         return None
     if is_refined(run.chosen_params):

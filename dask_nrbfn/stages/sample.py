@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
+from dask_nrbfn.numeric.ridge import Each
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import (
@@ -58,7 +59,7 @@ def write_rows(
     -------
     int64 (size,)
     """
-    rows = _drawn_rows(dataset.n_rows, size, params.random_state)
+    rows = drawn_rows(dataset.n_rows, size, params.random_state)
     numbers = dataset.of_numbers
     targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
     own = dataset.take_weights(rows) if dataset.has_weights else None
@@ -74,7 +75,8 @@ def write_rows(
     return rows
 
 
-def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
+def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
+    """Return the numbers of `size` rows of `n_rows`, ascending, int64 (size,)."""
     if size == n_rows:
         return np.arange(n_rows)
     drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
@@ -222,12 +224,7 @@ def try_side_by_side(
     -------
     list of dict
     """
-    own = tried_bytes(
-        sample.basis.shape[0],
-        sample.targets.n_targets,
-        n_held_out=len(held_out),
-        n_ridges=max(len(each.ridges) for each in networks),
-    )
+    n_ridges = max(len(each.ridges) for each in networks)
     return try_networks(
         sample,
         scaling,
@@ -235,9 +232,31 @@ def try_side_by_side(
         held_out=held_out,
         smoothly=smoothly,
         n_components=n_components,
-        each=partial(side_by_side, at_once=1 + _BESIDE_BYTES // own),
+        each=trying_side_by_side(sample, n_held_out=len(held_out), n_ridges=n_ridges),
         threads=blas_threads(),
     )
+
+
+def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
+    """Return what tries networks of a sample, some at the same time.
+
+    Parameters
+    ----------
+    sample : SmallTable
+    n_held_out, n_ridges : int
+        Folds that are held out, and ridges of a network.
+
+    Returns
+    -------
+    Each
+    """
+    own = tried_bytes(
+        sample.basis.shape[0],
+        sample.targets.n_targets,
+        n_held_out=n_held_out,
+        n_ridges=n_ridges,
+    )
+    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // own)
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:

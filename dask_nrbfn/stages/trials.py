@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import ceil, log2
 from typing import Any
 
 from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
@@ -26,6 +27,12 @@ _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
 # Alphas on either side of the best of a search that are tried with the whole basis of the fit. The
 # best alpha falls as a basis grows.
 ALPHAS_BESIDE = 3
+
+# Basis rows of a cell without `basis_size`, and the most rows of a cell for each of them.
+_BASIS_ROWS, _ROWS_OF_BASIS_ROW = 1000, 3
+
+# More cells would make more tasks and a larger model, but hardly a better one: they grow instead.
+MOST_CELLS = 1024
 
 # What is tried of a parameter that the fit leaves at its default.
 _NORMAL: dict[str, tuple[str, ...]] = {
@@ -204,6 +211,87 @@ def chooses_size(params: FitParams, tuning: TuneParams | None) -> bool:
         and params.confidence_threshold == FitParams.confidence_threshold
         and components_of(params, tuning) == [None]
     )
+
+
+def tries_cells(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a tuning compares one network with networks of cells."""
+    return tuning is not None and params.cells == "auto"
+
+
+def is_of_cells(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether it is decided that cells have networks of their own.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    bool
+    """
+    return params.asks_for_cells and not tries_cells(params, tuning)
+
+
+def basis_of_cell(params: FitParams) -> int:
+    """Return the number of basis rows of every cell by the parameters a fit was begun with."""
+    return params.basis_size or _BASIS_ROWS
+
+
+def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
+    """Return the most rows of a cell that is not split.
+
+    Parameters
+    ----------
+    params : FitParams
+    n_rows : int
+    n_basis : int
+        Basis rows of a cell.
+
+    Returns
+    -------
+    float
+    """
+    if isinstance(params.cells, int):
+        return 1.0
+    return max(_ROWS_OF_BASIS_ROW * n_basis, n_rows / MOST_CELLS)
+
+
+def planned_cells(params: FitParams, n_rows: int) -> int:
+    """Return the number of cells that a fit is planned for, by its parameters and rows."""
+    if isinstance(params.cells, int):
+        return params.cells
+    most = most_rows_of_cell(params, n_rows, basis_of_cell(params))
+    # Halves of halves, down to so many rows.
+    return int(min(2 ** max(0, ceil(log2(n_rows / most))), MOST_CELLS))
+
+
+def unfit_for_cells(
+    params: FitParams, tuning: TuneParams | None, *, sparse: bool
+) -> dict[str, bool]:
+    """Return what networks of cells do not support, and whether a fit has it.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+        Losses that it tries by its effort are tried with one network only.
+    sparse : bool
+        Whether the rows are sparse.
+
+    Returns
+    -------
+    dict of str to bool
+    """
+    losses = refined_losses(params, tuning if isinstance(params.cells, int) else None)
+    return {
+        "sparse rows": sparse,
+        "given basis rows": params.basis_is_given,
+        "`prune`": params.prune is not None,
+        "`components`": components_of(params, tuning) != [None],
+        "`locality`": any(localities_of(params, tuning)),
+        "another `loss` than squared": bool(losses),
+    }
 
 
 def sized_bases(params: FitParams, tuning: TuneParams) -> list[str]:

@@ -2,7 +2,8 @@
 
 Format 4 added penalties, losses and numeric targets; 5 a schema that makes features from stored
 values; 6 rows in CSR, and runs and models that project rows to coordinates; 7 datasets whose rows
-stay in another store; 8 models whose calibration has biases. A group records the lowest version
+stay in another store; 8 models whose calibration has biases; 9 models with a network for
+every cell. A group records the lowest version
 whose readers understand it.
 """
 
@@ -22,9 +23,9 @@ _AnyParams = TypeVar("_AnyParams", bound=Params)
 FORMAT_VERSION = 4
 """The format of a group that has none of the features below."""
 
-EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION, BIASED_VERSION = 5, 6, 7, 8
+EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION, BIASED_VERSION, CELLS_VERSION = range(5, 10)
 
-READ_VERSIONS = range(3, BIASED_VERSION + 1)
+READ_VERSIONS = range(3, CELLS_VERSION + 1)
 
 UPGRADE = "Upgrade dask_nrbfn: a newer version wrote it."
 
@@ -54,7 +55,8 @@ def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
     >>> stored_params({"alpha": 0.1, "seed": 3}, "run.zarr").random_state
     3
     """
-    return _known(FitParams, stored, place)
+    # Before there were cells, all had one network.
+    return _known(FitParams, {"cells": 1, **stored}, place)
 
 
 def stored_tuning(stored: Mapping[str, Any], place: object) -> TuneParams:

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import normalized_shares
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows, equal, is_sparse
@@ -28,6 +30,7 @@ from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
+    CELLS_VERSION,
     calibration_attributes,
     feature_attributes,
     read_schema,
@@ -51,6 +54,9 @@ from dask_nrbfn.storage.versions import latest_place, model_name
 # sums; `differences_of_sums` compares those.
 _FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
 _FROM_SUMS |= {"params", "read_as"}
+
+# Rows of a cell that are scored together.
+_MOST_ROWS_OF_CELL = 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,6 +92,9 @@ class Model(Shown):
         Singular vectors that project rows to coordinates before scaling; None: no projection.
     read_as : mapping of str or None
         As in `Dataset`, of the training rows.
+    cells : CellNetworks or None
+        The cells that have a network each. Then `basis` and `weights` have those of one cell after
+        another, and `width` is the median of the cells. None: one network.
     """
 
     basis: Rows
@@ -104,11 +113,27 @@ class Model(Shown):
     schema: Schema | None = None
     projection: Floats | None = None
     read_as: Mapping[str, str] | None = None
+    cells: CellNetworks | None = None
 
     @property
     def n_basis(self) -> int:
         """Number of basis rows r."""
         return int(self.basis.shape[0])
+
+    @property
+    def n_active(self) -> int:
+        """The most basis rows that a row has activations of: all, or those of the largest cell."""
+        return self.n_basis if self.cells is None else self.cells.largest
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells that have a network each; 1 for one network."""
+        return 1 if self.cells is None else self.cells.n_cells
+
+    @property
+    def exponent(self) -> float | None:
+        """Exponent of the distances that the kernel sees; None for Euclidean ones."""
+        return kernel_named(self.params.kernel, self.params.kernel_exponent).exponent
 
     @property
     def n_features(self) -> int:
@@ -141,8 +166,9 @@ class Model(Shown):
         Parameters
         ----------
         X : (b, p)
-        buffer : float64 (b, r), optional
-            Scratch space that is overwritten, which saves an allocation for every block.
+        buffer : float64 (b, n_active), optional
+            Scratch space that is overwritten, which saves an allocation for every block; with cells
+            for the rows that are scored together.
         scratch : float64 (b, p + 2), optional
             The same for the centred rows of an array.
         threads : int
@@ -161,12 +187,56 @@ class Model(Shown):
         if self.projection is not None:
             # The scratch space has the width of the rows.
             X, scratch = project(X, self.projection), None
-        scores = self.features.weighted_sums(
-            X, self.weights, buffer=buffer, scratch=scratch, threads=threads
-        )
+        if self.cells is None:
+            scores = self.features.weighted_sums(
+                X, self.weights, buffer=buffer, scratch=scratch, threads=threads
+            )
+        else:
+            scores = self._scores_of_cells(self.cells, X, buffer=buffer, threads=threads)
         if self.intercept is not None:
             scores += self.intercept
         return scores
+
+    def _scores_of_cells(
+        self, cells: CellNetworks, X: Rows, *, buffer: Floats | None, threads: int
+    ) -> Floats:
+        """Return the scores of rows, each by the network of its cell."""
+        scaled = np.asarray(self.scaling.apply(X))
+        scores = np.empty((len(scaled), self.n_targets))
+        most_rows = _MOST_ROWS_OF_CELL if buffer is None else len(buffer)
+        for cell, rows, basis in cells.of_rows(scaled, most_rows):
+            space = None
+            if buffer is not None:
+                # Of the same memory, whatever the size of the basis.
+                size = len(rows) * (basis.stop - basis.start)
+                space = buffer.reshape(-1)[:size].reshape(len(rows), -1)
+            weights = np.ascontiguousarray(self.weights[:, basis])
+            scores[rows] = self.features_of_cell(cell).weighted_sums(
+                scaled[rows], weights, buffer=space, threads=threads
+            )
+            scores[rows] += cells.intercepts[cell]
+        return scores
+
+    def features_of_cell(self, cell: int) -> RadialFeatures:
+        """Return the radial basis functions of a cell, for rows that are scaled as the basis is."""
+        if cell not in self._features_of_cells:
+            cells, params = self.cells, self.params
+            assert cells is not None
+            root = cells.roots[cell]
+            self._features_of_cells[cell] = RadialFeatures.from_basis(
+                self.basis[cells.starts[cell] : cells.starts[cell + 1]] * root,
+                cells.widths[cell],
+                Scaling("learned", np.zeros_like(root), np.ones_like(root), root),
+                kernel=params.kernel,
+                kernel_exponent=params.kernel_exponent,
+                normalized=params.normalized,
+            )
+        return self._features_of_cells[cell]
+
+    @cached_property
+    def _features_of_cells(self) -> dict[int, RadialFeatures]:
+        """Those that were asked for."""
+        return {}
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
@@ -212,7 +282,8 @@ class Model(Shown):
             content.update(self.schema.digest.encode())
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
-        arrays = (self.basis, self.weights, *of_scaling, self.intercept, self.projection)
+        of_cells = () if self.cells is None else self.cells.arrays().values()
+        arrays = (self.basis, self.weights, *of_scaling, self.intercept, self.projection, *of_cells)
         for array in arrays:
             if array is not None:
                 update_digest(content, array)
@@ -228,9 +299,16 @@ class Model(Shown):
         return different
 
     @property
+    def feature_weights(self) -> Floats | None:
+        """Learned weights of the columns, float64 (p,), of cells the mean by rows; None without."""
+        if self.cells is None or (self.cells.roots == 1.0).all():
+            return self.scaling.feature_weights
+        return self.cells.feature_weights(self.scaling.root)
+
+    @property
     def heaviest_features(self) -> dict[str, float] | None:
         """Learned weights of the columns by name, the heaviest first; None without."""
-        weights = self.scaling.feature_weights
+        weights = self.feature_weights
         if weights is None:
             return None
         names = self.feature_names if self.projection is None else None
@@ -282,6 +360,9 @@ class Model(Shown):
             "root": (scaling.root, "feature"),
             "projection": (self.projection, "column", "feature"),
         }
+        if self.cells is not None:
+            of_cells, dimensions_of = self.cells.arrays(), CellNetworks.array_names()
+            arrays |= {name: (of_cells[name], *dimensions_of[name]) for name in of_cells}
         for name, (values, *dimensions) in arrays.items():
             if values is not None:
                 write_array(group, name, values, *dimensions)
@@ -301,6 +382,7 @@ class Model(Shown):
                 ),
                 **calibration_attributes(self.calibration),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
+                **({} if self.cells is None else {"format_version": CELLS_VERSION}),
             },
         )
 
@@ -351,6 +433,11 @@ class Model(Shown):
             schema=schema,
             projection=None if params.svd is None else array("projection"),
             read_as=attributes.get("read_as"),
+            cells=CellNetworks.from_arrays(
+                {name: array(name) for name in CellNetworks.array_names()}
+            )
+            if "cell_starts" in group
+            else None,
         )
         model._check_shapes(group)
         return model
@@ -367,6 +454,8 @@ class Model(Shown):
             names_fit &= self.intercept.shape == (self.n_targets,)
         if self.places is not None:
             names_fit &= self.places.shape == (r,)
+        if self.cells is not None:
+            names_fit &= self.cells.fits(r, n_scaled, self.n_targets)
         if shapes != ((self.n_targets, r), (n_scaled,), (n_scaled,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not match.", "Write the model again."
@@ -381,6 +470,8 @@ def _same(one: Any, two: Any) -> bool:
         return all(_same(getattr(one, each.name), getattr(two, each.name)) for each in fields(one))
     if isinstance(one, Schema):
         return bool(one.digest == two.digest)
+    if isinstance(one, CellNetworks):
+        return one.has_sums_like(two)
     if isinstance(one, np.ndarray) or is_sparse(one):
         return equal(one, two)
     return bool(one == two)

@@ -238,6 +238,9 @@ class Run(Shown):
         if self.tuning is not None and tuning is not None:
             old |= self.tuning.to_dict()
             new |= tuning.to_dict()
+        if "cells" not in self.attributes["params"]:
+            # An earlier version began it, with one network.
+            new["cells"] = old["cells"]
         if new["n_parts"] is None or new["n_parts"] == self.n_parts:
             new["n_parts"] = old["n_parts"]
         changed = [
@@ -683,8 +686,30 @@ class Run(Shown):
         DamagedResultError
             If the part is missing or damaged.
         """
-        written = self._part_attributes(stage, part)
-        place = _part_place(stage, part)
+        (found,) = self.part_arrays(stage, part, [name])
+        return self.read(found, start, stop)
+
+    def part_arrays(self, stage: str, part: int | range, names: Iterable[str]) -> list[str]:
+        """Return the names under which `read` finds arrays of a finished part.
+
+        Parameters
+        ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+        names : iterable of str
+            Names of arrays of the part.
+
+        Returns
+        -------
+        list of str
+
+        Raises
+        ------
+        DamagedResultError
+            If the part is missing or damaged.
+        """
+        written, place = self._part_attributes(stage, part), _part_place(stage, part)
         if written is None:
             raise DamagedResultError(
                 f"part {part_name(part)} of {stage} is missing.",
@@ -692,7 +717,7 @@ class Run(Shown):
                 stage,
                 tuple(parts_in(part_name(part))),
             )
-        return self.read(f"{place}/{written['attempt']}/{name}", start, stop)
+        return [f"{place}/{written['attempt']}/{name}" for name in names]
 
     def flush_part(self, stage: str, part: range) -> None:
         """Wait until a part, or the sum of some, is on the disk.

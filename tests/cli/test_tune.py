@@ -121,7 +121,7 @@ def test_cli_fit__random_and_options(tmp_path, dataset):
     assert "neighbors" not in fitted["stages"]
     expected = FitParams(
         scale="none", basis="random", basis_size=12, features="plain", kernel="laplacian",
-        width_factor=0.4, class_weight="balanced", alpha=1e-3, n_neighbors=20,
+        width_factor=0.4, class_weight="balanced", alpha=1e-3, n_neighbors=20, cells=1,
     )  # fmt: skip
     assert Run.open(tmp_path / "run").params == expected
     assert Model.load(tmp_path / "run").params == expected

@@ -105,7 +105,11 @@ def test_regressor__saved_and_loaded(tmp_path):
     network.save(tmp_path / "model")
     loaded = NRBFNRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
-    assert loaded.get_params() == network.get_params() | {"n_parts": 3, "n_neighbors": 20}
+    assert loaded.get_params() == network.get_params() | {
+        "n_parts": 3,
+        "n_neighbors": 20,
+        "cells": 1,
+    }
     with pytest.raises(DataError, match="the model predicts numbers"):
         NRBFNClassifier.load(tmp_path / "model")
     NRBFNClassifier(n_neighbors=5).fit(X[:60], np.arange(60) % 2).save(tmp_path / "classes")

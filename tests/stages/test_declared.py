@@ -51,6 +51,8 @@ FITS = {
         | {"locality": 1e-6, "neighbors": "approximate", "n_partitions": 4},
     ),
     "components": ("plain", {"components": 6, "basis_size": 40}),
+    "cells": ("plain", {"cells": 3, "basis_size": 20, "scale": "learned", "metric_rounds": 1}),
+    "cells of coordinates": ("sparse", {"svd": 4, "cells": 2, "basis_size": 20}),
 }
 CLUSTERS = TuneParams(
     effort="quick", penalties=("weights", "clusters"), features=("plain",), width_factors=(1.0,)
@@ -59,6 +61,7 @@ TUNINGS = {
     "losses": ("plain", LOSSES, {}),
     "clusters tuned": ("plain", CLUSTERS, {"basis": "kmeans"}),
     "search": ("unlabelled", SEARCHED, {}),
+    "cells tuned": ("unlabelled", LOSSES, {"cells": "auto", "basis_size": 30}),
     "spans": ("numbers", SPANS, {}),
     "given": ("plain", LOSSES, vars(given_basis(FitParams(), GIVEN))),
 }

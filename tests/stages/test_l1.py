@@ -200,13 +200,13 @@ def test_fit__of_rows_in_csr_is_that_of_an_array():
 
 
 def test_metric__weights_are_those_that_are_written_out(monkeypatch):
-    tables, original = [], metric.fit_network
+    tables, original = [], metric.learned_root
 
     def recording(table, *arguments, **options):
         tables.append(table)
         return original(table, *arguments, **options)
 
-    monkeypatch.setattr(metric, "fit_network", recording)
+    monkeypatch.setattr(metric, "learned_root", recording)
     monkeypatch.setattr(metric, "_best_round", lambda rounds, dataset, n_held_out: len(rounds) - 1)
     monkeypatch.setattr(metric, "_FACTORS", {"laplace-l1": (0.6,)})
     X, y = steps(300, 4)

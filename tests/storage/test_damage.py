@@ -21,6 +21,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import get_array, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.format import READ_VERSIONS
 from dask_nrbfn.storage.group import (
     create_group,
     open_group,
@@ -413,8 +414,10 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
 @pytest.mark.parametrize("stored", ["dataset", "run", "model"], indirect=True)
 def test_metadata__newer_format(stored):
     place, read = stored
-    edit_attributes(place, format_version=9)
-    with pytest.raises(NewerVersionError, match=r"version 9, this package reads .* to 8") as caught:
+    edit_attributes(place, format_version=READ_VERSIONS.stop)
+    with pytest.raises(
+        NewerVersionError, match=r"version 10, this package reads .* to 9"
+    ) as caught:
         read(place)
     assert caught.value.remedy.startswith("Upgrade dask_nrbfn: a newer")
 
@@ -422,8 +425,8 @@ def test_metadata__newer_format(stored):
 def test_model_metadata__newer_format_inside_a_run(run):
     make_model().write(run.group("model"))
     assert Model.load(run.location).n_features == 4
-    edit_attributes(f"{run.location}/model", format_version=9)
-    with pytest.raises(NewerVersionError, match="format version 9"):
+    edit_attributes(f"{run.location}/model", format_version=READ_VERSIONS.stop)
+    with pytest.raises(NewerVersionError, match="format version 10"):
         Model.load(run.location)
 
 
@@ -431,9 +434,9 @@ def test_fit__leaves_a_model_of_a_newer_version(tmp_path):
     data = write_dataset(tmp_path / "data", table(30), np.arange(30) % 2)
     params = FitParams(basis_size=4)
     fit_dataset(data, tmp_path / "run", params, InlineEngine())
-    edit_attributes(tmp_path / "run" / "model", format_version=9)
+    edit_attributes(tmp_path / "run" / "model", format_version=READ_VERSIONS.stop)
     before = (tmp_path / "run" / "model" / "zarr.json").read_bytes()
-    with pytest.raises(NewerVersionError, match="format version 9"):
+    with pytest.raises(NewerVersionError, match="format version 10"):
         fit_dataset(data, tmp_path / "run", params, InlineEngine())
     assert (tmp_path / "run" / "model" / "zarr.json").read_bytes() == before
 
@@ -441,9 +444,9 @@ def test_fit__leaves_a_model_of_a_newer_version(tmp_path):
 def test_resumed_group__leaves_what_a_newer_version_began(tmp_path):
     begun = tmp_path / ".out.unfinished"
     create_group(begun, kind="predictions", attributes={"of_model": "a"})
-    edit_attributes(begun, format_version=9)
+    edit_attributes(begun, format_version=READ_VERSIONS.stop)
     with (
-        pytest.raises(NewerVersionError, match="format version 9"),
+        pytest.raises(NewerVersionError, match="format version 10"),
         resumed_group(
             tmp_path / "out", kind="predictions", identity={"of_model": "a"}, overwrite=False
         ),
@@ -454,10 +457,10 @@ def test_resumed_group__leaves_what_a_newer_version_began(tmp_path):
 
 def test_metadata__that_zarr_cannot_read_of_a_newer_format(tmp_path):
     make_model().save(tmp_path / "model")
-    edit_attributes(tmp_path / "model", format_version=9)
+    edit_attributes(tmp_path / "model", format_version=READ_VERSIONS.stop)
     path = tmp_path / "model" / "zarr.json"
     path.write_text(path.read_text().replace('"zarr_format": 3', '"zarr_format": 4'))
-    with pytest.raises(NewerVersionError, match="format version 9, this package reads 3 to 8"):
+    with pytest.raises(NewerVersionError, match="format version 10, this package reads 3 to 9"):
         Model.load(tmp_path / "model")
 
 

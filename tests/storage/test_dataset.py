@@ -15,6 +15,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, New
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.format import READ_VERSIONS
 from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
 from tests.storage.written import (
@@ -392,12 +393,12 @@ def test_open__another_kind(tmp_path):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("version", [0, 2, 9, "3"])
+@pytest.mark.parametrize("version", [0, 2, READ_VERSIONS.stop, "3"])
 def test_open__another_format_version(tmp_path, version):
     write_dataset(tmp_path / "data", table(5))
     edit_attributes(tmp_path / "data", format_version=version)
-    kind = NewerVersionError if version == 9 else DamagedDataError
-    with pytest.raises(kind, match=rf"format version {version}, this package reads 3 to 8"):
+    kind = NewerVersionError if version == READ_VERSIONS.stop else DamagedDataError
+    with pytest.raises(kind, match=rf"format version {version}, this package reads 3 to 9"):
         Dataset.open(tmp_path / "data")
 
 

@@ -7,9 +7,9 @@ the last version before this test).
   that was `tuned`, its model, a fit of the dataset that was stopped in its moments, and the scores
   of seven rows.
 - Format 8 holds a dataset, a run that was `tuned`, its model, and the probabilities of seven rows.
-- Formats 5 to 7 hold a dataset of 40 rows, a fit of it, its model, and the scores of its first
-  seven rows. 5 has a schema that fills missing values, 6 has rows in CSR that become coordinates,
-  the rows of 7 stay in an AnnData store.
+- Formats 5 to 7 and 9 hold a dataset of 40 rows, a fit of it, its model, and the scores of its
+  first seven rows. 5 has a schema that fills missing values, 6 has rows in CSR that become
+  coordinates, the rows of 7 stay in an AnnData store, and in 9 cells have networks.
 """
 
 import json
@@ -87,7 +87,7 @@ def test_earlier__there_is_one_of_every_format():
     assert names == {f"format_{number}.tar.xz" for number in READ_VERSIONS}
 
 
-@pytest.fixture(params=[5, 6, 7])
+@pytest.fixture(params=[5, 6, 7, 9])
 def expanded(request, tmp_path):
     """Return the place of what a format holds, and the number of the format."""
     place = extracted(request.param, tmp_path)

@@ -13,6 +13,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, MissingDataError
 from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.cell_networks import CellNetworks
+from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Column, Schema
@@ -233,6 +235,14 @@ OTHER_FIELDS = {
     "spectral_risk": None,
     "places": None,
     "read_as": None,
+    "cells": CellNetworks(
+        CellTree.grown(np.arange(4.0)[:, None] * np.ones(4), most_rows=2),
+        starts=np.array([0, 1, 3]),
+        widths=np.ones(2),
+        roots=np.ones((2, 4)),
+        intercepts=np.zeros((2, 3)),
+        n_rows=np.array([2, 2]),
+    ),
 }
 OTHER_PARAMS = {
     "features": "plain",

@@ -34,7 +34,9 @@ NOT_RUN = {
     "needs docker": [f"{PREFIX}task/machines.md"],
     "needs several hosts": [f"{PREFIX}task/machines.md"],
     "starts a Prefect server that stays": [f"{PREFIX}task/schedule.md"],
-    "takes hours or needs data sets": [f"{PREFIX}explanation/benchmarks.md"],
+    "takes hours or needs data sets": [
+        f"{PREFIX}explanation/{page}.md" for page in ("benchmarks", "networks")
+    ],
 }
 # Pages that take more than some seconds.
 SLOW = {

@@ -1,0 +1,262 @@
+"""The whole fit of one cell in memory: column weights, width, penalty and weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_nrbfn.numeric.cell_solution import SolvedCell
+from dask_nrbfn.numeric.held_out import sums_of
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.ridge import Each
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.small_fit import (
+    SmallNetwork,
+    SmallTable,
+    judge_network,
+    learned_root,
+    network_moments,
+    try_networks,
+)
+from dask_nrbfn.numeric.types import Floats
+
+# Width factors that are tried, times that of the table, which is the first.
+STEPS = (1.0, 0.25, 0.5, 2.0)
+
+# And in rounds that learn column weights, times the best so far.
+STEPS_OF_ROUND = (0.5, 1.0, 2.0)
+
+# Rows for each basis row on which column weights, width and penalty are chosen, at most.
+TRIAL_ROWS = 8
+
+# The fold by which column weights, width and penalty are chosen, and its fewest rows.
+_JUDGING, _FEWEST_JUDGED = 0, 10
+
+# Share of the figure that one held-out row may seem to gain by chance; of n rows, over sqrt(n).
+_CHANCE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class CellFit:
+    """The network of a cell.
+
+    Attributes
+    ----------
+    basis : (r, p)
+        Not scaled.
+    root : float64 (p,)
+        Square roots of the weights of the columns, beside those of the table.
+    width : float
+    width_factor : float or None
+        None: the scores are constant.
+    solved : SolvedCell
+    shares : float64 (r,)
+        Shares of the clusters.
+    moments : Moments
+        Of all rows; the activations of constant scores are 0.
+    held_out : float64 (n, q)
+        Scores of the rows by the networks without their folds, of numbers less their origin.
+    """
+
+    basis: Rows
+    root: Floats
+    width: float
+    width_factor: float | None
+    solved: SolvedCell
+    shares: Floats
+    moments: Moments
+    held_out: Floats
+
+
+class _Choice(NamedTuple):
+    """Column weights, a network, and its figure on rows that are held out; less is better."""
+
+    scaling: Scaling
+    network: SmallNetwork
+    figure: float
+
+
+def fit_cell(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    n_folds: int,
+    n_rounds: int = 0,
+    each: Each = map,
+    threads: int = 1,
+) -> CellFit:
+    """Return the network of a cell.
+
+    Parameters
+    ----------
+    table : SmallTable
+        The rows of the cell.
+    scaling : Scaling
+        Of the table that was cut.
+    network : SmallNetwork
+        With the width factor of the table, and the ridges to try.
+    n_folds : int
+        Folds of the rows.
+    n_rounds : int
+        Rounds in which column weights are learned; dense rows only.
+    each : Each
+        Tries networks and solves systems.
+    threads : int
+        Threads of the elementwise steps.
+
+    Returns
+    -------
+    CellFit
+
+    Notes
+    -----
+    The width factor of the table and equal further column weights stay unless others do clearly
+    better on a fold that is held out. Then the network without each fold scores its rows. If all
+    targets are equal, or all systems singular, the scores are the mean of the targets.
+    """
+    if (table.y == table.y[0]).all():
+        return _constant(table, n_folds)
+    r = table.basis.shape[0]
+    drawn = table.thinned(TRIAL_ROWS * r, r)
+    chosen = _choose(drawn, scaling, network, n_rounds=n_rounds, each=each, threads=threads)
+    features, shares, moments = network_moments(
+        table, chosen.scaling, chosen.network, threads=threads
+    )
+    penalty = penalty_named(chosen.network.ridges[0].penalty)
+    solved = SolvedCell.of(
+        moments,
+        table.targets,
+        alpha=_alpha(chosen),
+        normalized=features.normalized,
+        penalty=penalty.of(lambda: features, shares),
+    )
+    if solved is None:
+        return _constant(table, n_folds)
+    _, held_out = judge_network(
+        table, chosen.scaling, chosen.network, held_out=range(n_folds), threads=threads
+    )
+    return CellFit(
+        basis=table.basis,
+        root=_further_root(scaling, chosen.scaling, table.X.shape[1]),
+        width=features.width,
+        width_factor=chosen.network.width_factor,
+        solved=solved,
+        shares=shares,
+        moments=moments,
+        held_out=np.where(np.isfinite(held_out), held_out, _means(table, n_folds)),
+    )
+
+
+def _choose(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    n_rounds: int,
+    each: Each,
+    threads: int,
+) -> _Choice:
+    """Return the best column weights, width and ridge by the rows of one fold."""
+    held_out = table.folds == _JUDGING
+    n_judged = int(np.count_nonzero(held_out))
+    middle = network.ridges[len(network.ridges) // 2]
+    unjudged = _Choice(scaling, replace(network, ridges=(middle,)), np.inf)
+    if min(n_judged, len(held_out) - n_judged) < _FEWEST_JUDGED:
+        return unjudged
+
+    def tried(scaling: Scaling, around: SmallNetwork, steps: Sequence[float]) -> list[_Choice]:
+        networks = [replace(around, width_factor=around.width_factor * step) for step in steps]
+        entries = try_networks(
+            table,
+            scaling,
+            networks,
+            held_out=(_JUDGING,),
+            smoothly=True,
+            each=each,
+            threads=threads,
+        )
+        figures = [entry[sums_of(table.targets).smooth] for entry in entries]
+        return [
+            _Choice(scaling, replace(own, ridges=(_ridge(entry),)), figure)
+            for own, entry, figure in zip(networks, entries, figures, strict=True)
+            if figure is not None
+        ]
+
+    clearly = 1.0 - _CHANCE / np.sqrt(n_judged)
+    choices = tried(scaling, network, STEPS)
+    if not choices:
+        return unjudged
+    best = _least(choices)
+    if choices[0].network.width_factor == network.width_factor:
+        best = best if best.figure < clearly * choices[0].figure else choices[0]
+    seen, latest = table.take(~held_out), best
+    for _ in range(n_rounds):
+        plain = replace(
+            latest.network, normalized=False, ridges=(Ridge("weights", _alpha(latest)),)
+        )
+        root = learned_root(seen, latest.scaling, plain, each=each, threads=threads)
+        of_root = replace(scaling, root=root)
+        if not np.isfinite(root).all():
+            break
+        place = network.ridges.index(latest.network.ridges[0])
+        beside = network.ridges[max(place - 1, 0) : place + 2]
+        choices = tried(of_root, replace(latest.network, ridges=beside), STEPS_OF_ROUND)
+        if not choices:
+            break
+        latest = _least(choices)
+        if latest.figure < clearly * best.figure:
+            best = latest
+    return best
+
+
+def _alpha(choice: _Choice) -> float:
+    return choice.network.ridges[0].alpha
+
+
+def _least(choices: Sequence[_Choice]) -> _Choice:
+    return min(choices, key=lambda each: each.figure)
+
+
+def _ridge(entry: dict[str, object]) -> Ridge:
+    return Ridge(**{name: entry[name] for name in Ridge._fields})  # type: ignore[arg-type]
+
+
+def _further_root(scaling: Scaling, chosen: Scaling, n_features: int) -> Floats:
+    """Return the square roots of weights by which a scaling of a cell differs from the table's."""
+    ones = np.ones(n_features)
+    if chosen.root is None or chosen is scaling:
+        return ones
+    return chosen.root / (ones if scaling.root is None else scaling.root)
+
+
+def _means(table: SmallTable, n_folds: int) -> Floats:
+    """Return for every row the mean of the targets outside its fold, float64 (n, q)."""
+    sums = table.targets.bordered(table.y) * table.weights[:, None]
+    of_folds = np.array([sums[table.folds == fold].sum(axis=0) for fold in range(n_folds)])
+    total = sums.sum(axis=0)
+    left = total - of_folds
+    left[left[:, 0] <= 0] = total
+    means: Floats = left[:, 1:] / left[:, :1]
+    return means[table.folds]
+
+
+def _constant(table: SmallTable, n_folds: int) -> CellFit:
+    """Return a network whose scores are the mean of the targets."""
+    n_rows = len(table.y)
+    T = table.targets.bordered(table.y, np.sqrt(table.weights))
+    moments = Moments.from_block(np.zeros((n_rows, 1)), T)
+    return CellFit(
+        basis=table.basis[:1],
+        root=np.ones(table.X.shape[1]),
+        width=1.0,
+        width_factor=None,
+        solved=SolvedCell.constant(moments),
+        shares=np.ones(1),
+        moments=moments,
+        held_out=_means(table, n_folds),
+    )

@@ -1,0 +1,143 @@
+"""A network for every cell of a tree: scores of rows by the networks of their cells."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.cell_tree import CellTree
+from dask_nrbfn.numeric.types import Floats
+
+
+class CellRows(NamedTuple):
+    """Places of the rows of one cell, intp (m,), and of its basis rows."""
+
+    cell: int
+    rows: NDArray[np.int64]
+    basis: slice
+
+
+@dataclass(frozen=True, eq=False)
+class CellNetworks:
+    """What the networks of the cells have of their own, beside basis and weights.
+
+    Attributes
+    ----------
+    tree : CellTree
+    starts : int64 (L + 1,)
+        Where the basis rows of each cell begin; the last is the number of all, R.
+    widths : float64 (L,)
+    roots : float64 (L, p)
+        Square roots of the column weights of each cell, further factors of scaled rows.
+    intercepts : float64 (L, q)
+    n_rows : int64 (L,)
+        Training rows of each cell.
+    """
+
+    tree: CellTree
+    starts: NDArray[np.int64]
+    widths: Floats
+    roots: Floats
+    intercepts: Floats
+    n_rows: NDArray[np.int64]
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells L."""
+        return len(self.widths)
+
+    @property
+    def largest(self) -> int:
+        """The most basis rows of a cell."""
+        return int(np.diff(self.starts).max())
+
+    def without_rows(self) -> Self:
+        """Return the same networks before any rows are added, with scores of 0."""
+        return replace(
+            self, intercepts=np.zeros_like(self.intercepts), n_rows=np.zeros_like(self.n_rows)
+        )
+
+    def has_sums_like(self, other: Self) -> bool:
+        """Return whether the sums over rows add to those of other networks, bit by bit."""
+        own, others = self.arrays(), other.arrays()
+        changing = {"cell_intercepts", "cell_n_rows"}
+        return all(np.array_equal(own[name], others[name]) for name in own.keys() - changing)
+
+    def fits(self, n_basis: int, n_features: int, n_targets: int) -> bool:
+        """Return whether the arrays match each other, and a basis and weights of these sizes."""
+        n_cells, tree = self.n_cells, self.tree
+        shapes = [each.shape for each in (self.starts, self.roots, self.intercepts, self.n_rows)]
+        wanted = [(n_cells + 1,), (n_cells, n_features), (n_cells, n_targets), (n_cells,)]
+        return bool(
+            shapes == wanted
+            and tree.is_sound(n_features)
+            and tree.n_cells == n_cells
+            and self.starts[0] == 0
+            and self.starts[-1] == n_basis
+            and (np.diff(self.starts) > 0).all()
+        )
+
+    def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[CellRows]:
+        """Yield rows cell by cell.
+
+        Parameters
+        ----------
+        scaled : float64 (b, p)
+            Rows that are scaled as the basis is.
+        most_rows : int
+            The most rows that are yielded together.
+
+        Yields
+        ------
+        CellRows
+        """
+        rows, cells, _ = self.tree.route(scaled)
+        ends = np.cumsum(np.bincount(cells, minlength=self.n_cells))
+        for cell in np.unique(cells):
+            first = ends[cell - 1] if cell else 0
+            basis = slice(int(self.starts[cell]), int(self.starts[cell + 1]))
+            for start in range(first, ends[cell], most_rows):
+                yield CellRows(int(cell), rows[start : min(start + most_rows, ends[cell])], basis)
+
+    def feature_weights(self, root: Floats | None) -> Floats:
+        """Return the mean column weights of the training rows, float64 (p,).
+
+        Parameters
+        ----------
+        root : float64 (p,) or None
+            Square roots of the column weights of the table.
+
+        Returns
+        -------
+        float64 (p,)
+        """
+        roots = self.roots if root is None else self.roots * root
+        weights: Floats = self.n_rows @ roots**2 / self.n_rows.sum()
+        return weights
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by the names under which a model stores them."""
+        of_tree = {f"tree_{each.name}": getattr(self.tree, each.name) for each in fields(CellTree)}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "tree"}
+        return of_tree | {f"cell_{name}": values for name, values in own.items()}
+
+    @classmethod
+    def array_names(cls) -> dict[str, tuple[str, ...]]:
+        """Return the names of the stored arrays, each with those of its dimensions."""
+        nodes = dict.fromkeys((f"tree_{each.name}" for each in fields(CellTree)), ("node",))
+        return nodes | {
+            "cell_starts": ("cell_end",),
+            "cell_widths": ("cell",),
+            "cell_roots": ("cell", "feature"),
+            "cell_intercepts": ("cell", "target"),
+            "cell_n_rows": ("cell",),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Return the networks that have these `arrays`."""
+        tree = CellTree(*(arrays[f"tree_{each.name}"] for each in fields(CellTree)))
+        names = [each.name for each in fields(cls) if each.name != "tree"]
+        return cls(tree, *(arrays[f"cell_{name}"] for name in names))

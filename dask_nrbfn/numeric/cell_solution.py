@@ -1,0 +1,151 @@
+"""The weights of the network of a cell, solved from its sums over rows."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.ridge import RidgeSystem, solve_path
+from dask_nrbfn.numeric.targets import Targets
+from dask_nrbfn.numeric.types import Floats
+
+
+class SolvedCell(NamedTuple):
+    """A solution, and its figures on the rows that were summed.
+
+    Attributes
+    ----------
+    weights : float64 (q, r)
+    intercept : float64 (q,)
+        Of numbers less their origin.
+    alpha : float
+        NaN: the scores are constant, the mean of the targets.
+    fit : float
+        Squared norm of the scores.
+    residuals : float64 (q,)
+        Squared norm of the residuals of each target.
+    risk : float
+        Spectral risk, see `ErrorAndRisk`.
+    """
+
+    weights: Floats
+    intercept: Floats
+    alpha: float
+    fit: float
+    residuals: Floats
+    risk: float
+
+    @classmethod
+    def of(
+        cls,
+        moments: Moments,
+        targets: Targets,
+        *,
+        alpha: float,
+        normalized: bool,
+        penalty: Floats | None,
+    ) -> Self | None:
+        """Return the solution of the sums of a cell; None if the system is singular.
+
+        Parameters
+        ----------
+        moments : Moments
+        targets : Targets
+        alpha : float
+            NaN for constant scores.
+        normalized : bool
+            Whether the activations of a row sum to 1.
+        penalty : float64 (r, r) or (r,), or None
+            See `solve_weights`.
+
+        Returns
+        -------
+        SolvedCell or None
+        """
+        if math.isnan(alpha):
+            return cls.constant(moments)
+        system = RidgeSystem.of(moments, targets, normalized=normalized)
+        (solution,) = solve_path(system.gram, system.cross, alphas=[alpha], penalty=penalty)
+        if solution is None:
+            return None
+        weights = solution.weights
+        fit = float(np.sum((weights @ system.gram) * weights))
+        squares, trace = float(np.sum(weights**2)), float(np.trace(system.gram))
+        return cls(
+            weights,
+            system.intercept(weights),
+            alpha,
+            fit,
+            system.squared_residuals(weights),
+            squares * trace / fit if fit > 0 else 1.0,
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fields as arrays, by names that no array of `Moments` has."""
+        return {f"solved_{name}": np.atleast_1d(each) for name, each in self._asdict().items()}
+
+    @classmethod
+    def constant(cls, moments: Moments) -> Self:
+        """Return constant scores: the mean of the targets; 0 without rows."""
+        weight = moments.total_weight
+        mean = moments.target_sums / weight if weight > 0 else np.zeros(len(moments.cross))
+        squares = moments.target_gram.diagonal()
+        return cls(
+            weights=np.zeros_like(moments.cross),
+            intercept=mean,
+            alpha=math.nan,
+            fit=float(weight * (mean @ mean)),
+            residuals=np.maximum(squares - weight * mean**2, 0.0),
+            risk=1.0,
+        )
+
+
+class SolvedCells(NamedTuple):
+    """The solutions of all cells, one after another.
+
+    Attributes
+    ----------
+    weights : float64 (q, R)
+    intercepts : float64 (L, q)
+    alphas, fits : float64 (L,)
+    residuals : float64 (L, q)
+    risks : float64 (L,)
+    """
+
+    weights: Floats
+    intercepts: Floats
+    alphas: Floats
+    fits: Floats
+    residuals: Floats
+    risks: Floats
+
+    @classmethod
+    def joined(cls, cells: Iterable[Mapping[str, NDArray[Any]]]) -> Self:
+        """Return the solutions of cells, of each its `SolvedCell.arrays`."""
+        columns = zip(
+            *([each[f"solved_{name}"] for name in SolvedCell._fields] for each in cells),
+            strict=True,
+        )
+        weights, intercepts, alphas, fits, residuals, risks = columns
+        return cls(
+            np.concatenate(weights, axis=1),
+            np.stack(intercepts),
+            np.concatenate(alphas),
+            np.concatenate(fits),
+            np.stack(residuals),
+            np.concatenate(risks),
+        )
+
+    @property
+    def fitting_error(self) -> float:
+        """Eps of all rows, see `ErrorAndRisk`."""
+        fit = float(self.fits.sum())
+        return 1.0 + float(self.residuals.sum()) / fit if fit > 0 else 1.0
+
+    @property
+    def spectral_risk(self) -> float:
+        """The largest of the cells."""
+        return float(self.risks.max())

@@ -1,0 +1,233 @@
+"""A tree of median splits that cuts a table into cells."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.types import Floats
+
+# A split leaves at least this share of the rows on each side.
+_LEAST_SIDE = 0.25
+
+
+class Members(NamedTuple):
+    """Rows cell by cell, in their order within each cell.
+
+    Attributes
+    ----------
+    rows : int64 (m,)
+        Places of the rows among those that were routed; with a margin some are in several cells.
+    cells : int64 (m,)
+        Ascending.
+    own : bool (m,)
+        Whether the row lies in the cell itself, not only within the margin of it.
+    """
+
+    rows: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    own: NDArray[np.bool_]
+
+    def of_cells(self, wanted: Sequence[int]) -> "Members":
+        """Return those of some cells."""
+        kept = np.isin(self.cells, wanted)
+        return Members(self.rows[kept], self.cells[kept], self.own[kept])
+
+
+class Side(NamedTuple):
+    """One side of a split: scaled rows whose `column` is above the `threshold`, or is not."""
+
+    column: int
+    threshold: float
+    above: bool
+
+
+@dataclass(frozen=True, eq=False)
+class CellTree:
+    """A binary tree whose leaves are the cells of a table.
+
+    Attributes
+    ----------
+    columns : int64 (m,)
+        The column that each node splits; -1 for a leaf.
+    thresholds : float64 (m,)
+        Scaled rows with a value of at most this go to the first child; 0 for a leaf.
+    deviations : float64 (m,)
+        Standard deviation of the column among the rows of the node; 0 for a leaf.
+    children : int64 (m,)
+        The first of two consecutive children; of a leaf, the number of its cell.
+
+    Examples
+    --------
+    >>> tree = CellTree.grown(np.array([[0.0], [1.0], [5.0], [9.0]]), most_rows=2)
+    >>> tree.n_cells, float(tree.thresholds[0])
+    (2, 3.0)
+    >>> tree.route(np.array([[9.0], [0.0], [3.0]])).rows
+    array([1, 2, 0])
+    """
+
+    columns: NDArray[np.int64]
+    thresholds: Floats
+    deviations: Floats
+    children: NDArray[np.int64]
+
+    @classmethod
+    def grown(cls, rows: Floats, *, most_rows: float, most_cells: int | None = None) -> Self:
+        """Return the tree of some scaled rows.
+
+        Parameters
+        ----------
+        rows : float64 (n, p)
+        most_rows : float
+            Nodes with more rows are split, the largest first.
+        most_cells : int, optional
+            The most cells.
+
+        Returns
+        -------
+        CellTree
+
+        Notes
+        -----
+        A node is split at the median of the column with the largest deviation, of those whose
+        median leaves a quarter of its rows on each side. Without such a column it is a cell.
+        """
+        columns, thresholds, deviations, children = [-1], [0.0], [0.0], [-1]
+        # Of equally large nodes the first is split first.
+        waiting = [(-len(rows), 0, np.arange(len(rows)))]
+        leaves = 1
+        while waiting and -waiting[0][0] > most_rows and leaves != most_cells:
+            _, node, members = heapq.heappop(waiting)
+            split = _split(rows[members])
+            if split is None:
+                continue
+            first = rows[members, split.column] <= split.threshold
+            columns[node], thresholds[node], deviations[node] = split
+            children[node] = len(columns)
+            for side in (members[first], members[~first]):
+                heapq.heappush(waiting, (-len(side), len(columns), side))
+                columns.append(-1)
+                thresholds.append(0.0)
+                deviations.append(0.0)
+                children.append(-1)
+            leaves += 1
+        tree = cls(
+            np.array(columns), np.array(thresholds), np.array(deviations), np.array(children)
+        )
+        tree.children[tree.leaves] = np.arange(tree.n_cells)
+        return tree
+
+    @property
+    def leaves(self) -> NDArray[np.int64]:
+        """The nodes of the cells, from the first to the last of these, int64 (L,)."""
+        return np.array([node for node in self._in_order() if self.columns[node] < 0])
+
+    def _in_order(self) -> list[int]:
+        """Return the nodes so that cells beside each other are neighbours."""
+        ordered, waiting = [], [0]
+        while waiting:
+            node = waiting.pop()
+            ordered.append(node)
+            if self.columns[node] >= 0:
+                first = int(self.children[node])
+                waiting += [first + 1, first]
+        return ordered
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells L."""
+        return int(np.count_nonzero(self.columns < 0))
+
+    def splits(self) -> list[list["Side"]]:
+        """Return for every cell the sides of the splits above it, from the root."""
+        of_nodes: dict[int, list[Side]] = {0: []}
+        for node in range(len(self.columns)):
+            if self.columns[node] >= 0:
+                column, threshold = int(self.columns[node]), float(self.thresholds[node])
+                for above in (False, True):
+                    child = int(self.children[node]) + above
+                    of_nodes[child] = [*of_nodes[node], Side(column, threshold, above)]
+        leaves = {int(self.children[node]): node for node in np.flatnonzero(self.columns < 0)}
+        return [of_nodes[int(leaves[cell])] for cell in range(self.n_cells)]
+
+    def cells_below(self) -> list[tuple[int, int, int]]:
+        """Return for every node its depth, and the first and the last cell below it."""
+        depths, firsts, lasts = (np.zeros(len(self.columns), np.int64) for _ in range(3))
+        for node in range(len(self.columns)):
+            if self.columns[node] >= 0:
+                depths[self.children[node] : self.children[node] + 2] = depths[node] + 1
+        for node in reversed(range(len(self.columns))):
+            child = int(self.children[node])
+            inner = self.columns[node] >= 0
+            firsts[node] = firsts[child] if inner else child
+            lasts[node] = lasts[child + 1] if inner else child
+        return [*zip(depths.tolist(), firsts.tolist(), lasts.tolist(), strict=True)]
+
+    def is_sound(self, n_features: int) -> bool:
+        """Return whether every row of so many features comes to a cell."""
+        size, inner = len(self.columns), np.flatnonzero(self.columns >= 0)
+        same = {each.shape for each in (self.thresholds, self.deviations, self.children)}
+        if same != {(size,)} or (self.columns >= n_features).any():
+            return False
+        first = self.children[inner]
+        # Children come after their parent, and each is that of one.
+        below = np.sort(np.concatenate([first, first + 1]))
+        ends = np.sort(self.children[self.columns < 0])
+        return bool(
+            (first > inner).all()
+            and np.array_equal(below, np.arange(1, size))
+            and np.array_equal(ends, np.arange(self.n_cells))
+        )
+
+    def route(self, rows: Floats, *, margin: float = 0.0) -> Members:
+        """Return the cells of scaled rows.
+
+        Parameters
+        ----------
+        rows : float64 (b, p)
+        margin : float
+            Rows that are at most so many deviations of a split from its threshold go to both sides.
+
+        Returns
+        -------
+        Members
+        """
+        places = np.arange(len(rows))
+        nodes, own = np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
+        while (inner := np.flatnonzero(self.columns[nodes] >= 0)).size:
+            split = nodes[inner]
+            beyond = rows[places[inner], self.columns[split]] - self.thresholds[split]
+            reach = margin * self.deviations[split]
+            second = beyond > 0
+            nodes[inner] = self.children[split] + second
+            both = np.flatnonzero(np.abs(beyond) <= reach) if margin else np.empty(0, np.int64)
+            nodes = np.append(nodes, self.children[split[both]] + ~second[both])
+            places = np.append(places, places[inner[both]])
+            own = np.append(own, np.zeros(len(both), np.bool_))
+        cells = self.children[nodes]
+        order = np.lexsort((places, cells))
+        return Members(places[order], cells[order], own[order])
+
+
+class _Split(NamedTuple):
+    column: int
+    threshold: float
+    deviation: float
+
+
+def _split(rows: Floats) -> _Split | None:
+    """Return the split of some rows, or None if no column can be split."""
+    deviations = rows.std(axis=0)
+    least = _LEAST_SIDE * len(rows)
+    for column in np.argsort(-deviations, kind="stable"):
+        if not deviations[column] > 0:
+            return None
+        values = rows[:, column]
+        threshold = float(np.median(values))
+        n_first = np.count_nonzero(values <= threshold)
+        if min(n_first, len(rows) - n_first) >= least:
+            return _Split(int(column), threshold, float(deviations[column]))
+    return None

@@ -1,0 +1,417 @@
+"""The rows of cells, and the network of each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.calibration import DrawnRows
+from dask_nrbfn.numeric.cell_fit import STEPS, CellFit, fit_cell
+from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
+from dask_nrbfn.numeric.cell_tree import CellTree, Members
+from dask_nrbfn.numeric.folds import folds_of_numbers, places_among
+from dask_nrbfn.numeric.held_out import JudgedSums
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.neighbor_search import row_width, search_block_rows
+from dask_nrbfn.stages.sample import judged_sums, tried_bytes, trying_bytes, trying_side_by_side
+from dask_nrbfn.stages.stage import StageJob
+from dask_nrbfn.stages.trials import basis_of_cell, penalties_of, scales_of
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.blocks import LabelledBlock
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import block_rows
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import RowWeights
+
+# Rows of scratch that are read together.
+_SLICE_ROWS = 512
+
+# Rounds that learn the column weights of a cell, and the alphas that it tries.
+ROUNDS = 2
+ALPHAS = tuple(10.0**-power for power in range(3, 10))
+
+
+def asked_basis(run: Run) -> int:
+    """Return the number of basis rows of every cell, fewer where there are fewer distinct rows."""
+    return basis_of_cell(run.params)
+
+
+def read_cell_targets(run: Run, dataset: Dataset) -> Targets:
+    """Return how the targets of a dataset enter the moments of all cells."""
+    if dataset.of_numbers:
+        return NumberTargets(run.read("cells/origin"))
+    return ClassTargets(dataset.n_targets)
+
+
+def read_tree(run: Run) -> CellTree:
+    """Return the tree that cuts the rows of a run."""
+    return CellTree(*(run.read(f"cells/tree_{each.name}") for each in fields(CellTree)))
+
+
+def fit_cells(
+    job: StageJob, rows: str, fits: str, cells: Sequence[int], *, keeps_scores: bool = False
+) -> list[dict[str, Any]]:
+    """Fit some cells; return their records.
+
+    Parameters
+    ----------
+    job : StageJob
+    rows, fits : str
+        Names of the parts with the rows cell by cell, and of those with the networks.
+    cells : sequence of int
+    keeps_scores : bool
+        Whether the scores of held-out rows are stored too.
+
+    Returns
+    -------
+    list of dict
+    """
+    run, dataset, engine = job.run, job.dataset, job.engine
+    wanted = None if len(cells) == read_tree(run).n_cells else list(cells)
+    blocks = [(*block, wanted) for block in _blocks(run, dataset)]
+    map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
+    sizes = run_task(engine, count_rows, run, rows, len(blocks), label="cells")
+    largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
+    held = PROCESS_BYTES + dataset.reading_bytes + largest
+    engine.check_budget("cells", held, remedy="Give a smaller `cell_overlap`, or `cells`=1")
+    units = [(rows, cell, keeps_scores) for cell in cells]
+    return map_parts(
+        run,
+        dataset,
+        engine,
+        stage=fits,
+        task=_fit_cell,
+        units=units,
+        sizes=[sizes[cell] for cell in cells],
+    )
+
+
+def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
+    """Return the bytes that the fit of a cell holds, beside the process and the chunks.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    n_rows : int
+        Rows of the cell and of its margin.
+
+    Returns
+    -------
+    int
+    """
+    p, q = dataset.n_features, dataset.n_targets
+    r, row_bytes = min(basis_of_cell(params), n_rows), p * dataset.dtype.itemsize + 8 * (q + 3)
+    own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(ALPHAS))
+    # The rows as stored, sorted by folds and scaled; their scores; the networks that are tried.
+    return (
+        n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
+        + try_bytes(n_rows, r)
+        + trying_bytes(len(STEPS), own)
+        + 6 * 8 * r * p
+    )
+
+
+def _blocks(run: Run, dataset: Dataset) -> Iterator[tuple[int, int]]:
+    rows = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
+    for start in range(0, run.n_rows, rows):
+        yield start, min(start + rows, run.n_rows)
+
+
+def _route_block(
+    run: Run, dataset: Dataset, start: int, stop: int, wanted: list[int] | None
+) -> PartResult:
+    """Store the rows of a block cell by cell; of all cells or of those that are wanted."""
+    (block,) = dataset.blocks(start, stop, stop - start)
+    scaled, overlap = read_scaling(run).apply(block.X), run.chosen_params.cell_overlap
+    members = read_tree(run).route(scaled, margin=overlap)
+    if wanted is not None:
+        members = members.of_cells(wanted)
+    weighting = RowWeights.of(dataset, run.chosen_params)
+    return routed_rows(block, start, members, weighting, n_cells=read_tree(run).n_cells)
+
+
+def routed_rows(
+    block: LabelledBlock, start: int, members: Members, weighting: RowWeights, *, n_cells: int
+) -> PartResult:
+    """Return the rows of a block cell by cell, as a part.
+
+    Parameters
+    ----------
+    block : LabelledBlock
+    start : int
+        Number of its first row.
+    members : Members
+    weighting : RowWeights
+    n_cells : int
+
+    Returns
+    -------
+    PartResult
+        The fields of `CellRows`, and the "counts" of the rows of each cell.
+    """
+    places, cells, own = members
+    assert block.targets is not None
+    weights = weighting.of_rows(block.targets, block.weights)
+    weights = np.ones(len(block.targets)) if weights is None else weights
+    return PartResult(
+        {},
+        {
+            "counts": np.bincount(cells, minlength=n_cells),
+            "X": block.X[places],
+            "targets": block.targets[places],
+            "weights": weights[places],
+            "numbers": start + places,
+            "own": own,
+        },
+        slice_rows=_SLICE_ROWS,
+    )
+
+
+def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
+    """Store how many rows of each cell every block has; return the totals.
+
+    Parameters
+    ----------
+    run : Run
+    rows : str
+        Name of the parts with the rows.
+    n_blocks : int
+
+    Returns
+    -------
+    list of int
+    """
+    counts = np.array([run.read_part(rows, block, "counts") for block in range(n_blocks)])
+    write_array(run.group(f"{rows}-counts"), "counts", counts, "block", "cell")
+    sizes: list[int] = counts.sum(axis=0).tolist()
+    return sizes
+
+
+class CellRows(NamedTuple):
+    """The rows of a cell and those within the margin of it, in row order.
+
+    Attributes
+    ----------
+    X : (n, p)
+    targets : integer (n,) or float64 (n, q)
+    weights : float64 (n,)
+    numbers : int64 (n,)
+        Row numbers.
+    own : bool (n,)
+        Whether a row lies in the cell itself.
+    """
+
+    X: NDArray[Any]
+    targets: NDArray[Any]
+    weights: Floats
+    numbers: NDArray[np.int64]
+    own: NDArray[np.bool_]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Iterable[NDArray[Any]]]) -> Self:
+        """Return the rows of several pieces, one after another."""
+        return cls._make(np.concatenate(each) for each in zip(*pieces, strict=True))
+
+    def take(self, places: NDArray[Any] | slice) -> Self:
+        """Return some of the rows, by their places or bool (n,)."""
+        return self.joined([[each[places] for each in self]])
+
+
+def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
+    """Yield the rows of a cell, those of one block after another.
+
+    Parameters
+    ----------
+    run : Run
+    rows : str
+        Name of the parts with the rows.
+    cell : int
+
+    Yields
+    ------
+    CellRows
+    """
+    counts = run.read(f"{rows}-counts/counts")
+    firsts = np.cumsum(counts, axis=1) - counts
+    for block in np.flatnonzero(counts[:, cell]).tolist():
+        first = int(firsts[block, cell])
+        last = first + int(counts[block, cell])
+        arrays = (run.read_part(rows, block, name, first, last) for name in CellRows._fields)
+        yield CellRows(*arrays)
+
+
+def read_cell(run: Run, rows: str, cell: int) -> CellRows:
+    """Return all rows of a cell, see `cell_pieces`."""
+    return CellRows.joined([*cell_pieces(run, rows, cell)])
+
+
+def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bool) -> PartResult:
+    """Fit the network of a cell, and sum the errors on its held-out rows."""
+    of_cell = read_cell(run, rows, cell)
+    params, tuning, scaling = run.chosen_params, run.tuning, read_scaling(run)
+    n_folds = (tuning or TuneParams()).folds
+    sampled = SampledRows(
+        params=replace(params, basis_size=asked_basis(run)),
+        X=of_cell.X,
+        scaling=scaling,
+        codes=of_cell.targets if of_cell.targets.ndim == 1 else np.zeros(len(of_cell.X), np.int64),
+        n_classes=classes_of_pool(dataset),
+        numbers=of_cell.numbers,
+        n_all=len(of_cell.X),
+    )
+    source = source_of(params)
+    assert source.sampled is not None
+    (basis,) = source.sampled(sampled, [(min(asked_basis(run), len(of_cell.X)), params.basis_rule)])
+    folds = folds_of_numbers(of_cell.numbers, n_folds=n_folds, seed=params.random_state)
+    places = places_among(of_cell.numbers, basis.rows)
+    table = SmallTable(
+        X=of_cell.X,
+        y=of_cell.targets,
+        targets=read_cell_targets(run, dataset),
+        weights=of_cell.weights,
+        folds=folds,
+        basis=basis.values,
+        basis_folds=np.where(places < 0, -1, folds[places]),
+        spread=of_cell.X,
+        spread_weights=of_cell.weights,
+        block_rows=block_rows(len(basis.rows)),
+    )
+    network = SmallNetwork(
+        params.kernel, params.width_factor, params.normalized, _ridges(run), params.kernel_exponent
+    )
+    fitted = fit_cell(
+        table,
+        scaling,
+        network,
+        n_folds=n_folds,
+        n_rounds=ROUNDS if LEARNED in scales_of(run.params, tuning) else 0,
+        each=trying_side_by_side(table, n_held_out=1, n_ridges=len(network.ridges)),
+        threads=blas_threads(),
+    )
+    record, arrays = _judged(run, dataset, of_cell, fitted)
+    r = fitted.basis.shape[0]
+    arrays |= {
+        "basis": scaling.apply(fitted.basis),
+        "basis_rows": basis.rows[:r],
+        "root": fitted.root,
+        "shares": fitted.shares,
+        **fitted.solved.arrays(),
+        **fitted.moments.arrays(),
+    }
+    if keeps_scores:
+        own = of_cell.own
+        arrays |= {"scores": fitted.held_out[own], "numbers": of_cell.numbers[own]}
+    return PartResult(
+        {
+            "n_rows": int(np.count_nonzero(of_cell.own)),
+            "n_basis": r,
+            "learned": bool((fitted.root != 1.0).any()),
+            "width": fitted.width,
+            **record,
+        },
+        arrays,
+    )
+
+
+def _ridges(run: Run) -> tuple[Ridge, ...]:
+    params, tuning = run.chosen_params, run.remaining_tuning
+    if tuning is None:
+        return tuple(
+            Ridge(params.penalty, alpha) for alpha in sorted({params.alpha, *ALPHAS}, reverse=True)
+        )
+    given = tuning.alphas if run.tuning and run.tuning.alphas != TuneParams.alphas else ALPHAS
+    alphas = sorted(given, reverse=True)
+    return tuple(Ridge(penalties_of(params, tuning)[0], alpha) for alpha in alphas)
+
+
+def _judged(
+    run: Run, dataset: Dataset, of_cell: CellRows, fitted: CellFit
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the error on held-out rows of a cell, and the sums over them."""
+    own, scores = of_cell.take(of_cell.own), fitted.held_out[of_cell.own]
+    targets = read_cell_targets(run, dataset).shifted(own.targets)
+    kind = judged_sums(dataset)
+    sums = kind.from_block(scores[:, None], targets, own.weights)
+    name = kind.compared[0]
+    arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
+    if not dataset.of_numbers:
+        drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
+        draw = drawn.take(own.numbers, scores, targets, own.weights)
+        arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
+    return {name: sums.figures(0)[name]}, arrays
+
+
+def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
+    """Return the solutions of all cells.
+
+    Parameters
+    ----------
+    run : Run
+    fits : str
+        Name of the parts with the networks.
+    n_cells : int
+
+    Returns
+    -------
+    SolvedCells
+    """
+    names = [f"solved_{name}" for name in SolvedCell._fields]
+    return SolvedCells.joined(
+        {name: run.read_part(fits, cell, name) for name in names} for cell in range(n_cells)
+    )
+
+
+def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> JudgedSums:
+    """Return the sums over the held-out rows of some cells.
+
+    Parameters
+    ----------
+    run, dataset
+    fits : str
+        Name of the parts with the networks.
+    parts : sequence of int
+        Numbers of these parts: the places of the cells among those that were fitted.
+
+    Returns
+    -------
+    JudgedSums
+    """
+    kind = judged_sums(dataset)
+    return reduce(add, (read_sum(run, fits, part, kind, "judged") for part in parts))
+
+
+def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> Any:
+    """Return a sum over the held-out rows of a cell.
+
+    Parameters
+    ----------
+    run : Run
+    fits : str
+        Name of the parts with the networks.
+    part : int
+    kind : type
+        Type of the sum.
+    prefix : str
+        Begins the names of its arrays.
+
+    Returns
+    -------
+    object
+    """
+    names = kind.array_names()
+    return kind.from_arrays({each: run.read_part(fits, part, f"{prefix}_{each}") for each in names})

@@ -1,0 +1,366 @@
+"""Stage "cells": the table is cut by a tree, and every cell has a network of its own."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from math import ceil, log2
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import ParameterError, plural
+from dask_nrbfn.numeric.calibration import ScoreDraw
+from dask_nrbfn.numeric.cell_fit import STEPS, STEPS_OF_ROUND, TRIAL_ROWS
+from dask_nrbfn.numeric.cell_networks import CellNetworks
+from dask_nrbfn.numeric.cell_solution import SolvedCell
+from dask_nrbfn.numeric.cell_tree import CellTree
+from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums, unexplained_share
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.reliability import ReliabilityBin
+from dask_nrbfn.numeric.rows import gathered
+from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages.cell_fits import (
+    ALPHAS,
+    ROUNDS,
+    asked_basis,
+    cell_bytes,
+    fit_cells,
+    read_judged,
+    read_solved,
+    read_sum,
+    read_tree,
+)
+from dask_nrbfn.stages.cell_trial import FITS, ROWS, compare_cells, comparing_bytes
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.held_out import calibration_figures
+from dask_nrbfn.stages.neighbor_search import search_block_rows
+from dask_nrbfn.stages.sample import (
+    drawn_rows,
+    judged_sums,
+)
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import (
+    MOST_CELLS,
+    basis_of_cell,
+    most_rows_of_cell,
+    penalties_of,
+    planned_cells,
+    scales_of,
+    tries_cells,
+    unfit_for_cells,
+)
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import RowWeights
+
+logger = logging.getLogger(__name__)
+
+# Groups of what nothing needs once the networks are stored begin so.
+_SCRATCH = "cells-"
+
+# The tree is grown on so many rows, as many as a node holds with ease.
+_TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
+
+
+@dataclass(frozen=True)
+class CellsRecord:
+    """The cells and how their networks do.
+
+    Attributes
+    ----------
+    n_cells : int
+        L; 1 if the tuning preferred one network.
+    n_rows : int
+        Rows in all cells.
+    n_basis : int
+        Basis rows of all cells.
+    largest : int
+        The most basis rows of a cell.
+    fitting_error, spectral_risk : float or None
+        See `ErrorAndRisk`: of all rows, and the largest of all cells.
+    row_range : list of int
+        The fewest and the most rows of a cell.
+    alpha_range : list of float
+        The least and the largest alpha.
+    n_learned, n_constant : int
+        Cells with column weights of their own, and cells whose scores are constant.
+    class_weights : list of float or None
+        See `RowWeights`.
+    chosen : dict
+        What a tuning chose.
+    compared : dict or None
+        How one network and networks of drawn cells do on the same held-out rows, if a tuning
+        compared them.
+    error_rate, log_loss, temperature, log_slope : float or None
+    biases : list of float or None
+    expected_calibration_error : float or None
+    reliability : list of dict or None
+    training_r2 : list of float or None
+        Of the training rows, for every target.
+    relative_error : float or None
+    r2, rmse, mae : list of float or None
+        See `ValidationRecord`.
+    """
+
+    n_cells: int
+    n_rows: int
+    n_basis: int = 0
+    largest: int = 0
+    fitting_error: float | None = None
+    spectral_risk: float | None = None
+    row_range: list[int] | None = None
+    alpha_range: list[float] | None = None
+    n_learned: int | None = None
+    n_constant: int | None = None
+    class_weights: list[float] | None = None
+    chosen: dict[str, Any] | None = None
+    compared: dict[str, Any] | None = None
+    error_rate: float | None = None
+    log_loss: float | None = None
+    temperature: float | None = None
+    log_slope: float | None = None
+    biases: list[float] | None = None
+    expected_calibration_error: float | None = None
+    reliability: list[ReliabilityBin] | None = None
+    training_r2: list[float] | None = None
+    relative_error: float | None = None
+    r2: list[float] | None = None
+    rmse: list[float] | None = None
+    mae: list[float] | None = None
+
+
+def _compute(job: StageJob) -> CellsRecord:
+    """Cut the table and fit every cell, unless a tuning finds that one network does as well."""
+    run, dataset, engine = job.run, job.dataset, job.engine
+    if not run.has("cells/origin"):
+        run.drop("cells")
+        run_task(engine, _grow, run, dataset, label="cells")
+    n_cells, compared, chosen = read_tree(run).n_cells, None, None
+    if tries_cells(run.chosen_params, run.remaining_tuning):
+        compared = compare_cells(job, n_cells) if n_cells > 1 else None
+        if not (compared and compared["gained"]):
+            logger.info("cells: one network does as well")
+            return CellsRecord(1, run.n_rows, chosen={"cells": 1}, compared=compared)
+    if run.remaining_tuning is not None:
+        if n_cells == 1:
+            return CellsRecord(1, run.n_rows, chosen={"cells": 1})
+        penalty = penalties_of(run.chosen_params, run.remaining_tuning)[0]
+        chosen = {"cells": n_cells, "penalty": penalty}
+    fit_cells(job, ROWS, FITS, range(n_cells))
+    figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
+    logger.info("cells: %s of %d to %d rows", plural(n_cells, "cell"), *figures["row_range"])
+    return CellsRecord(
+        n_cells=n_cells, n_rows=run.n_rows, chosen=chosen, compared=compared, **figures
+    )
+
+
+def cells_basis(params: FitParams, n_rows: int) -> int:
+    """Return the number of basis rows of all cells that a fit is planned for."""
+    n_cells = planned_cells(params, n_rows)
+    return n_cells * min(basis_of_cell(params), -(-n_rows // n_cells))
+
+
+def _grow(run: Run, dataset: Dataset) -> None:
+    """Store the tree, and the origin of numeric targets."""
+    params = run.chosen_params
+    size = min(run.n_rows, _TREE_ROWS, max(1, _TREE_ELEMENTS // dataset.n_features))
+    rows = drawn_rows(run.n_rows, size, params.random_state)
+    most = most_rows_of_cell(params, run.n_rows, asked_basis(run))
+    tree = CellTree.grown(
+        read_scaling(run).apply(dataset.take(rows)),
+        most_rows=most * size / run.n_rows,
+        most_cells=params.cells if isinstance(params.cells, int) else MOST_CELLS,
+    )
+    group = run.group("cells")
+    for each in fields(tree):
+        write_array(group, f"tree_{each.name}", getattr(tree, each.name), "node")
+    origin = np.median(dataset.take_targets(rows), axis=0) if dataset.of_numbers else np.zeros(1)
+    write_array(group, "origin", origin, "target")
+
+
+def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
+    """Store the networks of all cells together; return the figures of all."""
+    every, group = range(n_cells), run.group("cells")
+    records = [run.part_record(FITS, cell) for cell in every]
+    cells = [record for record in records if record is not None]
+    assert len(cells) == n_cells
+
+    def read(name: str) -> list[NDArray[Any]]:
+        return [run.read_part(FITS, cell, name) for cell in every]
+
+    sizes = [each["n_basis"] for each in cells]
+    solved = read_solved(run, FITS, n_cells)
+    networks = CellNetworks(
+        tree=read_tree(run),
+        starts=np.cumsum([0, *sizes]),
+        widths=np.array([each["width"] for each in cells]),
+        roots=np.stack(read("root")),
+        intercepts=solved.intercepts,
+        n_rows=np.array([each["n_rows"] for each in cells]),
+    )
+    stored, names = networks.arrays(), CellNetworks.array_names()
+    for name, dimensions in names.items():
+        if not name.startswith("tree_"):
+            write_array(group, name, stored[name], *dimensions)
+    write_array(
+        group,
+        "basis",
+        gathered(read("basis"), (sum(sizes), dataset.n_features)),
+        "basis",
+        "feature",
+    )
+    write_array(group, "weights", solved.weights, "target", "basis")
+    rows = np.concatenate(read("basis_rows"))
+    if dataset.labelled_only:
+        rows = np.where(rows < 0, -1, _numbers_in_all(dataset)[rows])
+    write_array(group, "rows", rows, "basis")
+    error = judged_sums(dataset).compared[0]
+    write_array(group, "alphas", solved.alphas, "cell")
+    write_array(group, "shares", np.concatenate(read("shares")), "basis")
+    write_array(group, "errors", np.array([each[error] for each in cells]), "cell")
+    alphas = solved.alphas[np.isfinite(solved.alphas)]
+    return {
+        "n_basis": sum(sizes),
+        "largest": max(sizes),
+        "row_range": [int(networks.n_rows.min()), int(networks.n_rows.max())],
+        "alpha_range": [float(alphas.min()), float(alphas.max())] if len(alphas) else None,
+        "n_learned": sum(each["learned"] for each in cells),
+        "n_constant": n_cells - len(alphas),
+        "fitting_error": solved.fitting_error,
+        "spectral_risk": solved.spectral_risk,
+        "class_weights": RowWeights.of(dataset, run.chosen_params).to_list(),
+        **_figures(run, dataset, every, solved.residuals.sum(axis=0)),
+    }
+
+
+def _numbers_in_all(dataset: Dataset) -> NDArray[np.int64]:
+    """Return the numbers that labelled rows have among all rows."""
+    return replace(dataset, labelled_only=False).labelled_rows()
+
+
+def _figures(run: Run, dataset: Dataset, cells: Sequence[int], residuals: Floats) -> dict[str, Any]:
+    """Return the figures of the held-out rows of cells; store the confusion of classes."""
+    sums = read_judged(run, dataset, FITS, cells)
+    figures = sums.figures(0)
+    if isinstance(sums, ResidualSums):
+        unexplained = unexplained_share(residuals, sums.spread)
+        return figures | {"training_r2": (1.0 - unexplained).tolist()}
+    assert isinstance(sums, HeldOutSums)
+    write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
+    draw = reduce(add, (read_sum(run, FITS, cell, ScoreDraw, "drawn") for cell in cells))
+    return figures | calibration_figures(draw, "squared", temperature=figures["temperature"])
+
+
+def read_networks(run: Run) -> CellNetworks:
+    """Return what the networks of the cells of a run have of their own."""
+    names = CellNetworks.array_names()
+    return CellNetworks.from_arrays({name: run.read(f"cells/{name}") for name in names})
+
+
+def _cost(s: FitSizes) -> StageCost:
+    """Return the cost: every cell is a task that tries widths, learns weights and solves."""
+    params, tuning = s.params, s.tuning
+    n_cells, r = planned_cells(params, s.n), basis_of_cell(params)
+    # Near every border on the way to a cell is the share of a normal column within the margin.
+    overlapping = (1.0 + 0.8 * params.cell_overlap) ** ceil(log2(max(n_cells, 1)))
+    mean = round(overlapping * -(-s.n // n_cells))
+    # Halves of a column that is split on a sample. What cannot be halved is checked when it is cut.
+    most = min(s.n, 2 * mean)
+    r = min(r, mean)
+    n_folds = (tuning or TuneParams()).folds
+    learns = LEARNED in scales_of(params, tuning)
+    n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
+    # Also the network without each fold, and that of all rows.
+    n_rows = n_cells * mean
+    n_products = n_tried * min(n_rows, n_cells * TRIAL_ROWS * r) + 2 * n_rows
+    products = n_products * (r**2 + 2 * s.product_flops(r))
+    solves = n_cells * (n_tried * len(ALPHAS) + n_folds + 1) * r**3 / 3
+    row_bytes = s.p * s.itemsize + 8 * (s.q + 3)
+    networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
+    moments_bytes = n_cells * 4 * r**2
+    block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
+    tree = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
+    return StageCost(
+        flops=products + solves,
+        read_bytes=s.rows_bytes + n_rows * row_bytes,
+        written_bytes=n_rows * row_bytes + 2 * networks_bytes + moments_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + max(
+            cell_bytes(s.dataset, params, most),
+            block * (3 * row_bytes + 16 * s.p),
+            tree,
+            3 * networks_bytes,
+            comparing_bytes(s, most) if tries_cells(params, tuning) else 0,
+        ),
+        n_tasks=n_cells,
+        work={
+            "moments_flops": products,
+            "solve_flops": solves,
+            "activations": 2 * n_products * r,
+            "read_bytes": s.rows_bytes,
+            "scratch_bytes": 2 * n_rows * row_bytes + moments_bytes,
+        },
+        alone={"scratch_bytes": 2 * networks_bytes, "selected_rows": min(s.n, _TREE_ROWS)},
+    )
+
+
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if cells cannot have networks with these parameters or rows."""
+    params, tuning, dataset = context.params, context.tuning, context.dataset
+    n_rows = dataset.of_labelled().n_rows
+    if isinstance(params.cells, int) and params.cells > n_rows:
+        raise ParameterError(
+            f"`cells` is {params.cells}, and {plural(n_rows, 'row')} are to be cut.",
+            f"Give `cells` of at most {n_rows}.",
+        )
+    unfit = unfit_for_cells(params, tuning, sparse=context.rows(None).is_sparse)
+    unfit["a validation dataset"] = context.validation is not None
+    for what, given in unfit.items():
+        if given:
+            raise ParameterError(
+                f"`cells` is {params.cells}, but networks of cells do not support {what}.",
+                "Give `cells`=1.",
+            )
+
+
+def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
+    return params.asks_for_cells
+
+
+def _leaves(run: Run) -> tuple[str, ...]:
+    """Return the confusion of classes, and the sums over the rows of every cell."""
+    if not run.has("cells/errors"):
+        return ()
+    names = [*Moments.array_names(), *(f"solved_{name}" for name in SolvedCell._fields)]
+    cells = range(CELLS.recorded(run).n_cells)
+    own = ["errors", "alphas", "shares", *(() if run.of_numbers else ("confusion",))]
+    return (
+        *(f"cells/{name}" for name in own),
+        *(name for cell in cells for name in run.part_arrays(FITS, cell, names)),
+    )
+
+
+CELLS: Stage[CellsRecord] = Stage(
+    name="cells",
+    record=CellsRecord,
+    compute=_compute,
+    cost=_cost,
+    check=_check,
+    wanted=_wanted,
+    labelled_only=True,
+    needs=("columns", "metric/root", "svd/components"),
+    leaves=_leaves,
+    passes=("cells",),
+    scratch=(_SCRATCH,),
+    remedy=lambda params: "Give more `cells`, or a smaller `basis_size`",
+)

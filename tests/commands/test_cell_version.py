@@ -1,0 +1,259 @@
+"""Updates of runs whose cells have networks, against the sums over all rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, RunMismatchError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.storage.written import edit_attributes
+from tests.tables import spirals, surfaces, write_table
+
+ENGINE = InlineEngine()
+PARAMS = FitParams(
+    basis="random", basis_size=15, features="plain", cells=4, scale="standard", width_factor=0.5
+)
+
+
+def table(targets, n_rows=400, seed=0):
+    X, y = spirals(n_rows, seed=seed) if targets == "classes" else surfaces(n_rows, seed=seed)
+    weights = np.random.default_rng(seed).uniform(0.5, 2.0, n_rows)
+    return X, y, weights
+
+
+def write(place, X, y, weights=None):
+    kind = "y" if y.ndim == 1 else "target"
+    options = {} if weights is None else {"weights": weights}
+    return write_table(place, X, **{kind: y}, chunk_rows=64, **options)
+
+
+def parts(rows, cut):
+    return [tuple(each[piece] for each in rows) for piece in (slice(0, cut), slice(cut, None))]
+
+
+def naive_scores(run, rows, further):
+    """Return the scores of further rows by the ridge of all rows of each cell."""
+    X, y, weights = rows
+    model = Model.load(run.location)
+    cells, params, alphas = model.cells, model.params, run.read("cells/alphas")
+    T = np.eye(model.n_targets)[y] if y.ndim == 1 else y
+    scores = np.empty((len(further), model.n_targets))
+    of_rows, of_further = (cells.tree.route(model.scaling.apply(each)) for each in (X, further))
+    for cell in range(cells.n_cells):
+        own = slice(cells.starts[cell], cells.starts[cell + 1])
+        mine, asked = (each.rows[each.cells == cell] for each in (of_rows, of_further))
+
+        def activations(values, own=own, cell=cell):
+            gaps = model.scaling.apply(values)[:, None] - model.basis[own][None]
+            distances = ((gaps * cells.roots[cell]) ** 2).sum(axis=2)
+            Phi = np.exp(-0.5 * distances / cells.widths[cell] ** 2)
+            return Phi / Phi.sum(axis=1, keepdims=True) if params.normalized else Phi
+
+        Phi, w = activations(X[mine]), weights[mine, None]
+        means = np.zeros(Phi.shape[1]), np.zeros(model.n_targets)
+        if y.ndim == 2:
+            means = (w * Phi).sum(axis=0) / w.sum(), (w * T[mine]).sum(axis=0) / w.sum()
+        centred = Phi - means[0]
+        gram = (w * centred).T @ centred
+        penalized = gram + alphas[cell] * np.trace(gram) * np.eye(len(gram))
+        solved = np.linalg.solve(penalized, (w * centred).T @ (T[mine] - means[1]))
+        scores[asked] = (activations(further[asked]) - means[0]) @ solved + means[1]
+    return scores
+
+
+def close(found, expected, atol=1e-8):
+    np.testing.assert_allclose(found, expected, atol=atol * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("targets", ["classes", "numbers"])
+def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
+    rows, further = table(targets), table(targets, seed=3)[0]
+    first, second = parts(rows, 250)
+    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
+    record = update_run(run.location, write(tmp_path / "second", *second), ENGINE)
+    model = Model.load(run.location)
+    close(model.scores(further), naive_scores(run, rows, further))
+    assert record["n_rows"] == 150
+    assert model.cells.n_rows.sum() == 400
+    assert record["weight"] == pytest.approx(rows[2].sum())
+    if targets == "classes":
+        assert 0 < record["drift"]["error_rate"] < 1
+    else:
+        assert record["training_r2"] == pytest.approx(
+            [
+                1
+                - np.average((model.scores(rows[0])[:, k] - rows[1][:, k]) ** 2, weights=rows[2])
+                / np.cov(rows[1][:, k], aweights=rows[2], ddof=0)
+                for k in range(2)
+            ],
+            rel=1e-6,
+        )
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("targets", ["classes", "numbers"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"penalty": "kernel", "cell_overlap": 0.1}, {"features": "normalized"}]
+)
+def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path):
+    rows, further = table(targets), table(targets, seed=3)[0]
+    first, second = parts(rows, 250)
+    params = replace(PARAMS, **changes)
+    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", params, ENGINE)
+    before = Model.load(run.location)
+    added = write(tmp_path / "second", *second)
+    update_run(run.location, added, ENGINE)
+    assert np.abs(Model.load(run.location).scores(further) - before.scores(further)).max() > 1e-3
+    update_run(run.location, added, ENGINE, forget=True)
+    after = Model.load(run.location)
+    close(after.scores(further), before.scores(further), atol=1e-6)
+    assert after.cells.n_rows.tolist() == before.cells.n_rows.tolist()
+
+
+@pytest.mark.parametrize("targets", ["classes", "numbers"])
+def test_update_cells__a_branch_is_merged(targets, tmp_path):
+    rows, further = table(targets), table(targets, seed=3)[0]
+    first, second = parts(rows, 250)
+    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
+    added = write(tmp_path / "second", *second)
+    branch_run(run.location, tmp_path / "branch")
+    update_run(tmp_path / "branch", added, ENGINE)
+    record = merge_runs(run.location, tmp_path / "branch", ENGINE)
+    assert record["n_rows"] == 150
+    close(Model.load(run.location).scores(further), naive_scores(run, rows, further))
+    other = fit_dataset(added, tmp_path / "other", PARAMS, ENGINE)
+    with pytest.raises(RunMismatchError, match="cells"):
+        merge_runs(run.location, other.location, ENGINE)
+
+
+def test_update_cells__refreshed(tmp_path):
+    rows = table("classes")
+    first, second = parts(rows, 250)
+    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
+    update_run(run.location, write(tmp_path / "second", *second), ENGINE)
+    refresh_run(run.location, [], ENGINE)
+    model = Model.load(run.location)
+    assert (model.n_cells, model.cells.n_rows.sum()) == (4, 400)
+    update_run(run.location, write(tmp_path / "third", *table("classes", seed=9)), ENGINE)
+    assert Model.load(run.location).cells.n_rows.sum() == 800
+
+
+def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
+    X, y, weights = table("classes")
+    dataset = write(tmp_path / "rows", X, y, weights)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    model = Model.load(run.location)
+    members = model.cells.tree.route(model.scaling.apply(X))
+    inside = np.sort(members.rows[members.cells == 1])
+    lost = inside[y[inside] == y[inside][0]]
+    gone = write(tmp_path / "class", X[lost], y[lost], weights[lost])
+    update_run(run.location, gone, ENGINE, forget=True)
+    left = np.setdiff1d(np.arange(400), lost)
+    close(
+        Model.load(run.location).scores(X[inside]),
+        naive_scores(run, (X[left], y[left], weights[left]), X[inside]),
+        atol=1e-6,
+    )
+    rest = np.setdiff1d(inside, lost)
+    update_run(
+        run.location, write(tmp_path / "rest", X[rest], y[rest], weights[rest]), ENGINE, forget=True
+    )
+    emptied = Model.load(run.location)
+    assert emptied.cells.n_rows[1] == 0
+    others = np.setdiff1d(np.arange(400), inside)
+    shares = np.bincount(y[others], weights[others]) / weights[others].sum()
+    np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
+    update_run(
+        run.location, write(tmp_path / "back", X[inside], y[inside], weights[inside]), ENGINE
+    )
+    close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)
+
+
+def test_update_cells__rows_that_were_never_added_are_not_forgotten(tmp_path):
+    rows = table("classes")
+    run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
+    X, y, weights = table("classes", seed=5)
+    before = Model.load(run.location).digest()
+    with pytest.raises(DataError, match="cannot all be in the run"):
+        update_run(run.location, write(tmp_path / "far", X + 3.0, y, weights), ENGINE, forget=True)
+    assert Model.load(run.location).digest() == before
+
+
+def test_update_cells__far_rows_and_rows_in_one_cell(tmp_path):
+    X, y, weights = rows = table("classes")
+    run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
+    far = write(tmp_path / "far", X[:50] + 100.0, y[:50], weights[:50])
+    record = update_run(run.location, far, ENGINE)
+    assert np.isfinite(Model.load(run.location).scores(X)).all()
+    assert (Model.load(run.location).cells.n_rows - 100 != 0).any()
+    assert record["reasons"]
+
+
+def test_update_cells__constant_scores_learn_shares(tmp_path):
+    X = np.linspace(0.0, 1.0, 300)[:, None]
+    y = np.where(X[:, 0] < 0.5, 0, np.arange(300) % 3)
+    run = fit_dataset(
+        write(tmp_path / "rows", X, y), tmp_path / "run", replace(PARAMS, cells=2), ENGINE
+    )
+    assert np.isnan(run.read("cells/alphas")).sum() == 1
+    added = write(tmp_path / "more", X[:50], np.full(50, 1))
+    with pytest.raises(DataError):
+        update_run(run.location, added, ENGINE, forget=True)
+    both = write(tmp_path / "both", X[:60], np.arange(60) % 3)
+    update_run(run.location, both, ENGINE)
+    shares = np.array([150 + 20, 20, 20]) / 210
+    np.testing.assert_allclose(Model.load(run.location).scores(X[:1]), [shares], rtol=1e-9)
+
+
+def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
+    rows = table("classes")
+    first, second = parts(rows, 250)
+    dataset = write(tmp_path / "first", *first)
+    added = write(tmp_path / "second", *second)
+    digests = []
+    for name, engine in (("here", ENGINE), ("there", two_workers)):
+        run = fit_dataset(dataset, tmp_path / name, PARAMS, engine)
+        update_run(run.location, added, engine)
+        digests.append(Model.load(run.location).digest())
+    assert digests[0] == digests[1]
+    assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
+
+
+def test_update_cells__a_few_rows_come_to_a_branch_of_numbers(tmp_path):
+    rows = table("numbers")
+    run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
+    branch_run(run.location, tmp_path / "branch")
+    further = table("numbers", n_rows=3, seed=8)
+    record = update_run(tmp_path / "branch", write(tmp_path / "few", *further), ENGINE)
+    assert "answer the mean" in " ".join(record["reasons"])
+    assert np.isfinite(Model.load(tmp_path / "branch").scores(rows[0])).all()
+    merge_runs(run.location, tmp_path / "branch", ENGINE)
+    both = tuple(np.concatenate(pair) for pair in zip(rows, further, strict=True))
+    close(Model.load(run.location).scores(rows[0]), naive_scores(run, both, rows[0]))
+
+
+def test_update_cells__all_rows_are_not_forgotten(tmp_path):
+    dataset = write(tmp_path / "rows", *table("classes"))
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    before = Model.load(run.location).digest()
+    with pytest.raises(DataError, match="without rows"):
+        update_run(run.location, dataset, ENGINE, forget=True)
+    assert Model.load(run.location).digest() == before
+
+
+def test_fit__a_run_of_one_network_by_an_earlier_version_goes_on(tmp_path):
+    dataset = write(tmp_path / "rows", *spirals(200))
+    params = replace(PARAMS, cells=None)
+    run = fit_dataset(dataset, tmp_path / "run", params, ENGINE)
+    earlier = {name: value for name, value in run.params.to_dict().items() if "cell" not in name}
+    edit_attributes(tmp_path / "run", params=earlier, checked=True)
+    assert fit_dataset(dataset, tmp_path / "run", params, ENGINE).params.cells == 1
+    opened = Run.open(tmp_path / "run")
+    opened._check_same(dataset, replace(run.params, cells="auto"), None, False)

@@ -1,0 +1,135 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.numeric.cell_fit import fit_cell
+from dask_nrbfn.numeric.folds import folds_of_rows
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
+from tests.tables import surfaces
+
+RIDGES = tuple(Ridge("weights", 10.0**-power) for power in range(3, 9))
+NETWORK = SmallNetwork("gaussian", 0.5, False, RIDGES)
+
+
+def table_of(X, y, *, n_basis=40, weights=None, n_folds=5):
+    folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=0)
+    targets = ClassTargets(int(y.max()) + 1) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
+    weights = np.ones(len(X)) if weights is None else weights
+    basis = np.arange(len(X))[:: max(1, len(X) // n_basis)][:n_basis]
+    return SmallTable(
+        X=X,
+        y=y,
+        targets=targets,
+        weights=weights,
+        folds=folds,
+        basis=X[basis],
+        basis_folds=folds[basis],
+        spread=X,
+        spread_weights=weights,
+        block_rows=64,
+    )
+
+
+def standard(X):
+    return Scaling.from_statistics("standard", ColumnStatistics.from_block(X))
+
+
+def kernel(scaled, basis, fit):
+    distances = np.linalg.norm(scaled[:, None] - basis[None], axis=2)
+    return np.exp(-0.5 * (distances / fit.width) ** 2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fit_cell__solves_the_ridge_of_its_choice(weighted):
+    X, Y = surfaces(300, seed=2)
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, 300) if weighted else np.ones(300)
+    table, scaling = table_of(X, Y, weights=weights), standard(X)
+    fit = fit_cell(table, scaling, NETWORK, n_folds=5)
+    assert fit.width_factor in {0.125, 0.25, 0.5, 1.0}
+    assert fit.solved.alpha in {ridge.alpha for ridge in RIDGES}
+    Phi = kernel(scaling.apply(X), scaling.apply(fit.basis), fit)
+    means = np.average(np.column_stack([Phi, Y]), axis=0, weights=weights)
+    Phi, T = Phi - means[: Phi.shape[1]], Y - means[Phi.shape[1] :]
+    gram = (Phi * weights[:, None]).T @ Phi
+    penalized = gram + fit.solved.alpha * np.trace(gram) * np.eye(len(gram))
+    expected = np.linalg.solve(penalized, (Phi * weights[:, None]).T @ T).T
+    np.testing.assert_allclose(fit.solved.weights, expected, rtol=1e-6, atol=1e-8)
+    residuals = weights @ (T - Phi @ expected.T) ** 2
+    np.testing.assert_allclose(fit.solved.residuals, residuals, rtol=1e-6)
+
+
+def test_fit_cell__held_out_scores_are_those_of_the_other_folds():
+    X, Y = surfaces(200, seed=3)
+    table, scaling = table_of(X, Y), standard(X)
+    network = replace(NETWORK, ridges=RIDGES[2:3])
+    fit = fit_cell(table, scaling, network, n_folds=5)
+    scaled = scaling.apply(X)
+    kept = table.basis_folds != 1
+    Phi = kernel(scaled, scaling.apply(table.basis)[kept], fit)
+    seen, out = table.folds != 1, table.folds == 1
+    means = Phi[seen].mean(axis=0), Y[seen].mean(axis=0)
+    centred = Phi[seen] - means[0]
+    gram = centred.T @ centred
+    # The penalty is relative to the trace of the sums, which keep their basis rows alone.
+    penalized = gram + fit.solved.alpha * np.trace(gram) * np.eye(len(gram))
+    weights = np.linalg.solve(penalized, centred.T @ (Y[seen] - means[1]))
+    expected = (Phi[out] - means[0]) @ weights + means[1] - table.targets.origin
+    np.testing.assert_allclose(fit.held_out[out], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_fit_cell__the_width_of_the_table_stays_unless_another_gains():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    noise = rng.integers(0, 2, 200)
+    assert fit_cell(table_of(X, noise), standard(X), NETWORK, n_folds=5).width_factor == 0.5
+    fine = (np.sin(6 * X[:, 0]) > 0).astype(int)
+    X = X[:, :1]
+    wide = replace(NETWORK, width_factor=2.0)
+    assert fit_cell(table_of(X, fine), standard(X), wide, n_folds=5).width_factor < 2.0
+
+
+def test_fit_cell__column_weights_are_learned_where_they_gain():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1500, 6))
+    y = (np.sin(3 * X[:, 0]) + X[:, 1] > 0).astype(int)
+    table, scaling = table_of(X, y, n_basis=300), standard(X)
+    learned = fit_cell(table, scaling, NETWORK, n_folds=5, n_rounds=2)
+    equal = fit_cell(table, scaling, NETWORK, n_folds=5)
+    assert learned.root[:2].min() > 2 * learned.root[2:].max()
+    assert (equal.root == 1.0).all()
+    errors = [(fit.held_out.argmax(axis=1) != y).mean() for fit in (learned, equal)]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_fit_cell__one_class_is_constant():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    table = replace(table_of(X, np.arange(50) % 3), y=np.full(50, 1))
+    fit = fit_cell(table, standard(X), NETWORK, n_folds=5)
+    assert fit.width_factor is None
+    np.testing.assert_array_equal(fit.solved.intercept, [0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(fit.held_out, np.tile([0.0, 1.0, 0.0], (50, 1)))
+    assert fit.solved.residuals.sum() == 0.0
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 15])
+def test_fit_cell__few_rows(n_rows):
+    X = np.random.default_rng(0).normal(size=(n_rows, 2))
+    for y in (np.arange(n_rows) % 2, X[:, :1] + 5.0):
+        table = table_of(X, y)
+        if y.ndim == 1:
+            table = replace(table, targets=ClassTargets(2))
+        fit = fit_cell(table, standard(X), NETWORK, n_folds=5)
+        assert np.isfinite(fit.held_out).all()
+        assert np.isfinite(fit.solved.weights).all()
+
+
+def test_fit_cell__equal_rows_of_two_classes_are_their_shares():
+    X, y = np.ones((40, 2)), (np.arange(40) % 4 == 0).astype(int)
+    table = replace(table_of(X, y), basis=X[:1], basis_folds=np.array([-1]))
+    fit = fit_cell(table, standard(X), replace(NETWORK, normalized=True), n_folds=5)
+    scores = fit.solved.weights @ [1.0] + fit.solved.intercept
+    np.testing.assert_allclose(scores, [0.75, 0.25], rtol=0.01)

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from dask_nrbfn.numeric.cell_tree import CellTree
+
+
+def rows_of(n_rows=1000, n_columns=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n_rows, n_columns)) * [3.0, 1.0, 2.0, 0.5][:n_columns]
+
+
+def naive_cells(tree, rows):
+    """Return the cell of every row, from the root down."""
+    cells = []
+    for row in rows:
+        node = 0
+        while tree.columns[node] >= 0:
+            above = row[tree.columns[node]] > tree.thresholds[node]
+            node = tree.children[node] + above
+        cells.append(tree.children[node])
+    return np.array(cells)
+
+
+def test_grown__halves_down_to_the_most_rows():
+    rows = rows_of()
+    tree = CellTree.grown(rows, most_rows=100)
+    sizes = np.bincount(naive_cells(tree, rows))
+    assert tree.n_cells == len(sizes) == 16
+    assert sizes.min() >= 50
+    assert sizes.max() <= 100
+    assert tree.columns[0] == 0
+    assert tree.thresholds[0] == np.median(rows[:, 0])
+
+
+@pytest.mark.parametrize("n_cells", [1, 2, 3, 7, 100])
+def test_grown__a_number_of_cells(n_cells):
+    rows = rows_of()
+    tree = CellTree.grown(rows, most_rows=1, most_cells=n_cells)
+    sizes = np.bincount(tree.route(rows).cells)
+    assert tree.n_cells == len(sizes) == n_cells
+    assert sizes.max() <= 4 * sizes.min()
+
+
+def test_grown__of_columns_that_no_median_splits_is_one_cell():
+    rng = np.random.default_rng(0)
+    binary = (rng.random((200, 50)) < 0.1).astype(float)
+    assert CellTree.grown(binary, most_rows=10).n_cells == 1
+    assert CellTree.grown(np.ones((200, 3)), most_rows=10).n_cells == 1
+    # A column with two values of equal frequency is split once.
+    both = np.column_stack([binary, np.arange(200) % 2])
+    assert CellTree.grown(both, most_rows=10).n_cells == 2
+
+
+def test_route__as_from_the_root_down():
+    rows, further = rows_of(), rows_of(seed=1)
+    tree = CellTree.grown(rows, most_rows=60)
+    members = tree.route(further)
+    expected = naive_cells(tree, further)
+    np.testing.assert_array_equal(members.cells, np.sort(expected))
+    np.testing.assert_array_equal(expected[members.rows], members.cells)
+    assert members.own.all()
+    # In row order within each cell.
+    assert (np.diff(members.rows)[np.diff(members.cells) == 0] > 0).all()
+
+
+def test_route__rows_within_the_margin_are_on_both_sides():
+    rows = rows_of(n_columns=1)
+    tree = CellTree.grown(rows, most_rows=600)
+    (threshold, _, _), deviation = tree.thresholds, rows.std()
+    members = tree.route(rows, margin=0.2)
+    near = np.abs(rows[:, 0] - threshold) <= 0.2 * deviation
+    counts = np.bincount(members.rows, minlength=len(rows))
+    np.testing.assert_array_equal(counts, 1 + near)
+    own = tree.route(rows)
+    np.testing.assert_array_equal(members.rows[members.own], own.rows)
+    np.testing.assert_array_equal(members.cells[members.own], own.cells)
+
+
+def test_splits__describe_the_rows_of_a_cell():
+    rows = rows_of()
+    tree = CellTree.grown(rows, most_rows=100)
+    members = tree.route(rows)
+    for cell, sides in enumerate(tree.splits()):
+        inside = np.ones(len(rows), dtype=bool)
+        for side in sides:
+            inside &= (rows[:, side.column] > side.threshold) == side.above
+        np.testing.assert_array_equal(
+            np.flatnonzero(inside), np.sort(members.rows[members.cells == cell])
+        )
+
+
+def test_is_sound__finds_trees_that_lead_nowhere():
+    tree = CellTree.grown(rows_of(), most_rows=200)
+    assert tree.is_sound(4)
+    assert not tree.is_sound(2)
+    for name, place, value in (
+        ("columns", 0, 9),
+        ("children", 0, 0),
+        ("children", 1, 99),
+        ("children", len(tree.columns) - 1, -1),
+    ):
+        arrays = {each: getattr(tree, each).copy() for each in vars(tree)}
+        arrays[name][place] = value
+        assert not CellTree(**arrays).is_sound(4), (name, place)

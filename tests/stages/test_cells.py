@@ -1,0 +1,326 @@
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.update import branch_run, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.errors import MemoryBudgetError
+from dask_nrbfn.numeric.folds import folds_of_rows
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import run_table, tuning_table, write_report
+from dask_nrbfn.stages import context, trials
+from dask_nrbfn.stages.cell_fits import cell_bytes, read_tree
+from dask_nrbfn.stages.cell_trial import FITS
+from dask_nrbfn.stages.cells import CELLS
+from dask_nrbfn.storage.model import Model
+from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write
+from tests.tables import spirals, surfaces
+
+PARAMS = FitParams(basis="random", basis_size=20, features="plain", cells=4, width_factor=0.5)
+TUNING = TuneParams(effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(0.5,))
+
+
+def steps(n_rows, seed=0):
+    """Return rows of squares of a chessboard, whose classes one small basis cannot tell apart."""
+    X = np.random.default_rng(seed).uniform(0, 6, (n_rows, 2))
+    return X, np.floor(X).sum(axis=1).astype(int) % 2
+
+
+def scores_of_cells(model, rows):
+    """Return the scores of every row by the kernel of the cell that the tree leads it to."""
+    cells, scaled = model.cells, model.scaling.apply(rows)
+    scores = np.empty((len(rows), model.n_targets))
+    for place, row in enumerate(scaled):
+        node = 0
+        while cells.tree.columns[node] >= 0:
+            above = row[cells.tree.columns[node]] > cells.tree.thresholds[node]
+            node = cells.tree.children[node] + above
+        cell = cells.tree.children[node]
+        own = slice(cells.starts[cell], cells.starts[cell + 1])
+        gaps = (row - model.basis[own]) * cells.roots[cell]
+        phi = np.exp(-0.5 * (gaps**2).sum(axis=1) / cells.widths[cell] ** 2)
+        phi = phi / phi.sum() if model.params.normalized else phi
+        scores[place] = model.weights[:, own] @ phi + cells.intercepts[cell]
+    return scores if model.intercept is None else scores + model.intercept
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+@pytest.mark.parametrize("targets", ["classes", "numbers"])
+def test_cells__scores_are_those_of_the_cell_of_each_row(features, targets):
+    X, y = spirals(300) if targets == "classes" else surfaces(300)
+    params = replace(PARAMS, features=features, scale="learned", metric_rounds=1)
+    model = Model.load(fit_table(X, y, params).location)
+    assert model.n_cells == 4
+    rows = X[::7] + 0.01
+    expected = scores_of_cells(model, rows)
+    atol = 1e-9 * np.abs(expected).max()
+    np.testing.assert_allclose(model.scores(rows), expected, atol=atol)
+
+
+def test_cells__resolve_what_one_network_does_not():
+    X, y = steps(2000)
+    further, expected = steps(2000, seed=1)
+    wrong = {}
+    for cells in (1, 16):
+        run = fit_table(X, y, replace(PARAMS, cells=cells))
+        scores = Model.load(run.location).scores(further)
+        wrong[cells] = (scores.argmax(axis=1) != expected).mean()
+    assert wrong[16] < 0.5 * wrong[1]
+
+
+def test_cells__held_out_figures_are_those_of_all_cells():
+    X, y = steps(2000)
+    run = fit_table(X, y, replace(PARAMS, cells=8))
+    record, (further, expected) = CELLS.recorded(run), steps(4000, seed=1)
+    wrong = Model.load(run.location).scores(further).argmax(axis=1) != expected
+    assert record.error_rate == pytest.approx(wrong.mean(), abs=0.04)
+    assert record.n_rows == 2000
+    assert run.read("cells/confusion").sum() == 2000
+    assert run.read("cells/errors") @ Model.load(run.location).cells.n_rows == pytest.approx(
+        2000 * record.error_rate
+    )
+    probabilities = Model.load(run.location).probabilities(Model.load(run.location).scores(further))
+    own = probabilities[np.arange(4000), expected]
+    assert -np.log(own).mean() == pytest.approx(record.log_loss, abs=0.1)
+
+
+def test_cells__a_tuning_takes_them_where_they_gain():
+    X, y = steps(1500)
+    run = fit_table(X, y, replace(PARAMS, cells="auto"), tuning=TUNING)
+    compared = CELLS.recorded(run).compared
+    assert compared["gained"]
+    assert compared["n_cells"] == 8
+    assert compared["cells"]["error_rate"] < compared["one"]["error_rate"]
+    assert run.chosen_params.cells == Model.load(run.location).n_cells > 8
+    assert "moments" not in run.stages
+
+
+def test_cells__a_tuning_leaves_them_where_they_do_not():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 4))
+    y = (X.sum(axis=1) + rng.normal(scale=2.0, size=900) > 0).astype(int)
+    run = fit_table(X, y, replace(PARAMS, cells="auto", width_factor=2.0), tuning=TUNING)
+    record = CELLS.recorded(run)
+    assert not record.compared["gained"]
+    assert run.chosen_params.cells == record.n_cells == 1
+    assert Model.load(run.location).cells is None
+    assert run.stages["validation"]["n_rows"] == 900
+
+
+def test_cells__are_compared_on_the_same_rows():
+    X, Y = surfaces(900)
+    run = fit_table(X, Y, replace(PARAMS, cells="auto", width_factor=1.0), tuning=TUNING)
+    compared = CELLS.recorded(run).compared
+    # The fold by which cells choose width and penalty judges neither.
+    folds = folds_of_rows(0, 900, n_folds=3, seed=0)
+    tree = read_tree(run)
+    assert tree.n_cells > 8
+    members = tree.route(X)
+    drawn = np.random.default_rng(0).permutation(tree.n_cells)[:8]
+    rows = members.rows[np.isin(members.cells, drawn)]
+    assert compared["n_rows"] == np.count_nonzero(folds[rows] > 0)
+    gain = compared["one"]["relative_error"] - compared["cells"]["relative_error"]
+    assert compared["gains"][0] == pytest.approx(gain)
+    pairs = zip(compared["gains"], compared["standard_errors"], strict=True)
+    assert compared["gained"] == all(gain > error for gain, error in pairs)
+
+
+def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
+    monkeypatch.setattr(trials, "_BASIS_ROWS", 20)
+    monkeypatch.setattr(context, "_LEAST_ROWS", 100)
+    normal = replace(TUNING, effort="normal", kernels=("gaussian",), scales=("none",))
+    X, y = steps(600)
+    params = FitParams(basis="random", features="plain")
+    assert "cells" in fit_table(X, y, params, tuning=normal).stages
+    assert "cells" not in fit_table(X[:70], y[:70], params, tuning=normal).stages
+    assert "cells" not in fit_table(X, y, params, tuning=TUNING).stages
+    assert "cells" not in fit_table(X, y, replace(params, cells=1), tuning=normal).stages
+    rows = csr_array(X)
+    assert "cells" not in fit_table(rows, y, params, tuning=normal).stages
+
+
+@pytest.mark.parametrize(
+    ("changes", "tuning", "message"),
+    [
+        ({"prune": 5}, None, "prune"),
+        ({"components": 3, "features": "normalized"}, None, "components"),
+        ({"locality": 1e-3}, None, "locality"),
+        ({"loss": "logistic"}, None, "loss"),
+        ({"cells": 1000}, None, "100 rows"),
+        ({}, replace(TUNING, localities=(0.0, 1e-3)), "locality"),
+        ({}, replace(TUNING, losses=("squared", "hinge")), "loss"),
+    ],
+)
+def test_cells__refused_before_the_first_task(changes, tuning, message):
+    X, y = spirals(100)
+    assert_refused(X, y, replace(PARAMS, **changes), message, tuning=tuning)
+
+
+def test_cells__sparse_rows_are_refused():
+    X, y = spirals(100)
+    assert_refused(csr_array(X), y, PARAMS, "sparse rows")
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+def test_cells__one_that_cannot_be_cut_is_a_network(tuning, tmp_path):
+    rng = np.random.default_rng(0)
+    X = (rng.random((300, 30)) < 0.1).astype(float)
+    Y = X[:, :1] * X[:, 1:2] + 100.0 + 3 * X[:, 2:3]
+    params = replace(PARAMS, cells=4, scale="learned", basis_size=40, metric_rounds=1)
+    dataset = write(X, Y)
+    if tuning is None:
+        run = fit_table(X, Y, params, place=tmp_path / "run")
+    else:
+        run = tune_dataset(dataset, tmp_path / "run", params, tuning, ENGINE)
+    model = Model.load(run.location)
+    assert 1 - np.mean((model.scores(X) - Y) ** 2) / Y.var() > 0.9
+    assert describe(run.location)["complete"]
+    write_report(run, tmp_path / "page.html")
+    branch_run(run.location, tmp_path / "branch")
+    update_run(run.location, write(X[:50] + 0.0, Y[:50] + 1.0), ENGINE, again=True)
+    assert Model.load(run.location).digest() != model.digest()
+
+
+@pytest.mark.parametrize("cells", [3, "auto"])
+def test_cells__tables_that_cannot_be_cut(cells):
+    y = np.arange(200) % 2
+    params = replace(PARAMS, cells=cells, basis_size=2)
+    run = fit_table(np.ones((200, 3)), y, params)
+    model = Model.load(run.location)
+    assert model.n_cells == 1
+    np.testing.assert_allclose(model.scores(np.ones((1, 3))), [[0.5, 0.5]], atol=0.02)
+    binary = (np.random.default_rng(0).random((200, 100)) < 0.1).astype(float)
+    assert Model.load(fit_table(binary, y, params).location).n_cells == 1
+
+
+def test_cells__a_cell_of_one_class_and_cells_of_two_rows():
+    X = np.linspace(0.0, 1.0, 400)[:, None]
+    y = np.where(X[:, 0] < 0.5, 0, np.arange(400) % 3)
+    run = fit_table(X, y, replace(PARAMS, cells=2))
+    model, record = Model.load(run.location), CELLS.recorded(run)
+    assert record.n_constant == 1
+    np.testing.assert_array_equal(model.scores(np.array([[0.1], [-9.0]])), [[1, 0, 0]] * 2)
+    probabilities = model.probabilities(model.scores(np.array([[0.1]])))
+    assert probabilities[0, 0] > 0.9
+    few = Model.load(fit_table(X[:60], y[150:210], replace(PARAMS, cells=30)).location)
+    assert few.n_cells == 30
+    assert np.isfinite(few.scores(X)).all()
+
+
+def total_weight(run):
+    """Return the weight of the rows of every cell."""
+    cells = range(CELLS.recorded(run).n_cells)
+    return np.array([run.read_part(FITS, cell, "target_products")[0, 0] for cell in cells])
+
+
+def test_cells__sum_weighted_rows():
+    X, y = spirals(240)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, 240)
+    run = fit_table(X, y, replace(PARAMS, cells=2), weights=weights)
+    members = Model.load(run.location).cells.tree.route(X)
+    expected = np.bincount(members.cells, weights[members.rows])
+    np.testing.assert_allclose(total_weight(run), expected)
+    balanced = fit_table(X, y, replace(PARAMS, cells=2, class_weight="balanced"))
+    of_classes = np.array(CELLS.recorded(balanced).class_weights)
+    np.testing.assert_allclose(of_classes * np.bincount(y), 80.0)
+    members = Model.load(balanced.location).cells.tree.route(X)
+    expected = np.bincount(members.cells, of_classes[y][members.rows])
+    np.testing.assert_allclose(total_weight(balanced), expected)
+
+
+def test_cells__unlabelled_rows_are_left_out():
+    X, y = overlapping(300, 0.2)
+    some = np.where(np.arange(300) % 3, y, -1)
+    run = fit_table(X, some, PARAMS, unlabelled=-1)
+    model = Model.load(run.location)
+    assert model.cells.n_rows.sum() == 200
+    rows = run.read("cells/rows")
+    assert (some[rows] >= 0).all()
+    np.testing.assert_allclose(model.scaling.restore(model.basis), X[rows], atol=1e-12)
+
+
+def test_cells__overlap_adds_rows_of_the_other_side():
+    X, y = spirals(300)
+    run = fit_table(X, y, replace(PARAMS, cell_overlap=0.3))
+    tree = Model.load(run.location).cells.tree
+    within, own = (np.bincount(tree.route(X, margin=margin).cells) for margin in (0.3, 0.0))
+    np.testing.assert_allclose(total_weight(run), within)
+    assert (within > own).all()
+    assert Model.load(run.location).cells.n_rows.tolist() == own.tolist()
+    # Every row is judged once, by its own cell.
+    assert run.read("cells/confusion").sum() == 300
+    assert_refused(X, y, replace(PARAMS, cells=None, cell_overlap=0.3), "one network for all")
+
+
+def test_cells__described(tmp_path):
+    X, y = spirals(300)
+    run = fit_table(X, y, replace(PARAMS, scale="standard"), place=tmp_path / "run")
+    figures = describe(tmp_path / "run")
+    assert figures["n_cells"] == len(figures["cells"]) == 4
+    assert sum(cell["n_rows"] for cell in figures["cells"]) == 300
+    for cell in figures["cells"]:
+        inside = np.ones(300, dtype=bool)
+        for split in cell["splits"]:
+            name, sign, threshold = split.rsplit(" ", 2)
+            values = X[:, int(name.removeprefix("column "))]
+            inside &= values > float(threshold) if sign == ">" else values <= float(threshold)
+        assert inside.sum() == pytest.approx(cell["n_rows"], abs=1)
+    assert "4 of 75 rows" in run_table(run)
+    write_report(run, tmp_path / "page.html")
+    assert ">Cells<" in (tmp_path / "page.html").read_text()
+
+
+def test_cells__a_tuning_is_described(tmp_path):
+    X, y = steps(600)
+    dataset = write(X, y)
+    for cells in ("auto", 3):
+        place = tmp_path / f"run-{cells}"
+        run = tune_dataset(dataset, place, replace(PARAMS, cells=cells), TUNING, ENGINE)
+        assert tuning_table(run)
+        assert ("drawn cells" in run_table(run)) == (cells == "auto")
+
+
+def test_model__damaged_cells_are_found():
+    run = fit_table(*spirals(200), PARAMS)
+    place = MemoryStore()
+    model = Model.load(run.location)
+    model.save(place)
+    assert Model.load(place).digest() == model.digest()
+    cells = replace(model.cells, starts=model.cells.starts[::-1].copy())
+    broken = replace(model, cells=cells)
+    broken.save(place, overwrite=True)
+    with pytest.raises(Exception, match="do not match"):
+        Model.load(place)
+
+
+def test_cells__of_unequal_sizes_are_checked_once_they_are_cut():
+    rng = np.random.default_rng(0)
+    # No median splits these columns, so that a single cell has all rows.
+    X, y = (rng.random((40_000, 30)) < 0.1).astype(float), rng.integers(0, 2, 40_000)
+    dataset, params = write(X, y), replace(PARAMS, cells=40)
+    few, all_rows = (cell_bytes(dataset, params, n_rows) for n_rows in (2000, 40_000))
+    beside = PROCESS_BYTES + dataset.reading_bytes
+    engine = InlineEngine(memory_bytes=beside + (few + all_rows) // 2)
+    with pytest.raises(MemoryBudgetError, match="cells"):
+        fit_dataset(dataset, MemoryStore(), params, engine)
+    engine = InlineEngine(memory_bytes=beside + 2 * all_rows)
+    assert CELLS.recorded(fit_dataset(dataset, MemoryStore(), params, engine)).n_cells == 1
+
+
+def test_model__of_cells_is_pickled():
+    X, y = spirals(200)
+    network = NRBFNClassifier(basis="random", basis_size=20, cells=3).fit(X, y)
+    expected = network.predict(X)
+    copy = pickle.loads(pickle.dumps(network))
+    assert copy.predict(X).tolist() == expected.tolist()
+    assert network.basis_indices_.shape == (60,)
+    np.testing.assert_array_equal(X[network.basis_indices_], network.basis_)
+    assert network.partial_fit(X[:50] + 0.1, y[:50]).predict(X).shape == (200,)
