@@ -44,6 +44,10 @@ _DRAWN = 8
 _SAMPLE, _ONE = "cells-sample", "cells-one"
 _DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
 
+# Standard errors by which cells have to do better: the fit gives one network more rows than it is
+# judged with.
+_CLEARLY = 2.0
+
 # The one network has no more basis rows than can be solved a few times in a minute.
 _MOST_BASIS = 4096
 
@@ -61,7 +65,7 @@ def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     dict or None
         "one" and "cells", the figures of both; "gains" and "standard_errors" of cells, by the loss
         and by the smooth loss; "n_rows", "n_cells", and "gained", whether cells do better by more
-        than one standard error in both. None if one network has more basis rows than can be tried.
+        than two standard errors in both. None if one network has more basis rows than can be tried.
 
     Notes
     -----
@@ -150,7 +154,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
             "cells": {smooth: many.loss},
             "gains": gains.tolist(),
             "standard_errors": errors.tolist(),
-            "gained": bool((gains > errors).all()),
+            "gained": bool((gains > _CLEARLY * errors).all()),
             "n_rows": len(places),
             "n_cells": len(drawn),
         }
