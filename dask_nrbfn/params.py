@@ -459,7 +459,9 @@ class FitParams(Params):
     def resolve_auto(
         self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None
     ) -> Self:
-        """Return the parameters without "auto", and with a number of neighbours.
+        """Return the parameters of a fit: without "auto" or None where a fit needs a value.
+
+        "auto" cells stay: their number follows from the rows.
 
         Parameters
         ----------
@@ -483,6 +485,8 @@ class FitParams(Params):
         if self.n_neighbors is None:
             most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
             resolved["n_neighbors"] = min(_N_NEIGHBORS, most)
+        if self.cells is None:
+            resolved["cells"] = 1
         return replace(self, **resolved)
 
     @property

@@ -104,8 +104,10 @@ class FitContext:
             If the validation dataset has other columns.
         """
         FitLimits(min_recall=min_recall)
+        asked = 1 if embeds else params.cells
         params = _resolve_params(dataset, params, embeds=embeds)
-        params = replace(params, cells=_resolve_cells(dataset, params, tuning, validation))
+        open_cells = replace(params, cells=asked)
+        params = replace(params, cells=_resolve_cells(dataset, open_cells, tuning, validation))
         if tuning is not None:
             if validation is not None:
                 validation = of_same_table(dataset, validation).of_labelled()
@@ -189,7 +191,7 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
     if embeds:
         basis = "random" if params.basis == "auto" else params.basis
         components = params.components or _UNASKED_COORDINATES
-        params = replace(params, basis=basis, components=components, cells=1)
+        params = replace(params, basis=basis, components=components)
     numbers = dataset.of_numbers and not embeds
     n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
     resolved = params.resolve_auto(numbers=numbers, mixed=dataset.is_mixed, n_rows=n_rows)
