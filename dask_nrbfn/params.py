@@ -246,17 +246,17 @@ class FitParams(Params):
         vary least where its rows are dense, a spectral series (Lee & Izbicki). For normalized
         features. None: any weights.
     cells : int, {"auto"} or None
-        Number of cells into which a tree of median splits cuts the rows, each with a whole network
-        of its own: with `basis_size` basis rows, 1,000 by default, and with column weights, a width
-        and an alpha that its held-out rows prefer. Fewer cells where the rows cannot be split.
-        "auto": cells of at most 3 rows for each basis row, and at most 1,024; a tuning uses them
-        only if networks of whole cells do better than one network on the same held-out rows. For
-        dense rows and the squared loss. None: 1; in a tuning with the effort "normal" or "thorough"
-        "auto", if there are 4,000 rows, and enough for two cells, and no other parameter asks for
-        one network.
+        Number of cells. A tree of median splits cuts the rows into cells, and each cell has its own
+        network with `basis_size` basis rows, by default 1,000. Held-out rows of the cell choose its
+        column weights, width and alpha. There are fewer cells if the rows cannot be split. "auto":
+        cells of at most 3 rows for each basis row, and at most 1,024 cells. A tuning uses cells
+        only if they do better than one network on the same held-out rows; then it tries no other
+        loss, and the penalty that the search chose or the first one. Only for dense rows and the
+        squared loss. None: 1, but "auto" in a tuning with the effort "normal" or "thorough" of at
+        least 4,000 rows, unless another parameter needs one network.
     cell_overlap : float
-        Rows that are at most so many deviations of the split column from the border of a cell also
-        train the network on the other side.
+        Rows within so many standard deviations of the split column from a border between cells
+        train the networks on both sides.
     n_neighbors : int or None
         k of the soft-kNN confidence, and the maximum number of neighbours of a row for `locality`.
         The row itself is not counted. None: 20, or all other rows if there are fewer.
@@ -408,8 +408,8 @@ class FitParams(Params):
     cells: int | str | None = option(
         None,
         int,
-        "Cells that a tree cuts the rows into, each with a network of its own; auto: of at most 3 "
-        "rows a basis row, and in a tuning 1 if one network does as well on held-out rows.",
+        "Number of cells that a tree cuts the rows into, each with its own network; auto: cells of "
+        "at most 3 rows for each basis row. A tuning uses one network if it does as well.",
         least=1,
         words=("auto",),
         metavar="INTEGER|auto",
@@ -418,8 +418,8 @@ class FitParams(Params):
     cell_overlap: float = option(
         0.0,
         float,
-        "Distance from a border of cells, in deviations of the column, within which rows train the "
-        "networks of both sides.",
+        "Rows within so many standard deviations of a border between cells train the networks on "
+        "both sides.",
         least=0,
         most=1,
     )

@@ -30,50 +30,54 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
         if name in _LINES:
             lines = _LINES[name](value)
         elif isinstance(value, dict):
-            lines = value.items()
+            lines = (_line(key, _readable(key, item)) for key, item in value.items())
         else:
-            lines = [] if value is None or name in _TABLES else [(name, value)]
-        for label, text in lines:
-            click.echo(f"{label:<18} {text if name in _LINES else _readable(label, text)}")
-        if name == "schema":
-            click.echo(schema_text(value))
+            shown = value is not None and name not in _TABLES
+            lines = [_line(name, _readable(name, value))] if shown else []
+        for line in lines:
+            click.echo(line)
 
 
-def _version_line(record: Mapping[str, Any]) -> tuple[str, str]:
+def _line(label: str, text: str) -> str:
+    return f"{label:<18} {text}"
+
+
+def _version_line(record: Mapping[str, Any]) -> str:
     training_r2 = record.get("training_r2")
     r2 = "" if training_r2 is None else f", R2 {_readable('r2', training_r2)}"
-    return f"version {record['version']}", (
+    return _line(
+        f"version {record['version']}",
         f"{record['action']} {record['n_rows']} rows, "
-        f"fitting error {record['fitting_error']:.4f}{r2}"
+        f"fitting error {record['fitting_error']:.4f}{r2}",
     )
 
 
-def _cell_line(number: int, cell: Mapping[str, Any]) -> tuple[str, str]:
-    figures = [
+def _cell_line(number: int, cell: Mapping[str, Any]) -> str:
+    figures = ", ".join(
         f"{name.removeprefix('n_').replace('_', ' ')} {_readable(name, value)}"
         for name, value in cell.items()
         if name != "splits"
-    ]
-    return f"cell {number}", f"{', '.join(cell['splits']) or 'all rows'}: {', '.join(figures)}"
+    )
+    return _line(f"cell {number}", f"{', '.join(cell['splits']) or 'all rows'}: {figures}")
 
 
-_LINES: dict[str, Callable[[Any], Iterable[tuple[str, Any]]]] = {
+_LINES: dict[str, Callable[[Any], Iterable[str]]] = {
     "stages": lambda stages: (
-        (f"stage {name}", f"{record['seconds']:.1f} s") for name, record in stages.items()
+        _line(f"stage {name}", f"{record['seconds']:.1f} s") for name, record in stages.items()
     ),
     "versions": lambda versions: map(_version_line, versions),
-    "problems": lambda problems: (("problem", each) for each in problems or ["none"]),
-    "reasons": lambda reasons: (("reason", each) for each in reasons or ["none"]),
+    "problems": lambda problems: (_line("problem", each) for each in problems or ["none"]),
+    "reasons": lambda reasons: (_line("reason", each) for each in reasons or ["none"]),
     "heaviest": lambda weights: (
-        (f"weight of {name}", f"{weight:.4g}") for name, weight in weights.items()
+        _line(f"weight of {name}", f"{weight:.4g}") for name, weight in weights.items()
     ),
     "cells": lambda cells: (_cell_line(*each) for each in enumerate(cells)),
     "drift": lambda drift: (
-        (f"drift {name}", _readable(name, value)) for name, value in (drift or {}).items()
+        _line(f"drift {name}", _readable(name, value)) for name, value in (drift or {}).items()
     ),
-    "schema": lambda schema: (),
+    "schema": lambda schema: [schema_text(schema)],
 }
-"""The lines of figures that have some of their own: pairs of a label and a text."""
+"""The lines of the figures that have a layout of their own."""
 
 
 def readable_bytes(n_bytes: int) -> str:

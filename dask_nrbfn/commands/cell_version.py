@@ -3,17 +3,17 @@
 import math
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.commands.version import check_left, drift_of, read_model, seen_kind
+from dask_nrbfn.commands.version import check_left, drift_of, figures_of_rows, read_model, seen_kind
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.errors import DataError, plural
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import SolvedCell
 from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewRowSums, NumberDrift
@@ -44,6 +44,9 @@ from dask_nrbfn.weighting import RowWeights
 
 # A cell with a smaller share of its weight left has lost all rows.
 _LEAST_LEFT = 1e-9
+
+# A reason for a refresh.
+_SINGULAR = "cells with too few rows for a network ({}) answer the mean of their targets"
 
 # Tasks that solve cells.
 _MOST_TASKS = 64
@@ -282,8 +285,8 @@ def _left(moments: Moments, taken: Moments) -> Moments:
     found = np.append(left.diagonal(), left.target_products.diagonal())
     if (np.abs(found) > _LEAST_LEFT * np.maximum(sizes, sizes.max())).any():
         raise DataError(
-            "the rows to forget cannot all be in the run: they leave a cell without rows, but not "
-            "without sums.",
+            "the rows to forget cannot all be in the run: a cell would have no rows, but sums that "
+            "are not 0.",
             "Forget rows that were fitted or added before, with the same labels and weights.",
         )
     return Moments.zeros(moments.n_basis, len(moments.cross))
@@ -305,7 +308,6 @@ def _finish(run: Run, base: str | None, place: str, forget: bool) -> dict[str, A
     model = read_model(run, base)
     stage, cells = _networks_of(place), range(model.n_cells)
     figures = _write_model(run, model, place)
-    singular = _singular_reasons(run, place, model.n_cells)
     kind = seen_kind(model)
     sums = [
         kind.from_arrays(
@@ -316,32 +318,12 @@ def _finish(run: Run, base: str | None, place: str, forget: bool) -> dict[str, A
     ]
     seen: NewRowSums = reduce(add, sums)
     drift = None if forget or base is None else _drift(run, model, base, seen)
-    reasons = [] if drift is None else drift.reasons()
-    if forget and seen.n_basis_rows:
-        reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]
-    return {
-        **figures,
-        "n_rows": seen.n_rows,
-        "n_basis_rows": seen.n_basis_rows,
-        "drift": None if drift is None else asdict(drift),
-        "reasons": [*reasons, *singular],
-    }
-
-
-def _singular_reasons(run: Run, place: str, n_cells: int) -> list[str]:
-    """Return a reason for a refresh if cells with rows have singular systems."""
-    solved, weights = run.read("cells/alphas"), []
-    alphas = read_solved(run, _networks_of(place), n_cells).alphas
-    for cell in np.flatnonzero(np.isfinite(solved) & np.isnan(alphas)).tolist():
-        weights.append(run.read_part(_networks_of(place), cell, "target_products")[0, 0])
-    n_singular = int(np.count_nonzero(weights))
-    if not n_singular:
-        return []
-    return [f"{plural(n_singular, 'cell')} answer the mean of the few rows that they have"]
+    of_rows = figures_of_rows(seen, drift, forget=forget)
+    return {**figures, **of_rows, "reasons": [*of_rows["reasons"], *figures["reasons"]]}
 
 
 def _finish_merge(run: Run, base: str | None, place: str) -> dict[str, Any]:
-    return {**_write_model(run, read_model(run, base), place), "drift": None, "reasons": []}
+    return {**_write_model(run, read_model(run, base), place), "drift": None}
 
 
 def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
@@ -358,6 +340,8 @@ def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
         )
     # Rows of a cell that has lost all of its own get the mean of all.
     intercepts = np.where(empty[:, None], total[0, 1:] / total[0, 0], solved.intercepts)
+    was_solved = np.isfinite(run.read("cells/alphas"))
+    n_singular = int(np.count_nonzero(was_solved & np.isnan(solved.alphas) & ~empty))
     records = [run.part_record(stage, cell) or {} for cell in range(cells.n_cells)]
     n_rows = cells.n_rows + np.array([record["n_rows"] for record in records])
     changed = replace(
@@ -376,6 +360,7 @@ def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
         "reciprocal_condition": None,
+        "reasons": [_SINGULAR.format(n_singular)] if n_singular else [],
     }
     if model.target_names is not None:
         unexplained = unexplained_share(solved.residuals.sum(axis=0), _spread(total))

@@ -11,7 +11,7 @@ from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.stages import judged_record
+from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import check_stored
@@ -110,8 +110,8 @@ def describe_run(run: Run) -> dict[str, Any]:
 def run_figures(run: Run) -> dict[str, Any]:
     """Return what `describe_run` does as of the time when the run was opened."""
     attributes, stages = run.attributes, run.stages
-    versions = versions_of(attributes)
-    weights = versions[-1] if versions else stages.get("weights", stages.get("cells", {}))
+    versions, cells = versions_of(attributes), cells_record(stages)
+    weights = versions[-1] if versions else stages.get("weights", cells)
     audit = stages.get("recall", {})
     judged = judged_record(stages)
     # A tuning may have left the weights that it tried.
@@ -125,12 +125,12 @@ def run_figures(run: Run) -> dict[str, Any]:
         **_describe_schema(read_schema(attributes, run.location)),
         **({"svd_explained": stages["svd"]["explained"]} if "svd" in stages else {}),
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
-        **_describe_cells(stages),
-        "n_basis": judged.get("n_basis", stages.get("basis", {}).get("n_basis")),
+        **({"n_cells": cells["n_cells"]} if cells else {}),
+        "n_basis": (cells or stages.get("basis", {})).get("n_basis"),
         "n_kept": stages.get("prune", {}).get("n_kept"),
         "width": stages.get("width", {}).get("width"),
         **Ridge.in_params(run.chosen_params)._asdict(),
-        **({"alpha": None} if "fitting_error" in stages.get("cells", {}) else {}),
+        **({"alpha": None} if cells else {}),
         **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
@@ -173,12 +173,6 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     }
 
 
-def _describe_cells(stages: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of cells, if they have networks."""
-    cells = stages.get("cells", {})
-    return {"n_cells": cells["n_cells"]} if "fitting_error" in cells else {}
-
-
 def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
     # Imports the stages, which the description of a dataset or a run does not need.
     from dask_nrbfn.stages.refine import read_held_out_confusion
@@ -216,8 +210,8 @@ def describe_cells(model: "Model") -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        "splits" has texts such as ``"age <= 30.5"`` in the units of the features, if the scaling
-        has any: those of rows of unit length are shares of the length.
+        "splits" has texts such as ``"age <= 30.5"``, in the units of the features. With the scale
+        "unit", thresholds are shares of the length of a row.
     """
     cells = model.cells
     assert cells is not None
@@ -246,11 +240,10 @@ def describe_model(model: "Model") -> dict[str, Any]:
     return {
         "n_features": model.n_features,
         **describe_targets(len(model.classes), model.target_names),
-        **({} if model.cells is None else {"n_cells": model.n_cells}),
         "n_basis": model.n_basis,
         "width": model.width,
         **Ridge.in_params(model.params)._asdict(),
-        **({} if model.cells is None else {"alpha": None}),
+        **({} if model.cells is None else {"n_cells": model.n_cells, "alpha": None}),
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
         **_describe_calibration(model.calibration),

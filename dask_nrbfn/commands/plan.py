@@ -344,7 +344,8 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
     except NRBFNError:
         return math.inf
     r = model.n_active
-    solved = {"moments_flops": float(n_rows) * r**2, "solve_flops": float(r) ** 3}
+    solves = float(model.n_cells) * r**3
+    solved = {"moments_flops": float(n_rows) * r**2, "solve_flops": solves}
     return _passes_s(model, n_rows + n_judged, solved)
 
 

@@ -254,6 +254,25 @@ def combine_rows(
     expected = before - seen.weight if forget else before + seen.weight
     normalized = model.params.normalized
     check_moments(moments, expected, normalized=normalized, largest=before)
+    return figures_of_rows(seen, drift, forget=forget)
+
+
+def figures_of_rows(
+    seen: NewRowSums, drift: Drift | NumberDrift | None, *, forget: bool
+) -> dict[str, Any]:
+    """Return what a version records of new or forgotten rows, with reasons for a refresh.
+
+    Parameters
+    ----------
+    seen : NewRowSums
+    drift : Drift, NumberDrift or None
+    forget : bool
+
+    Returns
+    -------
+    dict
+        "n_rows", "n_basis_rows", "drift" and "reasons".
+    """
     reasons = [] if drift is None else drift.reasons()
     if forget and seen.n_basis_rows:
         reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]

@@ -300,10 +300,11 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         "standard": columns to mean 0 and variance 1; "learned": each column is also multiplied by
         the square root of a weight that is learned on a sample; "unit": rows to unit length.
     cells : int or {"auto"}, default=None
-        Number of cells into which a tree cuts the rows, each with a network of its own; "auto":
-        cells of at most 3 rows for each basis row. None: 1.
+        Number of cells that a tree cuts the rows into, each with its own network. "auto": cells of
+        at most 3 rows for each basis row. None: 1.
     cell_overlap : float, default=0.0
-        Rows so many deviations from the border of a cell train the networks on both sides.
+        Rows within so many standard deviations of a border between cells train the networks on
+        both sides.
     metric_rounds : int, default=5
         Most rounds in which the weights of columns are learned.
     n_parts : int, default=None

@@ -24,16 +24,16 @@ from dask_nrbfn.numeric.small_fit import (
 )
 from dask_nrbfn.numeric.types import Floats
 
-# Width factors that are tried, times that of the table, which is the first.
+# Tried width factors, as multiples of the width factor of the table, which is the first.
 STEPS = (1.0, 0.25, 0.5, 2.0)
 
-# And in rounds that learn column weights, times the best so far.
+# The same in a round that learns column weights, as multiples of the best so far.
 STEPS_OF_ROUND = (0.5, 1.0, 2.0)
 
-# Rows for each basis row on which column weights, width and penalty are chosen, at most.
+# Column weights, width and alpha are chosen on at most so many rows for each basis row.
 TRIAL_ROWS = 8
 
-# The fold by which column weights, width and penalty are chosen, and its fewest rows.
+# The held-out fold that chooses column weights, width and alpha, and its fewest rows.
 _JUDGING, _FEWEST_JUDGED = 0, 10
 
 # Share of the figure that one held-out row may seem to gain by chance; of n rows, over sqrt(n).
@@ -49,7 +49,7 @@ class CellFit:
     basis : (r, p)
         Not scaled.
     root : float64 (p,)
-        Square roots of the weights of the columns, beside those of the table.
+        Square roots of the column weights that the cell has in addition to those of the table.
     width : float
     width_factor : float or None
         None: the scores are constant.
@@ -57,9 +57,9 @@ class CellFit:
     shares : float64 (r,)
         Shares of the clusters.
     moments : Moments
-        Of all rows; the activations of constant scores are 0.
+        Of all rows. Networks with constant scores have activations of 0.
     held_out : float64 (n, q)
-        Scores of the rows by the networks without their folds, of numbers less their origin.
+        Scores of each row by the network without its fold; for numbers, less the origin.
     """
 
     basis: Rows
@@ -115,9 +115,10 @@ def fit_cell(
 
     Notes
     -----
-    The width factor of the table and equal further column weights stay unless others do clearly
-    better on a fold that is held out. Then the network without each fold scores its rows. If all
-    targets are equal, or all systems singular, the scores are the mean of the targets.
+    One held-out fold chooses the network. The width factor and the column weights of the table stay
+    unless others do clearly better. Then every fold is held out once, and scored by the network of
+    the other folds. If all targets are equal, or the system is singular, the scores are the mean of
+    the targets.
     """
     if (table.y == table.y[0]).all():
         return _constant(table, n_folds)

@@ -1,4 +1,4 @@
-"""A network for every cell of a tree: scores of rows by the networks of their cells."""
+"""The networks of cells: the tree that routes rows, and the arrays that differ between cells."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -11,8 +11,8 @@ from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.types import Floats
 
 
-class CellRows(NamedTuple):
-    """Places of the rows of one cell, intp (m,), and of its basis rows."""
+class RoutedRows(NamedTuple):
+    """A `cell`, the row indices ``rows`` int64 (m,) of its rows, and the slice of its basis."""
 
     cell: int
     rows: NDArray[np.int64]
@@ -21,7 +21,9 @@ class CellRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CellNetworks:
-    """What the networks of the cells have of their own, beside basis and weights.
+    """Tree, widths, column weights and intercepts of the networks of cells.
+
+    The model has their basis rows and weights, one cell after another.
 
     Attributes
     ----------
@@ -79,7 +81,7 @@ class CellNetworks:
             and (np.diff(self.starts) > 0).all()
         )
 
-    def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[CellRows]:
+    def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[RoutedRows]:
         """Yield rows cell by cell.
 
         Parameters
@@ -91,7 +93,7 @@ class CellNetworks:
 
         Yields
         ------
-        CellRows
+        RoutedRows
         """
         rows, cells, _ = self.tree.route(scaled)
         ends = np.cumsum(np.bincount(cells, minlength=self.n_cells))
@@ -99,7 +101,7 @@ class CellNetworks:
             first = ends[cell - 1] if cell else 0
             basis = slice(int(self.starts[cell]), int(self.starts[cell + 1]))
             for start in range(first, ends[cell], most_rows):
-                yield CellRows(int(cell), rows[start : min(start + most_rows, ends[cell])], basis)
+                yield RoutedRows(int(cell), rows[start : min(start + most_rows, ends[cell])], basis)
 
     def feature_weights(self, root: Floats | None) -> Floats:
         """Return the mean column weights of the training rows, float64 (p,).

@@ -151,11 +151,13 @@ def _cells_facts(results: Results) -> list[Fact]:
         *_compared_facts(results),
         Fact("basis", f"{record['n_basis']:,} in all, at most {record['largest']:,} in a cell"),
         Fact("features", f"{params.features}, {params.kernel} kernel"),
-        Fact("width", f"{params.width_factor:g} x mean distance of a cell, or 1/4, 1/2 or 2 times"),
         Fact("penalty", params.penalty),
     ]
-    if record.get("alpha_range"):
-        facts.append(Fact("alpha", f"{_range(record['alpha_range'], number)} by cell"))
+    facts += [
+        Fact(name, f"{_range(limits, number)} by cell")
+        for name in ("width", "alpha")
+        if (limits := record.get(f"{name}_range")) is not None
+    ]
     return [
         *facts,
         Fact("fitting error", f"eps {number(record['fitting_error'])}"),

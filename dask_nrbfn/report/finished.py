@@ -13,6 +13,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.formats import label_texts
+from dask_nrbfn.stages import cells_record
 from dask_nrbfn.stages.confidence import codes_of_places, name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.dataset import Dataset
@@ -96,7 +97,7 @@ class FinishedRun:
     @property
     def is_of_cells(self) -> bool:
         """Whether cells have networks of their own."""
-        return "fitting_error" in self.stages.get("cells", {})
+        return bool(cells_record(self.stages))
 
     @property
     def n_searched(self) -> int:

@@ -10,7 +10,13 @@ def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     It is the record of the cells if they have networks, of the losses if some were tried, else of
     the penalties.
     """
-    of_cells, refined = stages.get("cells", {}), stages.get("refine", {})
-    if "fitting_error" in of_cells:
+    if of_cells := cells_record(stages):
         return of_cells
+    refined = stages.get("refine", {})
     return refined if "error_rate" in refined else stages.get("validation", {})
+
+
+def cells_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of the cells of a run; empty if one network has all rows."""
+    record = stages.get("cells", {})
+    return record if "fitting_error" in record else {}

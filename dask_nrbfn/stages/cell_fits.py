@@ -137,12 +137,12 @@ def _route_block(
 ) -> PartResult:
     """Store the rows of a block cell by cell; of all cells or of those that are wanted."""
     (block,) = dataset.blocks(start, stop, stop - start)
-    scaled, overlap = read_scaling(run).apply(block.X), run.chosen_params.cell_overlap
-    members = read_tree(run).route(scaled, margin=overlap)
+    tree, scaled = read_tree(run), read_scaling(run).apply(block.X)
+    members = tree.route(scaled, margin=run.chosen_params.cell_overlap)
     if wanted is not None:
         members = members.of_cells(wanted)
     weighting = RowWeights.of(dataset, run.chosen_params)
-    return routed_rows(block, start, members, weighting, n_cells=read_tree(run).n_cells)
+    return routed_rows(block, start, members, weighting, n_cells=tree.n_cells)
 
 
 def routed_rows(
@@ -334,8 +334,9 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
         return tuple(
             Ridge(params.penalty, alpha) for alpha in sorted({params.alpha, *ALPHAS}, reverse=True)
         )
-    given = tuning.alphas if run.tuning and run.tuning.alphas != TuneParams.alphas else ALPHAS
-    alphas = sorted(given, reverse=True)
+    assert run.tuning is not None
+    given = run.tuning.alphas
+    alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
     return tuple(Ridge(penalties_of(params, tuning)[0], alpha) for alpha in alphas)
 
 

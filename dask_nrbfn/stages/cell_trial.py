@@ -19,7 +19,7 @@ from dask_nrbfn.stages.cell_fits import (
     read_judged,
 )
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.finals import Final, n_judged_folds
+from dask_nrbfn.stages.finals import JudgedRows, n_judged_folds
 from dask_nrbfn.stages.sample import (
     bases_of_sample,
     judged_sums,
@@ -29,7 +29,7 @@ from dask_nrbfn.stages.sample import (
 )
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.trials import ALPHAS_BESIDE, Combination, search_rows
+from dask_nrbfn.stages.trials import ALPHAS_BESIDE, search_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
@@ -69,8 +69,8 @@ def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
     Notes
     -----
-    The one network is trained on the sample of a search and on the rows of the cells, and neither
-    has seen the fold of a row that it is judged by.
+    The one network is trained on a sample, and on the rows of the drawn cells. Each row is scored
+    by networks that were trained without its fold.
     """
     run = job.run
     size = run.chosen_params.basis_size
@@ -137,21 +137,20 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
         for name in ("numbers", "scores")
     )
     order = np.argsort(numbers)
-    # The rows of the cells are the last of the table, in order.
+    # The rows of the cells follow those of the sample, in row order.
     places = np.flatnonzero(table.folds >= judged_folds.start)
     places = places[places >= len(table.folds) - len(numbers)]
     judged = own[order][places - (len(table.folds) - len(numbers))]
     entry_of_cells = read_judged(run, dataset, fits, parts).figures(0)
     both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
-    asked = Combination("", "", "", "", "", 0.0)
-    one = Final(asked, entry, both.losses(scores[places], entry), shares)
-    many = Final(asked, entry_of_cells, both.losses(judged, entry_of_cells), shares)
+    one = JudgedRows(both.losses(scores[places], entry), shares)
+    many = JudgedRows(both.losses(judged, entry_of_cells), shares)
     gains, errors = many.gains_over(one)
-    smooth = judged_sums(dataset).compared[0]
+    error = judged_sums(dataset).compared[0]
     return PartResult(
         {
-            "one": {smooth: one.loss},
-            "cells": {smooth: many.loss},
+            "one": {error: one.loss},
+            "cells": {error: many.loss},
             "gains": gains.tolist(),
             "standard_errors": errors.tolist(),
             "gained": bool((gains > _CLEARLY * errors).all()),

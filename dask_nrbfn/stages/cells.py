@@ -19,7 +19,6 @@ from dask_nrbfn.numeric.cell_solution import SolvedCell
 from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums, unexplained_share
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.reliability import ReliabilityBin
 from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.types import Floats
@@ -39,6 +38,7 @@ from dask_nrbfn.stages.cell_fits import (
 from dask_nrbfn.stages.cell_trial import FITS, ROWS, compare_cells, comparing_bytes
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.figures import HeldOutFigures
 from dask_nrbfn.stages.held_out import calibration_figures
 from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.stages.sample import (
@@ -64,7 +64,7 @@ from dask_nrbfn.weighting import RowWeights
 
 logger = logging.getLogger(__name__)
 
-# Groups of what nothing needs once the networks are stored begin so.
+# Prefix of the groups that are deleted once the networks are stored.
 _SCRATCH = "cells-"
 
 # The tree is grown on so many rows, as many as a node holds with ease.
@@ -72,8 +72,8 @@ _TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
 
 
 @dataclass(frozen=True)
-class CellsRecord:
-    """The cells and how their networks do.
+class CellsRecord(HeldOutFigures):
+    """The cells and the figures of their networks, None if the tuning preferred one network.
 
     Attributes
     ----------
@@ -81,61 +81,42 @@ class CellsRecord:
         L; 1 if the tuning preferred one network.
     n_rows : int
         Rows in all cells.
-    n_basis : int
-        Basis rows of all cells.
-    largest : int
-        The most basis rows of a cell.
+    n_basis, largest : int or None
+        Basis rows of all cells, and of the cell that has most.
     fitting_error, spectral_risk : float or None
         See `ErrorAndRisk`: of all rows, and the largest of all cells.
-    row_range : list of int
+    row_range : list of int or None
         The fewest and the most rows of a cell.
-    alpha_range : list of float
-        The least and the largest alpha.
-    n_learned, n_constant : int
+    width_range, alpha_range : list of float or None
+        The least and the largest width and alpha of a cell.
+    n_learned, n_constant : int or None
         Cells with column weights of their own, and cells whose scores are constant.
     class_weights : list of float or None
         See `RowWeights`.
-    chosen : dict
+    chosen : dict or None
         What a tuning chose.
     compared : dict or None
         How one network and networks of drawn cells do on the same held-out rows, if a tuning
         compared them.
-    error_rate, log_loss, temperature, log_slope : float or None
-    biases : list of float or None
-    expected_calibration_error : float or None
-    reliability : list of dict or None
     training_r2 : list of float or None
         Of the training rows, for every target.
-    relative_error : float or None
-    r2, rmse, mae : list of float or None
-        See `ValidationRecord`.
     """
 
     n_cells: int
     n_rows: int
-    n_basis: int = 0
-    largest: int = 0
+    n_basis: int | None = None
+    largest: int | None = None
     fitting_error: float | None = None
     spectral_risk: float | None = None
     row_range: list[int] | None = None
+    width_range: list[float] | None = None
     alpha_range: list[float] | None = None
     n_learned: int | None = None
     n_constant: int | None = None
     class_weights: list[float] | None = None
     chosen: dict[str, Any] | None = None
     compared: dict[str, Any] | None = None
-    error_rate: float | None = None
-    log_loss: float | None = None
-    temperature: float | None = None
-    log_slope: float | None = None
-    biases: list[float] | None = None
-    expected_calibration_error: float | None = None
-    reliability: list[ReliabilityBin] | None = None
     training_r2: list[float] | None = None
-    relative_error: float | None = None
-    r2: list[float] | None = None
-    rmse: list[float] | None = None
-    mae: list[float] | None = None
 
 
 def _compute(job: StageJob) -> CellsRecord:
@@ -232,6 +213,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         "n_basis": sum(sizes),
         "largest": max(sizes),
         "row_range": [int(networks.n_rows.min()), int(networks.n_rows.max())],
+        "width_range": [float(networks.widths.min()), float(networks.widths.max())],
         "alpha_range": [float(alphas.min()), float(alphas.max())] if len(alphas) else None,
         "n_learned": sum(each["learned"] for each in cells),
         "n_constant": n_cells - len(alphas),
@@ -270,16 +252,16 @@ def _cost(s: FitSizes) -> StageCost:
     """Return the cost: every cell is a task that tries widths, learns weights and solves."""
     params, tuning = s.params, s.tuning
     n_cells, r = planned_cells(params, s.n), basis_of_cell(params)
-    # Near every border on the way to a cell is the share of a normal column within the margin.
+    # At every split, the share of the rows of a normal column that lie within the overlap.
     overlapping = (1.0 + 0.8 * params.cell_overlap) ** ceil(log2(max(n_cells, 1)))
     mean = round(overlapping * -(-s.n // n_cells))
-    # Halves of a column that is split on a sample. What cannot be halved is checked when it is cut.
+    # Cells that cannot be split are larger: their memory is checked once their rows are counted.
     most = min(s.n, 2 * mean)
     r = min(r, mean)
     n_folds = (tuning or TuneParams()).folds
     learns = LEARNED in scales_of(params, tuning)
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
-    # Also the network without each fold, and that of all rows.
+    # Two more passes: one for the held-out folds, one for all rows.
     n_rows = n_cells * mean
     n_products = n_tried * min(n_rows, n_cells * TRIAL_ROWS * r) + 2 * n_rows
     products = n_products * (r**2 + 2 * s.product_flops(r))

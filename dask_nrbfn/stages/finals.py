@@ -53,30 +53,19 @@ Asked = tuple[Combination, Sequence[int], dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Final:
-    """A combination that is judged with a basis of some size.
+class JudgedRows:
+    """The losses of a network on held-out rows.
 
     Attributes
     ----------
-    combination : Combination
-    entry : dict
-        See `judge_network`; and "n_basis", the number of basis rows: fewer than were asked for
-        where there are fewer distinct rows.
     losses : float64 (2, n)
-        Losses of the held-out rows, see `JudgedSums.losses`.
+        See `JudgedSums.losses`.
     shares : float64 (n,)
-        Their weights, whose sum is 1.
+        Weights of the rows, whose sum is 1.
     """
 
-    combination: Combination
-    entry: Entry
     losses: Floats
     shares: Floats
-
-    @property
-    def n_basis(self) -> int:
-        """Number of basis rows."""
-        return int(self.entry["n_basis"])
 
     @property
     def loss(self) -> float:
@@ -88,7 +77,7 @@ class Final:
         """The mean smooth loss."""
         return float(self.losses[1] @ self.shares)
 
-    def gains_over(self, other: "Final") -> tuple[Floats, Floats]:
+    def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
         """Return by how much both mean losses are less than those of another.
 
         Returns
@@ -100,6 +89,27 @@ class Final:
         # As unbiased as the variance of n equal weights over n - 1.
         unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
         return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
+
+
+@dataclass(frozen=True, eq=False)
+class Final(JudgedRows):
+    """A combination that is judged with a basis of some size.
+
+    Attributes
+    ----------
+    combination : Combination
+    entry : dict
+        See `judge_network`; and "n_basis", the number of basis rows: fewer than were asked for
+        where there are fewer distinct rows.
+    """
+
+    combination: Combination
+    entry: Entry
+
+    @property
+    def n_basis(self) -> int:
+        """Number of basis rows."""
+        return int(self.entry["n_basis"])
 
     @property
     def record(self) -> dict[str, Any]:
@@ -232,7 +242,7 @@ def judge(job: StageJob, stage: str, sample: str, asked: Sequence[Asked]) -> lis
             seen = np.isfinite(losses[0])
             if entry[smooth] is not None:
                 shares = weights[seen] / weights[seen].sum()
-                finals.append(Final(combination, entry, losses[:, seen], shares))
+                finals.append(Final(losses[:, seen], shares, combination, entry))
     return finals
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.reliability import ReliabilityBin
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
@@ -26,6 +25,7 @@ from dask_nrbfn.stages.descents import (
     descend,
     read_taken,
 )
+from dask_nrbfn.stages.figures import LabelFigures
 from dask_nrbfn.stages.held_out import calibrate, calibration_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -51,7 +51,7 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True)
-class RefineRecord:
+class RefineRecord(LabelFigures):
     """The passes of the loss, and in a tuning the comparison of the losses.
 
     Attributes
@@ -76,15 +76,6 @@ class RefineRecord:
         In a tuning, the loss.
     n_rows : int or None
         In a tuning, the number of held-out rows.
-    error_rate, log_loss, temperature : float or None
-        In a tuning, the figures of the loss on held-out rows; log loss and temperature with
-        `biases`.
-    log_slope : float or None
-    biases : list of float or None
-        See `Calibration`.
-    expected_calibration_error : float or None
-    reliability : list of dict or None
-        Of the held-out rows with `biases`, see `dask_nrbfn.numeric.reliability`.
     """
 
     loss: str
@@ -96,13 +87,6 @@ class RefineRecord:
     tried: list[dict[str, Any]] | None = None
     chosen: dict[str, str] | None = None
     n_rows: int | None = None
-    error_rate: float | None = None
-    log_loss: float | None = None
-    temperature: float | None = None
-    log_slope: float | None = None
-    biases: list[float] | None = None
-    expected_calibration_error: float | None = None
-    reliability: list[ReliabilityBin] | None = None
 
 
 def _compute(job: StageJob) -> RefineRecord:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES, HeldOutSums, JudgedSums, sums_of
-from dask_nrbfn.numeric.reliability import ReliabilityBin
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.small_fit import best_place
 from dask_nrbfn.parts import Reduction, read_total, reduce_parts
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.figures import HeldOutFigures
 from dask_nrbfn.stages.held_out import begin_held_out, calibrate, calibration_bytes
 from dask_nrbfn.stages.path import read_path_weights
 from dask_nrbfn.stages.sizes import FitSizes
@@ -33,7 +33,7 @@ _CALIBRATION = "validation-calibration"
 
 
 @dataclass(frozen=True)
-class ValidationRecord:
+class ValidationRecord(HeldOutFigures):
     """Errors of all penalties on held-out rows.
 
     Attributes
@@ -44,34 +44,11 @@ class ValidationRecord:
         The best penalty and alpha.
     n_rows : int
         Number of held-out rows.
-    error_rate, log_loss, temperature : float or None
-        Figures of the best one, for classes; log loss and temperature with `biases`.
-    log_slope : float or None
-    biases : list of float or None
-        See `Calibration`.
-    expected_calibration_error : float or None
-    reliability : list of dict or None
-        Of the held-out rows with `biases`, see `dask_nrbfn.numeric.reliability`.
-    relative_error : float or None
-        Relative error of the best one, for numbers: 1 - R^2, the mean over the targets.
-    r2, rmse, mae : list of float or None
-        Figures of the best one, for each target.
     """
 
     path: list[dict[str, Any]]
     chosen: dict[str, Any]
     n_rows: int
-    error_rate: float | None = None
-    log_loss: float | None = None
-    temperature: float | None = None
-    log_slope: float | None = None
-    biases: list[float] | None = None
-    expected_calibration_error: float | None = None
-    reliability: list[ReliabilityBin] | None = None
-    relative_error: float | None = None
-    r2: list[float] | None = None
-    rmse: list[float] | None = None
-    mae: list[float] | None = None
 
 
 def _compute(job: StageJob) -> ValidationRecord:

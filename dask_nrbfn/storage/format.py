@@ -2,9 +2,8 @@
 
 Format 4 added penalties, losses and numeric targets; 5 a schema that makes features from stored
 values; 6 rows in CSR, and runs and models that project rows to coordinates; 7 datasets whose rows
-stay in another store; 8 models whose calibration has biases; 9 models with a network for
-every cell. A group records the lowest version
-whose readers understand it.
+stay in another store; 8 models whose calibration has biases; 9 models whose cells have networks. A
+group records the lowest version whose readers understand it.
 """
 
 from collections.abc import Mapping
@@ -55,7 +54,7 @@ def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
     >>> stored_params({"alpha": 0.1, "seed": 3}, "run.zarr").random_state
     3
     """
-    # Before there were cells, all had one network.
+    # Versions before cells wrote no number of them.
     return _known(FitParams, {"cells": 1, **stored}, place)
 
 

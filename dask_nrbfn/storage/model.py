@@ -55,9 +55,6 @@ from dask_nrbfn.storage.versions import latest_place, model_name
 _FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
 _FROM_SUMS |= {"params", "read_as"}
 
-# Rows of a cell that are scored together.
-_MOST_ROWS_OF_CELL = 1024
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Shown):
@@ -203,7 +200,7 @@ class Model(Shown):
         """Return the scores of rows, each by the network of its cell."""
         scaled = np.asarray(self.scaling.apply(X))
         scores = np.empty((len(scaled), self.n_targets))
-        most_rows = _MOST_ROWS_OF_CELL if buffer is None else len(buffer)
+        most_rows = max(len(scaled), 1) if buffer is None else len(buffer)
         for cell, rows, basis in cells.of_rows(scaled, most_rows):
             space = None
             if buffer is not None:
@@ -235,7 +232,7 @@ class Model(Shown):
 
     @cached_property
     def _features_of_cells(self) -> dict[int, RadialFeatures]:
-        """Those that were asked for."""
+        """The radial basis functions of the cells that were used so far."""
         return {}
 
     def probabilities(self, scores: Floats) -> Floats:

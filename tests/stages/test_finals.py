@@ -36,7 +36,7 @@ def combination(scale="standard", kernel="gaussian", width_factor=1.0):
 def final(losses, *, n_basis=10, smooth=0.0, scale="standard", weights=None):
     weights = np.ones(len(losses)) if weights is None else np.asarray(weights)
     both = np.stack([losses, np.full(len(losses), smooth)])
-    return Final(combination(scale), {"n_basis": n_basis}, both, weights / weights.sum())
+    return Final(both, weights / weights.sum(), combination(scale), {"n_basis": n_basis})
 
 
 def close(*finals):
