@@ -191,6 +191,8 @@ def files_of_finished_parts(run, stage):
     records = parts.glob("*/zarr.json")
     finished = [path.parent.name for path in records if '"record"' in path.read_text()]
     assert finished, f"{stage} was not killed in its middle"
+    # Nor a part that a finished sum contains: it is deleted.
+    finished = [name for name in finished if not is_contained(name, finished)]
     directories = [parts / index for index in finished]
     if stage == "neighbors":
         # Parts of fewer rows than a chunk is wide are one chunk each.
@@ -199,6 +201,12 @@ def files_of_finished_parts(run, stage):
     files = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
     # Nobody reads the metadata of the group of one attempt, parts/3/0f3a.../zarr.json.
     return sorted(path for path in files if path.name != "zarr.json" or path.parents[2] != parts)
+
+
+def is_contained(name, others):
+    """Return whether a part, or a sum of parts, is in the sum of more."""
+    own = {*parts_in(name)}
+    return any(own < {*parts_in(other)} for other in others)
 
 
 def flip_byte(rng, path):
