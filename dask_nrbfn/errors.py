@@ -1,8 +1,8 @@
 """Errors that a user can cause or mend.
 
-Every error says what is wrong and how to mend it, and is also the builtin a caller would expect.
-It names parameters, between backticks where it is raised. A front end that spells them differently,
-such as the command line, asks for its own spelling.
+Every error says what is wrong and how to mend it, and is also a builtin error such as ValueError.
+Its texts write parameter names between backticks. A front end that spells these names differently,
+such as the command line, calls `spelled`.
 """
 
 import re
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from shlex import quote
 from typing import Any, NamedTuple
 
-# A quoted text of the user, which stays as it is, or a parameter, perhaps with the text to give it.
-# Blanks or marks surround a parameter; backticks in a path or a longer word do not make one.
+# Either a quoted text of the user, which stays unchanged, or a parameter, perhaps with a value.
+# Blanks or punctuation surround a parameter; backticks within a path or word do not mark one.
 _PARAMETER = re.compile(
     r"""(?<![^\s=(])(?P<mark>['"])(?:\\.|(?!(?P=mark)).)*(?P=mark)(?=[\s.,;:)]|$)"""
     r"""|(?<![^\s(])`(?P<name>\w+)`(?P<given>=(?P<quote>['"])(?P<value>.*?)(?P=quote))?"""
@@ -32,7 +32,7 @@ class Advice(NamedTuple):
         return self.spelled(str)
 
     def spelled(self, spell: Callable[[str], str]) -> str:
-        """Return the text with the names of parameters, and their values, spelled by `spell`.
+        """Return the text with parameter names spelled by `spell`; --name takes a shell word.
 
         >>> Advice("Say `drop`='my id'.").spelled(lambda name: f"--{name}")
         "Say --drop 'my id'."
@@ -50,13 +50,13 @@ class Advice(NamedTuple):
 
 
 def plural(value: int, name: str) -> str:
-    """Return a count of things.
+    """Return a number with its noun, which is in the plural unless the number is 1.
 
     Parameters
     ----------
     value : int
     name : str
-        In the singular.
+        The noun in the singular.
 
     Returns
     -------
@@ -92,7 +92,7 @@ class NRBFNError(Exception):
         super().__init__(problem, remedy)
 
     def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
-        # Errors travel from workers; what would rebuild them by default fails for MemoryError.
+        # Workers send errors as their type and texts only.
         return type(self), self.args
 
     def __str__(self) -> str:
@@ -100,22 +100,22 @@ class NRBFNError(Exception):
 
     @property
     def problem(self) -> str:
-        """What is wrong, with the names of parameters in Python."""
+        """What is wrong, with parameter names as in Python."""
         return self.spelled(str)[0]
 
     @property
     def remedy(self) -> str:
-        """How to mend it, with the names of parameters in Python."""
+        """How to mend the problem, with parameter names as in Python."""
         return self.spelled(str)[1]
 
     def spelled(self, spell: Callable[[str], str]) -> tuple[str, str]:
-        """Return problem and remedy with every parameter's name as `spell` gives it."""
+        """Return problem and remedy with parameter names spelled by `spell`."""
         problem, remedy = (Advice(text).spelled(spell) for text in self.args[:2])
         return problem, remedy
 
 
 class ParameterError(NRBFNError, ValueError):
-    """A parameter has a value outside what it allows."""
+    """A parameter has a value that is not allowed."""
 
 
 class DataError(NRBFNError, ValueError):
@@ -127,7 +127,7 @@ class MissingDataError(NRBFNError, FileNotFoundError):
 
 
 class DamagedDataError(NRBFNError, OSError):
-    """Stored bytes fail their checksum, are cut short, or are not of this format."""
+    """Stored bytes fail their checksum, are cut short, or do not have the expected format."""
 
 
 class NewerVersionError(NRBFNError, OSError):
@@ -135,7 +135,7 @@ class NewerVersionError(NRBFNError, OSError):
 
 
 class DamagedResultError(DamagedDataError):
-    """A result that a run had finished is missing or damaged; it can be computed again.
+    """A finished result of a run is missing or damaged, but can be computed again.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class RecallError(NRBFNError, ArithmeticError):
 
 
 class RunBusyError(NRBFNError, RuntimeError):
-    """Another job works on the run."""
+    """Another job writes to the same run, dataset or store."""
 
 
 class WorkerLostError(NRBFNError, RuntimeError):

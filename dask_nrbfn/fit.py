@@ -1,4 +1,4 @@
-"""The order of the stages, and how a run goes through them: budgets, records, resumption."""
+"""The order of the stages, and their execution in a run: budgets, records, resumption."""
 
 import logging
 import platform
@@ -66,13 +66,13 @@ _OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
 )
 
 STAGES: tuple[Stage[Any], ...] = (SVD, COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
-"""All there are, in the order in which a fit goes through those that it wants."""
+"""All stages, in the order in which a fit runs them."""
 
 EMBEDDING: tuple[Stage[Any], ...] = (
     *STAGES[: STAGES.index(COMPONENTS) + 1],
     EMBEDDED,
 )
-"""Those of an embedding, which learns no targets."""
+"""The stages of an embedding, which learns no targets."""
 
 
 def stages_of(
@@ -87,7 +87,7 @@ def stages_of(
     numbers : bool
         Whether the targets are numbers.
     embeds : bool
-        Whether it is an embedding.
+        Whether the fit is an embedding.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def stages_of(
 def stages_of_run(run: Run) -> list[Stage[Any]]:
     """Return all stages of a run, finished and unfinished, in order.
 
-    Some depend on what a search chooses.
+    Some stages depend on the choice of a search.
     """
     left = stages_of(
         run.chosen_params, run.remaining_tuning, numbers=run.of_numbers, embeds=run.embeds
@@ -112,7 +112,7 @@ def stages_of_run(run: Run) -> list[Stage[Any]]:
 
 
 def stages_in(context: FitContext) -> list[Stage[Any]]:
-    """Return the stages that a fit wants, in order; in a run, those that it still wants."""
+    """Return the stages that a fit needs, in order; in a run, the stages that are still needed."""
     numbers = context.dataset.of_numbers
     return stages_of(context.params, context.tuning, numbers=numbers, embeds=context.embeds)
 
@@ -124,7 +124,7 @@ def check_fit(context: FitContext) -> None:
 
 
 def with_search(context: FitContext) -> FitContext:
-    """Return a context with the neighbour search that is decided for a new fit."""
+    """Return a context with the neighbour search of a new fit."""
     seen = context.rows(None, labelled_only=True)
     return replace(context, search=plan_search(seen, context.needing_confidence, context.engine))
 
@@ -259,7 +259,7 @@ def finish_run(
     rates : Rates or None
         Rates of a worker, as far as they are known.
     check_still_locked : callable
-        Raises if the run belongs to another job by then.
+        Raises an error if the run now belongs to another job.
     """
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
     _drop_scratch(run, run.stages)
@@ -280,13 +280,13 @@ def finish_run(
             redone[error.stage, error.parts] += 1
             if redone[error.stage, error.parts] > MAX_REDONE:
                 raise
-            logger.warning("%s It is computed again.", error.problem)
+            logger.warning("%s The damaged result is computed again.", error.problem)
             check_still_locked()
             run.forget(error.stage, error.parts)
 
 
 def _write_given(run: Run, context: FitContext) -> None:
-    """Store the basis rows that were given."""
+    """Store the given basis rows."""
     if context.basis is not None and not run.has("given/values"):
         write_array(run.group("given"), "values", np.asarray(context.basis), "basis", "feature")
 
@@ -322,7 +322,7 @@ def run_stage(
     rates : Rates or None
         See `finish_run`.
     before_recording : callable
-        Raises if the run belongs to another job by then.
+        Raises an error if the run now belongs to another job.
     """
     context = in_run(context, run)
     cost = _check_stage_budget(stage, context)

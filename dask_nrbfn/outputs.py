@@ -1,7 +1,7 @@
 """Output files: written as a whole, outside every Zarr group, replaced only on request.
 
-The last step is atomic in the file system. If two jobs write to the same new name, the second one
-gets an error.
+The last step renames the finished file, which is atomic. If two jobs write to the same new name,
+the second job gets an error.
 """
 
 import errno
@@ -26,13 +26,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Return the path of an output file, with links followed, if it can be written.
 
-    Its directory is made.
+    Creates the directory of the file.
 
     Parameters
     ----------
     path : path
     overwrite : bool
-        Whether the file may exist.
+        Whether an existing file may be replaced.
 
     Returns
     -------
@@ -57,9 +57,12 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
             raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
         check_path_outside_groups(text)
         if os.path.lexists(target) and not target.is_file():
-            raise ExistsError(f"{path} exists and is not a file.", "Give another path.")
+            raise ExistsError(f"{path} exists, but is not a file.", "Give another path.")
         if target.exists() and not overwrite:
-            raise ExistsError(f"{path} exists.", "Give another path, or `overwrite` it.")
+            raise ExistsError(
+                f"{path} already exists.",
+                "Give another path, or set `overwrite` to replace the file.",
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target.parent) as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -99,13 +102,13 @@ def inside_group(place: object, group: object) -> ParameterError:
     ParameterError
     """
     return ParameterError(
-        f"{place} is inside the Zarr group {group}.", "Give a place outside of it."
+        f"{place} is inside the Zarr group {group}.", "Give a path outside the group."
     )
 
 
 @contextmanager
 def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Give a temporary path, which is renamed to `path` when the block succeeds.
+    """Yield a temporary path, which is renamed to `path` when the block succeeds.
 
     Parameters
     ----------
@@ -119,8 +122,8 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
     Raises
     ------
     ExistsError, ParameterError, StorageError
-        As for `check_output_file`, before the block. ExistsError also if the name is taken
-        meanwhile.
+        As for `check_output_file`, before the block. ExistsError also if another job creates the
+        file during the block.
     """
     target = check_output_file(path, overwrite=overwrite)
     # dask and other writers choose a format by the suffix.
@@ -145,12 +148,12 @@ def place_new(new: Path, target: Path) -> None:
     ----------
     new : Path
     target : Path
-        A free name. If `new` is a directory, an empty directory may be there.
+        The new name. If `new` is a directory, `target` may be an empty directory.
 
     Raises
     ------
     ExistsError
-        If something is there.
+        If `target` exists.
     """
     try:
         if new.is_dir():
@@ -182,7 +185,7 @@ def _link(new: Path, target: Path) -> None:
 
 @contextmanager
 def disk_errors_named(place: object) -> Iterator[None]:
-    """Turn OSError into a StorageError about `place`, with the reason of the system."""
+    """Turn OSError into a StorageError about `place`, with the reason that the system gives."""
     try:
         with full_disk_named(place):
             yield
@@ -204,6 +207,6 @@ def full_disk_named(place: object) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise StorageError(
-            f"there is no room for {place} ({error.strerror or error}).",
-            "Free some space, or write elsewhere.",
+            f"{place} does not fit on the disk ({error.strerror or error}).",
+            "Free disk space, or write to another disk.",
         ) from error

@@ -125,7 +125,7 @@ class Option:
             wrong = [value]
         if wrong:
             remedy = f"Give {self.allowed}"
-            remedy += "" if self.none is None else ", or leave it out"
+            remedy += "" if self.none is None else f", or leave `{name}` out"
             remedy += f"; {self.hint}." if self.hint else "."
             raise ParameterError(f"`{name}` is {_shown(wrong[0])}.", remedy)
 
@@ -175,7 +175,7 @@ _AUTO_FOR_NUMBERS: dict[str, Any] = {"basis": "kmeans", "features": "plain"}
 
 @dataclass(frozen=True, kw_only=True)
 class FitParams(Params):
-    """What a fit computes.
+    """Parameters of a fit that change its result.
 
     Parameters
     ----------
@@ -185,12 +185,12 @@ class FitParams(Params):
         those of X without centring, and sample weights are ignored. None: no projection.
     scale : {"auto", "none", "standard", "unit", "learned"}
         "standard": columns to mean 0 and variance 1, those of a category together. "unit": rows to
-        unit length. "auto": "standard" for tables with categories, dates or filled gaps, else
+        unit length. "auto": "standard" for tables with categories, dates or imputed values, else
         "none". "learned": columns to mean 0 and variance 1, then each multiplied by the square root
         of its weight, which is learned on at most 20,000 rows.
     metric_rounds : int
-        Maximum number of rounds in which weights are "learned". The weights of the round with the
-        best result on held-out rows are used, or equal ones unless others gain more than chance.
+        Maximum number of rounds that learn the weights of "learned". The fit uses the weights of
+        the round with the best result on held-out rows, or equal weights if the gain is by chance.
     confidence_threshold : float
         t in (0, 1]: rows with a confidence below it form the basis. Ignored with `basis_size`.
     basis : {"auto", "kmeans", "random", "sknn"} or str
@@ -199,11 +199,12 @@ class FitParams(Params):
         for classes, "kmeans" for numeric targets.
     basis_size : int or None
         Number of basis rows r. None: with "sknn" all rows below the threshold, at most 10,000 and
-        at most as many as fit into memory, and at least 100 or a tenth of the rows if a class is
-        ten times as frequent as another; else a quarter of the rows, at most 1,000 distinct ones.
+        at most as many as fit into memory. If a class is ten times as frequent as another, at least
+        100 rows, or a tenth of the rows if that is less. With another basis a quarter of the rows,
+        at most 1,000 distinct ones.
     basis_rule : {"least-confident", "uniform"}
-        Which rows form a basis of a given size: the least confident, or a draw among the rows
-        below the threshold, which the least confident of the others fill up.
+        Which rows form a basis of a given size: the least confident, or a random draw of rows
+        below the threshold. If too few rows are below, the least confident other rows are added.
     candidates : int or {"auto", "all"}
         Number of drawn rows, some of every class, whose confidence is computed. Their neighbours
         are searched among all rows. "auto": with `basis_size` 20 for each basis row and at least
@@ -236,26 +237,26 @@ class FitParams(Params):
         Loss that is minimized together with the penalty. "squared": the distance from the class
         indicators (the paper's), solved by one ridge system. The others use the margins ``m = t f``
         of each class against the others, t = 1 or -1: ``max(0, 1 - m)^2``, ``log(1 + e^-m)``, and
-        ``max(0, 1 - m)``, which is smoothed within 0.1 of its bend. They take up to 10 more passes
-        over the rows, in a tuning up to 20.
+        ``max(0, 1 - m)``, which is smoothed within 0.1 of its bend. These losses take up to 10 more
+        passes over the rows, in a tuning up to 20.
     prune : int or None
-        Number of basis rows that are kept: those that explain most of the targets, by regularized
-        orthogonal least squares on the sums. For plain features. None: all.
+        Number of basis rows that are kept: the rows that explain most of the targets, by
+        regularized orthogonal least squares on the sums. For plain features. None: all.
     components : int or None
-        Number of eigenfunctions of the basis that the weights of each target combine: those that
-        vary least where its rows are dense, a spectral series (Lee & Izbicki). For normalized
+        Number of eigenfunctions of the basis that are combined for each target: the functions that
+        vary least where basis rows are dense, a spectral series (Lee & Izbicki). For normalized
         features. None: any weights.
     cells : int, {"auto"} or None
         Number of cells. A tree of median splits cuts the rows into cells, and each cell has its own
         network with `basis_size` basis rows, by default 1,000. Held-out rows of the cell choose its
         column weights, width and alpha. There are fewer cells if the rows cannot be split. "auto":
         cells of at most 3 rows for each basis row, and at most 1,024 cells. A tuning uses cells
-        only if they do better than one network on the same held-out rows; then it tries no other
-        loss, and the penalty that the search chose or the first one. Only for dense rows and the
-        squared loss. None: 1, but "auto" in a tuning with the effort "normal" or "thorough" of at
-        least 4,000 rows, unless another parameter needs one network.
+        only if they do better than one network on the same held-out rows. With cells it tries no
+        other loss, and only the penalty that the search chose, or the first one. Only for dense
+        rows and the squared loss. None: 1, but "auto" in a tuning of at least 4,000 rows with the
+        effort "normal" or "thorough", unless another parameter needs one network.
     cell_overlap : float
-        Rows within so many standard deviations of the split column from a border between cells
+        Rows at most this many standard deviations of the split column from a border between cells
         train the networks on both sides.
     n_neighbors : int or None
         k of the soft-kNN confidence, and the maximum number of neighbours of a row for `locality`.
@@ -293,7 +294,7 @@ class FitParams(Params):
         "auto",
         str,
         "standard: columns to mean 0 and variance 1; learned: also learned weights; unit: rows to "
-        "length 1; auto: standard for tables with categories, dates or filled gaps, else none.",
+        "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
         choices=("auto", "none", "standard", "unit", "learned"),
     )
     metric_rounds: int = option(
@@ -318,7 +319,7 @@ class FitParams(Params):
         "Number of basis rows.",
         least=1,
         none="sknn: all rows below the threshold, at most 10000; else a quarter of all, at most "
-        "1000. A tuning chooses it, unless the threshold or components are given",
+        "1000. A tuning chooses the size, unless the threshold or components are given",
     )
     basis_rule: str = option(
         "least-confident",
@@ -329,8 +330,8 @@ class FitParams(Params):
     candidates: int | str = option(
         "auto",
         int,
-        "Drawn rows among which those of low confidence are looked for; auto: with a basis size "
-        "20 for each basis row and at least 50000, up to half of the rows; else all.",
+        "Drawn rows that are searched for rows of low confidence; auto: with a basis size 20 for "
+        "each basis row and at least 50000, up to half of the rows; else all.",
         least=1,
         words=("auto", "all"),
         metavar="INTEGER|auto|all",
@@ -393,7 +394,7 @@ class FitParams(Params):
     prune: int | None = option(
         None,
         int,
-        "Number of basis rows to keep: those that explain most.",
+        "Number of basis rows to keep: the rows that explain most of the targets.",
         least=1,
         none="all basis rows",
     )
@@ -418,8 +419,8 @@ class FitParams(Params):
     cell_overlap: float = option(
         0.0,
         float,
-        "Rows within so many standard deviations of a border between cells train the networks on "
-        "both sides.",
+        "Rows at most this many standard deviations from a border between cells train the networks "
+        "on both sides.",
         least=0,
         most=1,
     )
@@ -459,9 +460,9 @@ class FitParams(Params):
     def resolve_auto(
         self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None
     ) -> Self:
-        """Return the parameters of a fit: without "auto" or None where a fit needs a value.
+        """Return the parameters of a fit, with a value in place of every "auto" and needed None.
 
-        "auto" cells stay: their number follows from the rows.
+        ``cells="auto"`` stays: the number of cells follows from the rows.
 
         Parameters
         ----------
@@ -470,7 +471,7 @@ class FitParams(Params):
         mixed : bool
             Whether the features have several kinds, and so several units.
         n_rows : int, optional
-            Rows that may be neighbours; None: more than enough.
+            Rows that may be neighbours; None: enough for any number of neighbours.
 
         Returns
         -------
@@ -506,7 +507,7 @@ class FitParams(Params):
 
     @property
     def asks_for_cells(self) -> bool:
-        """Whether cells have networks of their own, or may have them after a tuning."""
+        """Whether the fit may have several cells, each with its own network."""
         return self.cells not in (None, 1)
 
     @property
@@ -530,7 +531,7 @@ class FitLimits(Params):
         If a value is not allowed.
     """
 
-    # A lower recall than this has cost accuracy on no table tried; below it something is wrong.
+    # On no tried table did a recall below this cost accuracy, but it shows that something is wrong.
     min_recall: float = option(
         0.95,
         float,
@@ -555,7 +556,7 @@ _BY_EFFORT = "by effort"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneParams(Params):
-    """Values that a tuning tries, and how it compares them.
+    """Values that a tuning tries, and rules by which it compares results.
 
     Parameters
     ----------
@@ -566,11 +567,11 @@ class TuneParams(Params):
         not scale, the "kernel" penalty, and for a basis of a given size a draw below the threshold
         or among all rows. "thorough": all kernels, losses and penalties, and centres of clusters.
         Parameters of the fit that differ from their defaults stay, except that "standard" may
-        become "learned". Without `basis_size`, `components` and another `confidence_threshold` than
-        the default, the number of basis rows is chosen too: 16, 32, and so on until a doubling
-        gains nothing, with "quick" at most 1024; the smallest within one standard error of the best
-        (Breiman et al. 1984), of those up to 256 the best. "normal" and "thorough" compare a draw
-        among all rows at every size.
+        become "learned". If `basis_size`, `components` and `confidence_threshold` have their
+        defaults, the number of basis rows is chosen too: 16, 32, and so on until a doubling gains
+        nothing, with "quick" at most 1024. The smallest basis within one standard error of the best
+        is chosen (Breiman et al. 1984), but of bases of up to 256 rows the best. "normal" and
+        "thorough" compare a draw among all rows at every size.
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int
@@ -583,13 +584,13 @@ class TuneParams(Params):
         Penalties to try, with all features that they apply to. If several combinations are tried
         on a sample, the fit has the penalty of the best. None: by `effort`.
     localities : sequence of float or None
-        Values of locality to try, with every alpha and penalty. Each takes as many factorizations
-        as these; values above 0 take one pass over the rows. None: the value of the fit.
+        Values of locality to try, with every alpha and penalty. Each value takes one factorization
+        for each of these; values above 0 take one pass over the rows. None: the value of the fit.
     components : sequence of int or None
         Numbers of eigenfunctions to try, with every alpha and normalized features. None: the value
         of the fit.
     losses : sequence of str or None
-        Losses to try after all else is chosen. Each takes passes over the rows, until the labels of
+        Losses to try after all other choices. Each takes passes over the rows, until the labels of
         held-out rows do not improve. None: by `effort`.
     width_factors : sequence of float or None
         Width factors to try. None: those of each kernel, then some between and beyond them.
@@ -601,8 +602,8 @@ class TuneParams(Params):
         tried on a sample of the rows, first with few rows and a small basis. The best ones continue
         with more.
     search_basis : int
-        Maximum number of basis rows in the rounds of the search. In the end up to 2,048 are
-        compared, and as many as a learning curve asks for.
+        Maximum number of basis rows in the rounds of the search. The final comparison has up to
+        2,048 basis rows, a learning curve may have more.
     search_rows : int or None
         Rows of the search. None: as many as take 256 MiB, from 20,000 to 100,000.
 
@@ -615,7 +616,7 @@ class TuneParams(Params):
     effort: str = option(
         "normal",
         str,
-        "Number of values to try for options that are not listed.",
+        "How many values to try for options that are not given.",
         choices=("quick", "normal", "thorough"),
     )
     validation: str | None = option(
@@ -662,7 +663,7 @@ class TuneParams(Params):
         int,
         "Rows of the search.",
         least=2,
-        none="256 MiB of them, from 20,000 to 100,000",
+        none="as many as take 256 MiB, from 20,000 to 100,000",
     )
 
     @property
@@ -671,8 +672,9 @@ class TuneParams(Params):
         return 1 if self.validation is not None else self.folds
 
 
-# Parameters of a fit that a tuning does not take: it chooses them itself, or they would change the
-# network after it was judged. Scale and basis also decide what else is tried, so they are taken.
+# Parameters of a fit that a tuning does not accept: the tuning chooses their values, or they would
+# change the network after its error was measured. Scale and basis are accepted, because they also
+# decide which other values are tried.
 TUNED = frozenset(
     definition.tunes for definition in TuneParams.options().values() if definition.tunes
 ) - {"scale", "basis"} | {"prune"}

@@ -1,9 +1,9 @@
-"""Passes over all rows, cut into parts that are complete or absent.
+"""Passes over all rows in parts, each of which is stored completely or not at all.
 
 `map_parts` keeps the result of every part. `reduce_parts` adds the sums of the parts in a tree of
-fixed shape. Whoever finishes a part adds it to its siblings once they are all finished, and goes on
-with their sum. So the disk holds no more sums than tasks run at a time, and no sum is read twice.
-As the tree and the order in it are fixed, so are the bits, whichever part is first.
+fixed shape. The task that finishes the last of some siblings adds all of them, and goes on with
+the sum. So few sums are on the disk at a time. The tree and its order are fixed, so the result is
+the same to the last bit, whichever part is finished first.
 """
 
 import logging
@@ -32,20 +32,20 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
-# How often a job computes a damaged result again before it gives up on the disk.
+# How often a job computes a damaged result again before it gives up.
 MAX_REDONE = 3
 
-# Sums that are added at a time.
+# Number of sums that are added at a time.
 _SIBLINGS = 4
 
 Sums = dict[str, Any]
-"""Sums over the same rows, each a `RowSum`, by the suffix of the names of its arrays."""
+"""Sums over the same rows: a `RowSum` by the suffix of the names of its arrays."""
 
 
 class PartResult(NamedTuple):
     """The small record of a part and the arrays stored under the name of the part.
 
-    Set `slice_rows` to the rows that are read together, if the arrays are read in slices.
+    Set `slice_rows` to the number of rows that are read together, if arrays are read in slices.
     """
 
     record: dict[str, Any]
@@ -83,9 +83,9 @@ class Reduction(NamedTuple):
         Takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
         returns a `RowPass`.
     kinds : mapping of str to type
-        The types of the sums.
+        The type of each sum, by its key.
     layout : PartLayout
-        How the rows are cut.
+        How the rows are divided into parts.
     context : tuple
     """
 
@@ -103,7 +103,7 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True)
 class SumRecord:
-    """Rows that were summed, the sum and the least of their weights, and the seconds it took."""
+    """Number of summed rows, sum and minimum of their weights, and seconds of work."""
 
     rows: int
     weight: float
@@ -158,7 +158,7 @@ def map_parts(
 
 
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
-    """Sum the rows of all parts that are not summed yet; return the record of all.
+    """Sum the rows of all parts that are not summed yet; return the record of all rows.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     Raises
     ------
     DamagedResultError
-        If a sum cannot be read. It names the parts in it.
+        If a sum cannot be read. The error names the parts in the sum.
     """
     stage, spans = reduction.stage, reduction.layout.spans
     every = range(len(spans))
@@ -219,13 +219,13 @@ def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
     Returns
     -------
     object
-        Of the type that the reduction declares for the name.
+        A sum of the type ``reduction.kinds[key]``.
     """
     return _read(run, reduction, range(reduction.n_parts), key)
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
-    """Return the parts of the sum to which a sum is added; None for the sum of all parts.
+    """Return the parts in the next larger sum of the tree; None for the sum of all parts.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def family_of(parts: range, n_parts: int) -> range | None:
 
 
 def members_of(family: range) -> list[range]:
-    """Return, in order, the parts in each of the sums that a family adds.
+    """Return, in order, the parts in each sum that is added to form the sum of `family`.
 
     Examples
     --------
@@ -351,7 +351,7 @@ class _Place:
 
     @classmethod
     def of(cls, argument: Any) -> Any:
-        """Return the place of a run or dataset; other arguments as they are."""
+        """Return the place of a run or dataset; return other arguments unchanged."""
         opened = isinstance(argument, Run | Dataset)
         return cls(type(argument), argument.location) if opened else argument
 
@@ -408,7 +408,7 @@ def _sum_part(
     dataset_location: Location,
     span: tuple[int, int],
 ) -> None:
-    """Sum a part; if it is the last of its siblings, add them, and so on."""
+    """Sum a part, and add its siblings as `_add_up` does."""
     run = Run.open(run_location)
     if _is_summed(run, reduction, part):
         # dask runs a task again when the worker that had its result is lost.
@@ -427,9 +427,9 @@ def _add_family(run_location: Location, reduction: Reduction, family: range) -> 
 def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums) -> None:
     """Add the stored siblings of `sums` while families are complete; store the result.
 
-    It looks again after storing, because a sibling may have been stored at the same time. So two
-    tasks may find the same family complete, and dask may run a task twice: a sum that one of them
-    misses was used by the other.
+    Siblings are checked again after storing, because one may have been stored at the same time. So
+    two tasks may find the same family complete, and dask may run a task twice. If a sum is then
+    missing for one task, the other task has already added it.
     """
     complete = True
     try:
@@ -441,7 +441,7 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
                 parts = family
             _store(run, reduction, parts, record, sums)
             if used:
-                # A power cut must not lose sums that were stored.
+                # After a power cut, a larger sum must exist if its members were deleted.
                 run.flush_part(reduction.stage, parts)
             for each in used:
                 run.drop_part(reduction.stage, each)
@@ -472,7 +472,7 @@ def _complete_family(run: Run, reduction: Reduction, parts: range) -> range | No
     family = family_of(parts, reduction.n_parts)
     if family is None:
         return None
-    # The last are finished last.
+    # Later siblings usually finish later, so a missing one is found sooner.
     siblings = (member for member in reversed(members_of(family)) if member != parts)
     complete = all(_record(run, reduction.stage, member) is not None for member in siblings)
     return family if complete else None
@@ -481,7 +481,7 @@ def _complete_family(run: Run, reduction: Reduction, parts: range) -> range | No
 def _added(
     run: Run, reduction: Reduction, family: range, parts: range, record: SumRecord, sums: Sums
 ) -> tuple[SumRecord, Sums]:
-    """Return the sum of a family; the sums of `parts` are in memory and are used up."""
+    """Return the sum of a family; `sums`, the sums of `parts`, is emptied to save memory."""
     members, total = members_of(family), {}
     records = (
         record if member == parts else _stored_record(run, reduction.stage, member)
@@ -531,12 +531,12 @@ def _stored_record(run: Run, stage: str, parts: range) -> SumRecord:
 
 
 def _gone(stage: str, parts: Iterable[int]) -> DamagedResultError:
-    problem = f"sums of {stage} that were stored are gone."
+    problem = f"stored sums of {stage} are missing."
     return DamagedResultError(problem, "Start the job again.", stage, tuple(parts))
 
 
 def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
-    """Return a record; None if it is missing, or an older version wrote it."""
+    """Return a written record; None if there is no record, or an older version wrote it."""
     if written is None:
         return None
     names = [each.name for each in fields(SumRecord)]

@@ -16,8 +16,8 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
 from dask_nrbfn.storage.model import Model
 
-# Scoring sums nothing over rows, so blocks are only as large as the product with the basis needs:
-# then more of the activations stay in the cache.
+# Scoring sums nothing over rows, so a block is only as large as a fast product with the basis
+# needs. In a small block more of the activations stay in the cache.
 _MAX_BLOCK_ROWS = 1024
 
 
@@ -119,7 +119,7 @@ class Scorer:
         dataset : Dataset
             As returned by `Model.encoded`.
         start, stop : int
-            First row and end.
+            First row, and the row after the last.
 
         Yields
         ------
@@ -145,8 +145,8 @@ class Scorer:
         as_stored : bool
             Whether the rows are encoded already, as by `stored_rows`.
         skip_gaps : bool
-            Give a row of an array NaN scores if it lacks a feature; if the model fills missing
-            values, only if it lacks all.
+            Give a row of an array NaN scores if a feature is missing; if the model fills missing
+            values, only if all features are missing.
         first_row, within
             Row number of the first row in error messages, and the text that follows the number.
 
@@ -181,7 +181,7 @@ class Scorer:
         return self.table(rows, as_stored=False, skip_gaps=True, within=within)
 
     def _features(self, rows: Any, as_stored: bool, **place: Any) -> Rows:
-        """Return the features of rows that were checked."""
+        """Return the features of checked rows."""
         schema = self.model.schema
         if schema is None:
             check_finite(rows, **place)
@@ -197,13 +197,13 @@ class Scorer:
 
 
 def activations_bytes(model: Model) -> int:
-    """Return the bytes of the activations of a block for scoring."""
+    """Return the number of bytes that the activations of a block take during scoring."""
     rows = min(scoring_rows(model), _MAX_BLOCK_ROWS)
     return 8 * rows * model.n_active
 
 
 def scoring_rows(model: Model) -> int:
-    """Return the number of rows of a block for scoring; with cells, enough rows for each."""
+    """Return the number of rows of a block for scoring; with cells, enough rows for each cell."""
     rows = min(block_rows(model.n_active), _MAX_BLOCK_ROWS)
     n_values = model.basis.shape[1] + model.n_targets
     return max(rows, min(model.n_cells * rows, narrow_block_rows(n_values)))

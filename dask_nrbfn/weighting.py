@@ -14,15 +14,15 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
 
-# Times a distance whose square fits float64 and times a million basis rows, it is below 1e308.
+# This weight, times a distance whose square fits float64, times a million basis rows, is 1e308.
 _MOST_WEIGHT = 1e148
 
-# Products of activations with a smaller total weight lose their last bits.
+# With a smaller total weight, products of activations lose their last bits.
 _LEAST_WEIGHT = 1e-290
 
 
 def check_total_weight(total: float, *, whole: bool = False) -> None:
-    """Check that sums over rows of a total weight can be computed in float64.
+    """Check that sums of products over rows with this total weight fit float64.
 
     Parameters
     ----------
@@ -43,28 +43,28 @@ def check_total_weight(total: float, *, whole: bool = False) -> None:
         return
     raise DataError(
         f"the weights of the rows sum to {total:.3g}, which {fault} float64 in sums of products.",
-        f"Divide all weights by the largest; their sum must be {allowed}.",
+        f"Divide all weights by the largest weight; the sum of the weights must be {allowed}.",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class RowWeights:
-    """The weights of rows.
+    """Class weights, which are multiplied by the sample weights of rows.
 
     Attributes
     ----------
     of_classes : float64 (K,) or None
-        None: every class weighs 1.
+        Weight of each of the K classes; None: all class weights are 1.
     """
 
     of_classes: Floats | None
 
     @classmethod
     def of(cls, dataset: Dataset, params: FitParams) -> Self:
-        """Return the weights that a fit gives to the rows of a dataset.
+        """Return the class weights that a fit uses for a dataset.
 
-        "balanced" are ``n / (K n_c)`` for a class of n_c of n rows with labels, as in scikit-learn;
-        K are the classes that have rows.
+        "balanced" weights are ``n / (K n_c)``, as in scikit-learn: n rows have labels, n_c of these
+        rows are of class c, and K classes have rows.
 
         Parameters
         ----------
@@ -88,9 +88,9 @@ class RowWeights:
         Parameters
         ----------
         of_classes : sequence of float or None
-            Weights as `to_list` returns them; None: all are 1.
+            Class weights of the model, from `to_list`; None: all are 1.
         codes : sequence of int or None
-            Place of each class of the dataset among them.
+            Index in `of_classes` of each class of the dataset.
 
         Returns
         -------
@@ -101,7 +101,7 @@ class RowWeights:
         return cls(np.asarray(of_classes)[list(codes)])
 
     def to_list(self) -> list[float] | None:
-        """Return the weights of the classes as JSON-serializable values."""
+        """Return the class weights as a list for JSON; None if all are 1."""
         return None if self.of_classes is None else self.of_classes.tolist()
 
     def of_rows(self, codes: NDArray[Any], weights: Floats | None) -> Floats | None:
@@ -110,9 +110,9 @@ class RowWeights:
         Parameters
         ----------
         codes : integer (b,)
-            -1 for rows without a label, whose weight is the average of all classes.
+            Class of each row; -1 for rows without a label, whose class weight is 1.
         weights : float64 (b,) or None
-            The rows' own.
+            Sample weights of the rows.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class Reading:
     n_folds, seed : int
         See `folds_of_rows`.
     codes_in_model : sequence of int or None
-        New code of each class of the dataset; None: its own code.
+        New code of each class of the dataset; None: codes do not change.
     """
 
     block_rows: int
@@ -157,7 +157,7 @@ def folded_blocks(
     ----------
     dataset : Dataset
     start, stop : int
-        First row, and the one after the last.
+        Index of the first row, and of the row after the last.
     reading : Reading
 
     Yields
@@ -171,7 +171,7 @@ def folded_blocks(
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
         X, targets, own = block
         if targets is None:
-            # All rows are in one group.
+            # Without targets, all rows are in one group.
             targets = np.zeros(X.shape[0], dtype=np.int64)
         weights = reading.weighting.of_rows(targets, own)
         if weights is not None:

@@ -53,7 +53,7 @@ def test_error__names_a_column_as_it_is(tmp_path):
     with pytest.raises(DataError) as caught:
         open_source(path, label="`id`")
     assert str(caught.value) == (
-        f"{path} has no column '`id`'; it has 'a', '`drop`'. Name one of its columns with label."
+        f"{path} has no column '`id`'; it has 'a', '`drop`'. Name an existing column with label."
     )
 
 

@@ -16,7 +16,7 @@ def refused_places(directory):
     (directory / "link").symlink_to(directory / "model.zarr")
     inside = (ParameterError, "is inside the Zarr group .*model.zarr")
     return {
-        "old.txt": (ExistsError, r"old.txt exists\. Give another path, or overwrite it"),
+        "old.txt": (ExistsError, r"old.txt already exists\. Give another path, or set overwrite"),
         "model.zarr/zarr.json": inside,
         "model.zarr/page.html": inside,
         "model.zarr/new/page.html": inside,
@@ -28,7 +28,7 @@ def refused_places(directory):
         "old.txt/new/page.html": (StorageError, r"page.html cannot be written \("),
         "/sys/page.html": (StorageError, r"/sys/page.html cannot be written \("),
         f"{'x' * 300}.html": (StorageError, r"x.html cannot be written \(File name too long"),
-        "/dev/full": (ExistsError, "/dev/full exists and is not a file"),
+        "/dev/full": (ExistsError, "/dev/full exists, but is not a file"),
         "s3://bucket/page.html": (ParameterError, "is not a local file"),
     }
 
@@ -122,13 +122,13 @@ def test_new_file__not_over_a_directory_that_came_meanwhile(tmp_path):
 def test_new_file__no_room(tmp_path):
     with (
         file_size_limit(2**20),
-        pytest.raises(StorageError, match=r"no room for .*page.html \(File too large\)"),
+        pytest.raises(StorageError, match=r"page.html does not fit on the disk \(File too large\)"),
     ):
         write(tmp_path / "page.html", "x" * 2**21)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_check_output_file__no_room_is_found_before_the_work(tmp_path):
-    with file_size_limit(100), pytest.raises(StorageError, match=r"no room for .*page.html"):
+    with file_size_limit(100), pytest.raises(StorageError, match=r"page.html does not fit"):
         check_output_file(tmp_path / "page.html", overwrite=False)
     assert list(tmp_path.iterdir()) == []

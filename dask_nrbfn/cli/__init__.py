@@ -17,9 +17,9 @@ from dask_nrbfn.cli.job import Job
 from dask_nrbfn.engine.logs import leave_out_echoes
 from dask_nrbfn.errors import Advice
 
-# To add a command: write a `Command` in a module of this package, and list it here. An
-# error names an option that its own command lacks with the first of these that has it. What the
-# command works with is imported in its function, so that the others start without it.
+# To add a command: write a `Command` in a module of this package, and list it here. If an error
+# names an option that its own command lacks, the first command with this option is named too.
+# Import what a command needs inside its function, so that the other commands start fast.
 COMMANDS = (
     data.ingest,
     data.check,
@@ -58,7 +58,7 @@ COMMANDS = (
 def commands(job: Job, quiet: bool, log_format: str) -> None:
     """Train and use normalized RBF networks on tables larger than memory.
 
-    Exit codes: 0 done, 2 something you can mend (it says how), 1 anything else.
+    Exit codes: 0 success; 2 an error that you can correct, with a remedy; 1 any other error.
     """
     job.json_logs = log_format == "json"
     job.bar = not (quiet or job.json_logs)
@@ -76,7 +76,7 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
 
 
 def _tells(record: logging.LogRecord) -> bool:
-    """Return False for INFO records of dask's scheduler and nannies, which use any handler."""
+    """Return False for INFO records of dask's scheduler and nannies, which use every handler."""
     return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
 
 
@@ -91,7 +91,7 @@ def _spelled(spell: Callable[[str], str], record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run the command line and exit."""
-    # By default a process is gone at once, and what it has begun to write stays behind.
+    # By default the process ends at once and leaves unfinished files behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         commands(prog_name="dask-nrbfn")

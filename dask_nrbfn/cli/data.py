@@ -90,7 +90,7 @@ def _without_foreign_options(source: Any, dataset: Any) -> Any:
 def check(job: Job, dataset: str, as_json: bool) -> None:
     """Read all of DATASET and list missing or damaged chunks and values that are not finite.
 
-    Exits with 2 if there is any.
+    Exits with 2 if there are problems.
     """
     from dask_nrbfn.commands.check import check_dataset
     from dask_nrbfn.storage.dataset import Dataset

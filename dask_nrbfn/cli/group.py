@@ -25,7 +25,7 @@ USAGE_ERROR = "UsageError"
 class Command(click.Command):
     """A command whose options cannot be given twice if they take one value.
 
-    click would take the last one.
+    click would use the last value.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ class Command(click.Command):
             times = given.count(param)
             if once and times > 1 and not ctx.resilient_parsing:
                 raise click.UsageError(
-                    f"{param.opts[0]} is given {times} times. Give it once.", ctx
+                    f"{param.opts[0]} is given {times} times. Give one value.", ctx
                 )
         return super().parse_args(ctx, args)
 
@@ -54,7 +54,7 @@ class Commands(Command, click.Group):
 
 @contextmanager
 def logged_warnings() -> Iterator[None]:
-    """Log this package's warnings as a line, without the source that Python shows of others."""
+    """Log this package's warnings as one line, without the source line that Python adds."""
     show = warnings.showwarning
 
     def log(message: Warning | str, category: type[Warning], *where: Any) -> None:
@@ -80,9 +80,9 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         # The reader of the output has closed it, as `head` does; click then ends silently.
         raise
     except OSError as error:
-        remedy = "Check the path, what is there, and its permissions."
+        remedy = "Check the path and its permissions."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Free some space, or write elsewhere; finished parts are kept."
+            remedy = "Free disk space, or write to another disk. Finished parts are kept."
         job.tell_error(type(error).__name__, f"{error}.", remedy)
         ctx.exit(EXIT_MENDABLE)
 
@@ -112,8 +112,8 @@ def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
 def spelling(ctx: click.Context) -> Callable[[str], str]:
     """Return the spelling of a parameter for the command that runs in a group's context.
 
-    One that only other commands take is named with the first of them, such as
-    ``ingest --chunk-rows``; one that no command takes keeps its name in Python.
+    A parameter that only other commands have is named with the first of these commands, such as
+    ``ingest --chunk-rows``. A parameter that no command has keeps its name in Python.
     """
     group, own = ctx.command, ctx.invoked_subcommand
     assert isinstance(group, click.Group)

@@ -35,9 +35,9 @@ class Job:
     json_logs : bool
         Everything on standard error is JSON.
     command, what : str
-        Name of the command and what it works on; empty for a command that takes no time.
+        Name and main argument of the command; empty for a short command.
     n_rows : int or None
-        Rows that it works on, once they are known.
+        Number of rows of the work, once known.
     watch : Watch
         What its engine does.
     """
@@ -51,13 +51,13 @@ class Job:
     _start: float = field(default_factory=time.perf_counter)
 
     def begin(self, command: str, what: object) -> None:
-        """Record the work, whose end is logged too.
+        """Record the work; `summary` logs its end.
 
         Parameters
         ----------
         command : str
         what : object
-            What the command works on.
+            Main argument of the command.
         """
         self.command, self.what = command, str(what)
 
@@ -71,7 +71,7 @@ class Job:
         expected_s: float = math.inf,
         stage: str | None = None,
     ) -> "Iterator[Engine]":
-        """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for.
+        """Yield the engine for the ``engine_options`` and ``watch_options`` of a command.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Job:
         chosen = EngineOptions(**options, bar=self.bar)
         if expected_s <= SMALL_WORK_S and not chosen.asks_for_cluster:
             logger.info("%s: small work runs in this process, without a cluster", self.command)
-            # As many threads as the worker of a cluster gives the same bits.
+            # With the number of threads of a cluster's worker, results have the same bits.
             threads = chosen.threads or threads_of_workers(1)
             chosen = replace(chosen, workers=0, threads=threads)
         with (
@@ -114,7 +114,7 @@ class Job:
 
     @contextmanager
     def summary(self) -> Iterator[None]:
-        """Log one line when the block ends, if it began a work."""
+        """Log one line when the block ends, if `begin` was called."""
         try:
             yield
         except (click.exceptions.Exit, click.ClickException) as error:

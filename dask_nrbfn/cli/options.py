@@ -99,7 +99,7 @@ class _Address(click.ParamType):
 
 
 class Values(click.ParamType):
-    """Values with commas between them."""
+    """Values separated by commas."""
 
     name = "A,B,..."
 
@@ -215,14 +215,14 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
     ----------
     dataset : path, URL or RemoteLocation
     schema : path, URL or RemoteLocation, optional
-        Encodes the rows instead of the schema of the dataset.
+        Replaces the schema of the dataset.
     unlabelled_dataset : path, URL or RemoteLocation, optional
-        A dataset whose rows are added as unlabelled rows.
+        Dataset whose rows are added without their labels.
 
     Raises
     ------
     ParameterError
-        If a schema is given for rows that have none.
+        If `schema` is given, but the dataset has no schema.
     """
     from dask_nrbfn.storage.dataset import Dataset
 
@@ -233,7 +233,7 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
         if opened.schema is None:
             raise ParameterError(
                 f"`schema` is {schema}, but {dataset} has no schema: it was made of arrays.",
-                "Leave it out.",
+                "Leave `schema` out.",
             )
         opened = opened.encoded_by(load_schema(schema))
     if unlabelled_dataset is None:
@@ -241,7 +241,7 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
     return opened.with_unlabelled(Dataset.open(unlabelled_dataset))
 
 
-# Of a command with an --overwrite of its own.
+# For commands with their own --overwrite.
 watching = together(
     click.option(
         "--performance-report",
@@ -293,11 +293,11 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
     try:
         basis = np.load(source, allow_pickle=False)
         if not isinstance(basis, np.ndarray):
-            raise ValueError("it is an archive")  # noqa: TRY004
+            raise ValueError("the file is an archive")  # noqa: TRY004
     except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
             f"{source} is not an .npy file of numbers.",
-            f"Give one of {', '.join(known)}, or such a file.",
+            f"Give one of {', '.join(known)}, or the path of an .npy file.",
         ) from error
     del values["basis"]
     return given_basis(FitParams(**values), basis), basis

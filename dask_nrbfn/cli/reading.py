@@ -13,7 +13,7 @@ x_option = click.option(
     help=f"The features. {meanings('x')}.",
 )
 
-# What rows are learned with, and judged by.
+# Targets and weights of the rows.
 target_options = together(
     click.option(
         "--y",
@@ -26,7 +26,7 @@ target_options = together(
     click.option(
         "--target",
         metavar="NAME",
-        help='Numbers to be learned instead of labels, with "" around a name that has a comma. '
+        help='Numeric targets instead of labels, with "" around a name that has a comma. '
         f"{meanings('target')}.",
     ),
     click.option(
@@ -44,7 +44,7 @@ target_options = together(
     ),
 )
 
-# Of which format a file is, and how CSV is written.
+# The format of a file, and how CSV is written.
 written_options = together(
     click.option(
         "--format",
@@ -107,7 +107,7 @@ id_option = click.option(
     "unless RUN has this feature.",
 )
 
-# What the columns of a table are.
+# The columns of a table.
 table_options = together(
     click.option(
         "--columns",

@@ -8,7 +8,7 @@ import click
 
 from dask_nrbfn.report.formats import schema_text
 
-# Of every class: shown as tables, with headings, by who has them.
+# Figures of every class, which the commands print as tables with headings.
 _TABLES = ("per_class", "confusion", "reliability")
 
 _UNITS = (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("kiB", 2**10))
@@ -77,7 +77,7 @@ _LINES: dict[str, Callable[[Any], Iterable[str]]] = {
     ),
     "schema": lambda schema: [schema_text(schema)],
 }
-"""The lines of the figures that have a layout of their own."""
+"""The lines of figures with their own layout."""
 
 
 def readable_bytes(n_bytes: int) -> str:

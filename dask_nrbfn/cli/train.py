@@ -52,7 +52,7 @@ def fit(
 ) -> None:
     """Train on DATASET and keep every step in RUN.
 
-    Started again on the same RUN it finishes what is missing.
+    To resume an interrupted fit, repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.commands.plan import fit_s
@@ -92,8 +92,8 @@ def tune(
 ) -> None:
     """Choose scale, basis, width, features and penalty from DATASET, and train RUN with them.
 
-    Prints what was tried and how it did on rows that were held out. Started again on the same RUN
-    it finishes what is missing.
+    Prints the tried choices and their errors on held-out rows. To resume an interrupted tuning,
+    repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import tune_dataset
     from dask_nrbfn.commands.plan import fit_s
@@ -120,7 +120,7 @@ def tune(
 
 
 def _tell(finished: "Run", as_json: bool) -> None:
-    """Print what a run learned, and what its tuning tried."""
+    """Print the figures of a run, and the choices that its tuning tried."""
     from dask_nrbfn.commands.describe import describe_run, describe_tuning
     from dask_nrbfn.report import run_table, tuning_table
 
@@ -145,7 +145,7 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @click.argument("dataset")
 @click.argument("run")
 @click.option("--components", type=int, default=2, show_default=True, help="Number of coordinates.")
-@click.option("--output", metavar="OUT", help="Write the coordinates of all rows to OUT too.")
+@click.option("--output", metavar="OUT", help="Also write the coordinates of all rows to OUT.")
 @options_of(FitParams, leave_out=_NOT_OF_EMBEDDINGS)
 @options_of(FitLimits)
 @schema_option
@@ -172,9 +172,9 @@ def embed(
 ) -> None:
     """Compute coordinates of the rows of DATASET by eigenfunctions of a basis; needs no labels.
 
-    The basis is random for auto. RUN is then used by predict, which writes the coordinates of other
-    rows, and by report, which draws some. OUT is a Zarr group, or by its suffix a .csv or .parquet
-    file. Started again on the same RUN it finishes what is missing.
+    With --basis auto, the basis is random. Use predict to write the coordinates of other rows, and
+    report to plot some. OUT is a Zarr group, or a file that ends in .csv or .parquet. To resume an
+    interrupted embedding, repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import embed_dataset
     from dask_nrbfn.commands.plan import fit_s
@@ -265,7 +265,7 @@ def plan(
     The rates are measured in a few seconds, in this process or on a worker of --scheduler. With
     --workers, --threads, --memory and --rates the plan is for a cluster that need not exist.
 
-    Exits with 2 if the fit would not fit the memory.
+    Exits with 2 if the fit needs more memory than a worker has.
     """
     from dask_nrbfn.commands.plan import describe_plan, plan_on_options
     from dask_nrbfn.engine import EngineOptions

@@ -46,7 +46,8 @@ def _judging(
     """Yield the judge of a new model, if the options ask for one."""
     if (evaluate is None) != (max_error_rate is None):
         raise ParameterError(
-            "one of `evaluate` and `max_error_rate` is missing.", "Give both or none."
+            "one of `evaluate` and `max_error_rate` is missing.",
+            "Give both options, or neither.",
         )
     if evaluate is None or max_error_rate is None:
         yield None
@@ -83,11 +84,11 @@ def update(
 ) -> None:
     """Add the rows of ROWS to RUN at its basis and width, without reading older rows.
 
-    ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
-    names, in any order, and read as those that RUN was trained on.
+    ROWS is a dataset, or a file or directory that ingest accepts. Columns are found by name, in any
+    order, and read like the columns that RUN was trained on.
 
-    The new version becomes the run's latest model. Rows that the run holds already are refused.
-    Says how the new rows differ, and whether a refresh of the basis is due.
+    The new version becomes the run's latest model. Rows that the run already holds are an error.
+    Prints how the new rows differ, and whether a refresh of the basis is due.
     """
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.plan import update_s
@@ -125,7 +126,7 @@ def merge(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Add all rows of OTHER, a branch of RUN, to RUN; OTHER stays as it is."""
+    """Add all rows of OTHER, a branch of RUN, to RUN; OTHER is not changed."""
     from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import merge_runs
 
@@ -146,7 +147,7 @@ def merge(
 def branch(run: str, new: str, as_json: bool) -> None:
     """Begin the run NEW with the basis and width of RUN and no rows.
 
-    Rows that cannot come to RUN are added to NEW where they are, and NEW is merged into RUN.
+    Add rows that cannot be copied to RUN to NEW where they are, then merge NEW into RUN.
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.update import branch_run
@@ -177,11 +178,12 @@ def refresh(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fit RUN again with a new basis on all ROWS, and replace it by the new run.
+    """Fit RUN again with a new basis on all ROWS, and replace RUN with the new run.
 
-    ROWS are datasets, or files or directories as update takes them; without any, all rows that RUN
-    holds. Started again it finishes what is missing; until then, and if the new model is not good
-    enough, RUN stays as it was.
+    ROWS are datasets, or files or directories, as for update.  [default: all rows that RUN holds]
+
+    To resume an interrupted refresh, repeat the command. RUN is not changed until the new run is
+    complete, nor if the new model has more errors than --max-error-rate.
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.files import opened_rows

@@ -20,10 +20,10 @@ from dask_nrbfn.cli.show import show
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-# What predictions have, by the names of `predict_dataset`.
+# Options of `predict_dataset` for the content of the predictions.
 _RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
 
-# What makes a scene of the rows.
+# Options that make ROWS a scene.
 _SCENE = ("variable", "feature_dim")
 
 
@@ -40,12 +40,12 @@ _SCENE = ("variable", "feature_dim")
 @click.option(
     "--probabilities",
     is_flag=True,
-    help="Write the probability of every class too; it is calibrated if RUN was tuned.",
+    help="Also write the probability of every class, calibrated if RUN was tuned.",
 )
 @click.option(
     "--scores",
     is_flag=True,
-    help="Write the score of every class too. A Zarr group always has scores.",
+    help="Also write the score of every class. A Zarr group always has scores.",
 )
 @click.option(
     "--keep",
@@ -92,12 +92,13 @@ def predict(
     """Write the label, or the predicted numbers, of every row of ROWS to OUT.
 
     RUN is a finished run or a saved model. ROWS is a dataset, or a file or directory that ingest
-    takes: its columns are found by their names, in any order, and read as those that RUN was
-    trained on. OUT is a Zarr group, or by its suffix a .csv or .parquet file; or columns of ROWS
-    are written, with --to.
+    accepts. Columns are found by name, in any order, and read like the columns that RUN was trained
+    on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns of ROWS are
+    written instead.
 
-    With --feature-dim or --variable, ROWS is a scene in Zarr, netCDF or what else xarray opens, and
-    OUT a map of its pixels in Zarr. Stopped and started again, it goes on where it was.
+    With --feature-dim or --variable, ROWS is a scene in Zarr, netCDF or another format that xarray
+    opens, and OUT is a Zarr group with a map of the pixels. To resume an interrupted map, repeat
+    the command.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.obs import check_one_place
@@ -167,13 +168,13 @@ def _predict(
 def _annotate(
     job: Job, model: "Model", run: str, rows: Any, to: str, *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
-    """Write the predictions of an AnnData store as columns of it."""
+    """Write the predictions of an AnnData store as columns of the store."""
     from dask_nrbfn.commands.files import check_nothing_said, opened_rows
     from dask_nrbfn.commands.obs import ObsTarget
     from dask_nrbfn.commands.plan import scores_s
 
     said = {name: options.pop(name) for name in ("keep", *_RESULTS, *_SCENE)}
-    check_nothing_said(rows, "an AnnData store, of which `to` names columns", **said)
+    check_nothing_said(rows, "an AnnData store, in which `to` names columns", **said)
     target = ObsTarget(rows, to, model, overwrite=overwrite)
     reading = take_reading(options)
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
@@ -222,14 +223,15 @@ def _map(
 def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
-    ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
-    names, in any order, and read as those that RUN was trained on.
+    ROWS is a dataset, or a file or directory that ingest accepts. Columns are found by name, in any
+    order, and read like the columns that RUN was trained on.
 
-    Of classes it prints precision, recall, F1 and rows of each, and which were taken for which. The
-    reliability compares mean probabilities with observed shares, and expected_calibration_error is
-    their mean distance.
-    Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
-    the last line of the confusion; the other figures are those of the other rows.
+    For classes it prints the precision, recall, F1 and number of rows of each class, and the
+    confusion of predicted labels. The reliability compares mean probabilities with observed shares;
+    expected_calibration_error is the mean distance between the two.
+
+    Rows with labels that the model does not know are errors: n_unknown_labels counts these rows,
+    and they are the last line of the confusion. log_loss, reliability and roc_auc leave them out.
     """
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
@@ -269,8 +271,8 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
 def export(job: Job, run: str, path: str, as_json: bool, **options: Any) -> None:
     """Write RUN, or a saved model, to the ONNX file PATH, which runs without this program.
 
-    It takes the features as X, or the columns of the table that RUN was trained on by their names,
-    and gives label, scores and probabilities, or the values of a regression, or coordinates.
+    The inputs of the file are the features as X, or the columns of the training table by name. The
+    outputs are label, scores and probabilities, or the values of a regression, or coordinates.
     """
     from dask_nrbfn.commands.onnx_model import export_onnx
 

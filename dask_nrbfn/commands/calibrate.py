@@ -54,7 +54,7 @@ def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     Parameters
     ----------
     dataset : Dataset
-        A worker reads a chunk or two of it.
+        A worker reads one or two chunks.
     params : FitParams
     engine : Engine
 

@@ -46,7 +46,7 @@ from dask_nrbfn.weighting import RowWeights
 _LEAST_LEFT = 1e-9
 
 # A reason for a refresh.
-_SINGULAR = "cells with too few rows for a network ({}) answer the mean of their targets"
+_SINGULAR = "cells with too few rows for a network ({}) predict the mean of their targets"
 
 # Tasks that solve cells.
 _MOST_TASKS = 64
@@ -63,7 +63,7 @@ def update_cells(
     codes: list[int] | None,
     forget: bool,
 ) -> dict[str, Any]:
-    """Store the version with further rows in its cells, or without some; return its figures.
+    """Store a version with rows added to its cells, or removed; return its figures.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def update_cells(
     dataset : Dataset
     engine : Engine
     stage : str
-        Names the parts with the rows cell by cell.
+        Name of the stage whose parts hold the new rows cell by cell.
     codes : list of int or None
         The code in the model of each class of the dataset.
     forget : bool
@@ -106,7 +106,7 @@ def _groups(n_cells: int) -> list[list[int]]:
 def merge_cells(
     run: Run, base: str | None, name: str, other: Run, other_place: str, engine: Engine
 ) -> dict[str, Any]:
-    """Store the version with the rows of another run in its cells; return its figures.
+    """Store a version with the rows of another run added to its cells; return its figures.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def merge_cells(
         See `update_cells`.
     other : Run
     other_place : str
-        Place of its version.
+        Place of the version of `other`.
 
     Returns
     -------
@@ -167,7 +167,7 @@ class _Cell:
     Attributes
     ----------
     moments : Moments
-        Of its rows so far.
+        Moments of the rows of the cell so far.
     """
 
     def __init__(self, run: Run, base: str | None, model: Model, cell: int) -> None:
@@ -187,7 +187,7 @@ class _Cell:
         return Moments.from_arrays(arrays)
 
     def sums_of(self, pieces: Iterator[CellRows]) -> tuple[Moments, NewRowSums | None]:
-        """Return the moments of new rows, and the sums over their scores by the version so far."""
+        """Return the moments of new rows, and the sums over their scores by the old version."""
         r, targets = self._features.n_basis, _targets_of(self._model)
         sums, seen = MomentSums(r, self._model.n_targets), []
         step, hashes = block_rows(r), hash_values(self._model.basis[self._basis])
@@ -231,7 +231,7 @@ class _Cell:
         return own if self._model.intercept is None else own + self._model.intercept
 
     def solved(self) -> SolvedCell:
-        """Return the solution of the moments; constant scores while its system is singular."""
+        """Return the solution of the moments; constant scores if the system is singular."""
         params = self._model.params
         if self.moments.total_weight == 0:
             return SolvedCell.constant(self.moments)
@@ -338,7 +338,7 @@ def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
         raise DataError(
             "the run would be left without rows.", "Begin a new run, or forget fewer rows."
         )
-    # Rows of a cell that has lost all of its own get the mean of all.
+    # A cell without remaining rows predicts the mean of all rows.
     intercepts = np.where(empty[:, None], total[0, 1:] / total[0, 0], solved.intercepts)
     was_solved = np.isfinite(run.read("cells/alphas"))
     n_singular = int(np.count_nonzero(was_solved & np.isnan(solved.alphas) & ~empty))
@@ -355,7 +355,7 @@ def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
     figures = {
         "place": place,
         "weight": float(total[0, 0]),
-        # Each cell has its own.
+        # Each cell has its own alpha.
         "alpha": None,
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,

@@ -39,7 +39,7 @@ class DatasetReport:
 
 
 def check_dataset(dataset: Dataset) -> DatasetReport:
-    """Read every chunk of a dataset and list what is wrong with it.
+    """Read every chunk of a dataset and list its problems.
 
     Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
     rows, targets or weights that were changed after the dataset was written, with their chunks.
@@ -76,7 +76,7 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
 
 
 def _chunks_to_read(dataset: Dataset, n_chunks: int) -> list[int]:
-    """Return the numbers of the chunks that are stored, and of the first that are missing."""
+    """Return the indices of the stored chunks, and of the first missing chunks."""
     stored = {index for index in dataset.chunks_stored() if index < n_chunks}
     missing = islice((index for index in range(n_chunks) if index not in stored), _MOST_NAMED)
     return sorted([*stored, *missing])
@@ -93,7 +93,7 @@ def _read_chunk(
 
 
 def _without_marks(chunk: StoredChunk) -> StoredChunk:
-    """Return a chunk with 0 as the targets of rows that have none, which are NaN."""
+    """Return a chunk in which missing numeric targets, NaN, are 0."""
     assert chunk.y is not None
     return chunk._replace(y=np.where(has_target(chunk.y)[:, None], chunk.y, 0.0))
 
@@ -121,11 +121,13 @@ def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> lis
         targets = "targets" if dataset.of_numbers else "labels"
         weighted = dataset.has_weights
         what = f"rows, {targets} or weights" if weighted else f"rows or {targets}"
-        problems.append(f"{what} are not the ones that ingest wrote.")
+        problems.append(f"{what} differ from those that ingest wrote.")
     counts = {
         label: sum(summary.label_counts.get(label, 0) for summary in summaries)
         for label in dataset.classes.tolist()
     }
     if not np.array_equal(list(counts.values()), dataset.class_counts):
-        problems.append(f"labels count {counts}, recorded are {dataset.class_counts.tolist()}.")
+        problems.append(
+            f"the label counts are {counts}, but {dataset.class_counts.tolist()} are recorded."
+        )
     return problems

@@ -40,9 +40,9 @@ class DaskRows(Source):
     Attributes
     ----------
     rows : dask array (n, p)
-        Its blocks are arrays, or in CSR.
-    columns : tuple of dask array (n, ...) or None
-        Targets and weights.
+        Blocks are arrays, or in CSR.
+    columns : tuple of two, each a dask array (n, ...) or None
+        Targets, then weights.
     """
 
     rows: "da.Array"
@@ -56,7 +56,7 @@ class DaskRows(Source):
         weights: "da.Array | None",
         **options: Any,
     ) -> Self:
-        """Return such rows; the first sparse block shows how many values they have.
+        """Return a source of rows; the number of values in CSR is estimated from the first block.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class DaskRows(Source):
         )
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        """Yield the rows of a chunk at a time, in CSR; computes a chunk at a time."""
+        """Yield the rows of each chunk in CSR; computes one chunk at a time."""
         import dask
 
         computed = (dask.compute(*part) for part in self.parts(self.rows.chunks[0]))
@@ -126,8 +126,8 @@ def dask_rows(
     Raises
     ------
     DataError
-        If it is not a table, or a column is missing or not numeric. For Python objects,
-        when the collection is computed.
+        If X is not a table, or a column is missing or not numeric. Python objects are checked when
+        the collection is computed.
     """
     if schema is not None:
         return _stored(X, schema, name)
@@ -169,7 +169,7 @@ def rows_and_schema(
     missing : {"error", "impute"}
         See `ingest_arrays`.
     schema : Schema or None
-        None: it is decided from the values, which are then computed once more.
+        None: inferred from the values, which are then computed once more.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def rows_and_schema(
     Raises
     ------
     DataError
-        As `dask_rows`, or if there is no row.
+        As in `dask_rows`, or if there is no row.
     """
     import dask
     import dask.array as da
@@ -248,7 +248,7 @@ def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
 
 
 def dask_numbers(target: Any, n_rows: int) -> "da.Array":
-    """Return target numbers, float64 (n, q).
+    """Return numeric targets, float64 (n, q).
 
     Parameters
     ----------
@@ -272,7 +272,7 @@ def dask_numbers(target: Any, n_rows: int) -> "da.Array":
 
 
 def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Array":
-    """Return labels (n,), int64 or text; missing ones as `typed_labels` has them.
+    """Return labels (n,), int64 or text; missing labels are those of `typed_labels`.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Arra
     n_rows : int
         Rows n of X.
     unlabelled : int, float or str, optional
-        The label of rows without one.
+        The marker for a missing label.
 
     Returns
     -------
@@ -289,7 +289,7 @@ def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Arra
     Raises
     ------
     DataError
-        If the length or the type does not fit; of Python objects, when they are computed.
+        If the length or the type does not fit. Python objects are checked when they are computed.
     """
     import dask.array as da
 
@@ -310,7 +310,7 @@ def _check_known(column: Any, name: str) -> None:
     if not column.cat.known:
         raise DataError(
             f"{name} is a category whose values are unknown to dask.",
-            "Make them known: X = X.categorize(), or y = y.cat.as_known().",
+            "Make the categories known: X = X.categorize(), or y = y.cat.as_known().",
         )
 
 

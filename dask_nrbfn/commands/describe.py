@@ -36,7 +36,7 @@ def describe(location: Location) -> dict[str, Any]:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If there is nothing, or something else.
+        If `location` is missing, or holds other data.
     """
     describers = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
@@ -78,7 +78,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def dataset_figures(dataset: Dataset) -> dict[str, Any]:
-    """Return the sizes of a dataset from what it has in memory."""
+    """Return the sizes of an open dataset, without reading from the disk."""
     counts = dataset.class_counts.tolist()
     classes = {"classes": dataset.classes.tolist(), "class_counts": counts}
     return {
@@ -103,12 +103,12 @@ def _describe_schema(schema: Schema | None) -> dict[str, Any]:
 
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
-    # Other jobs may have added to it since it was opened.
+    # Other jobs may have changed the run since it was opened.
     return run_figures(Run.open(run.location))
 
 
 def run_figures(run: Run) -> dict[str, Any]:
-    """Return what `describe_run` does as of the time when the run was opened."""
+    """Return the description of a run as of the time when the run was opened."""
     attributes, stages = run.attributes, run.stages
     versions, cells = versions_of(attributes), cells_record(stages)
     weights = versions[-1] if versions else stages.get("weights", cells)
@@ -151,11 +151,11 @@ def run_figures(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return what a tuning tried and chose.
+    """Return the choices of a tuning, tried and chosen.
 
     ``chosen``; ``tried``, all combinations; ``curve``, one with several basis sizes; ``finals``,
     the best with a basis as large as that of the fit; ``path``, the penalties; and ``losses``.
-    ``per_class`` has the `class_figures` of the held-out rows; it is None for numbers.
+    ``per_class`` has the `class_figures` of the held-out rows; None for numeric targets.
     """
     stages = run.stages
     search, figures = stages.get("search", {}), judged_record(stages)
@@ -184,7 +184,7 @@ def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
 
 
 def _describe_stored_run(run: Run) -> dict[str, Any]:
-    """Return the figures of a run, with those of each cell if they have networks."""
+    """Return the figures of a run, and of each cell if cells have networks."""
     figures = describe_run(run)
     if "n_cells" not in figures or not figures["complete"]:
         return figures
@@ -192,7 +192,7 @@ def _describe_stored_run(run: Run) -> dict[str, Any]:
 
     cells = describe_cells(Model.load(run.location))
     if not figures["versions"]:
-        # Of the rows of the fit alone.
+        # These errors are of the rows of the fit.
         name = "relative_error" if run.of_numbers else "error_rate"
         errors = run.read("cells/errors").tolist()
         cells = [{**cell, name: error} for cell, error in zip(cells, errors, strict=True)]
@@ -265,7 +265,7 @@ def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
 
 
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the number of classes, or the names of target numbers.
+    """Return the number of classes, or the names of numeric targets.
 
     Parameters
     ----------

@@ -46,24 +46,24 @@ class Evaluation:
     Attributes
     ----------
     n_rows, n_errors : int
-        All rows, and the rows with a wrong predicted label. Rows whose label the model does not
-        know are errors.
+        Number of rows, and of rows with a wrong predicted label. Rows whose label the model does
+        not know are errors.
     classes : tuple of int or str
         Classes of the model.
     confusion : tuple of tuples of int
         Number of rows by class (first index) and predicted label. If there are labels that the
-        model does not know, their rows are counted together in one more line, the last.
+        model does not know, one more line at the end counts all rows with these labels.
     log_loss : float
         Mean over the rows whose label the model knows.
     expected_calibration_error : float
-        Of these rows, see `dask_nrbfn.numeric.reliability`.
+        Of the same rows; see `dask_nrbfn.numeric.reliability`.
     reliability : list of dict
-        Bins of equal numbers of these rows: ``n_rows``, ``mean_probability`` and
-        ``observed_share``, with two classes of the second class, with more of the predicted label.
+        Bins with equal numbers of the same rows: ``n_rows``, ``mean_probability`` and
+        ``observed_share``, of the second of two classes, or of the predicted label among more.
     n_unknown_labels : int
-        Rows whose label the model does not know.
+        Number of rows whose label the model does not know.
     n_unlabelled : int
-        Further rows, which have no label and were left out.
+        Number of further rows without a label, which were left out.
     roc_auc, roc_auc_bound : float or None
         For two classes that both have rows: the area under the ROC curve of the score difference,
         and a bound of its error, which is 0 for up to 16,384 different scores. Rows with unknown
@@ -93,7 +93,7 @@ class Evaluation:
         return class_figures(self.classes, self.confusion)
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text about a model with more errors than allowed on some rows.
+        """Return the text for a model with more errors than allowed on some rows.
 
         Parameters
         ----------
@@ -107,11 +107,12 @@ class Evaluation:
         str
         """
         return (
-            f"makes {100 * self.error_rate:.2f} % errors on {on}, allowed are {100 * allowed:.2f} %"
+            f"makes {100 * self.error_rate:.2f} % errors on {on}, but only {100 * allowed:.2f} % "
+            "are allowed"
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return all figures as JSON values."""
+        """Return all figures by name, as values that `json.dumps` accepts."""
         return {name: getattr(self, name) for name in _LABEL_FIGURES} | {
             "classes": list(self.classes),
             "per_class": self.per_class,
@@ -130,12 +131,12 @@ class EvaluatedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberEvaluation:
-    """The figures of a model on rows with target numbers.
+    """The figures of a model on rows with numeric targets.
 
     Attributes
     ----------
     n_rows : int
-        Rows with targets; `n_unlabelled` other rows were left out.
+        Number of rows with targets; `n_unlabelled` other rows were left out.
     target_names : tuple of str
     relative_error : float
         ``1 - R^2``, averaged over the targets.
@@ -161,7 +162,7 @@ class NumberEvaluation:
         return self.relative_error
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text about a model with more errors than allowed on some rows.
+        """Return the text for a model with more errors than allowed on some rows.
 
         Parameters
         ----------
@@ -175,12 +176,12 @@ class NumberEvaluation:
         str
         """
         return (
-            f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, allowed is "
-            f"{allowed:.4g}"
+            f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, but only "
+            f"{allowed:.4g} is allowed"
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return all figures except the sample as JSON values."""
+        """Return all figures except the sample, as values that `json.dumps` accepts."""
         figures = {name: getattr(self, name) for name in _NUMBER_FIGURES}
         return figures | {"target_names": list(self.target_names)}
 
@@ -202,7 +203,7 @@ def evaluate_dataset(
     Returns
     -------
     Evaluation or NumberEvaluation
-        The latter if the targets are numbers.
+        NumberEvaluation for numeric targets.
 
     Raises
     ------
@@ -247,7 +248,7 @@ def evaluate_dataset(
     n_unknown = int(confusion[-1].sum())
     if n_unknown:
         logger.warning(
-            "%d of the %d rows of %s have labels that the model does not know; they are errors.",
+            "%d of the %d rows of %s have labels that the model does not know; these are errors.",
             n_unknown,
             dataset.n_rows,
             dataset.location,
@@ -270,7 +271,7 @@ def _residuals(
 ) -> tuple[ResidualSums, Floats]:
     """Return the residual sums of some rows, and the true and predicted numbers of sampled rows.
 
-    The latter are one array (2, m, q).
+    The true and predicted numbers are one array (2, m, q).
     """
     assert model.intercept is not None
     origin = model.intercept

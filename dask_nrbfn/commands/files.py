@@ -36,7 +36,7 @@ class OpenedRows:
     ignored : tuple of str
         Columns of the file that are not used.
     bad_rows : list of int
-        Rows with a cell that cannot be read, also if its column is imputed.
+        Indices of rows with a cell that cannot be read, even in an imputed column.
     unseen : dict of int
         Number of rows with a category that the model does not know, by column.
     """
@@ -62,7 +62,7 @@ def opened_rows(
     missing_values: Names = None,
     **options: Any,
 ) -> Iterator[OpenedRows]:
-    """Yield the rows at a place, encoded as a model needs them; they exist until the block ends.
+    """Yield the rows at a place, encoded for a model; the rows exist until the block ends.
 
     Parameters
     ----------
@@ -72,10 +72,10 @@ def opened_rows(
     model : Location
         Location of a model or a run.
     beside : Location
-        The rows of a file are written next to it, under a hidden name that all workers must be able
-        to open, and removed when the block ends.
+        The rows of a file are written next to this location, under a hidden name that all workers
+        must be able to open, and removed when the block ends.
     labelled : bool
-        Whether labels, target numbers and weights are read, from the columns of the fit.
+        Whether labels, numeric targets and weights are read, from the columns of the fit.
     spoiled : bool
         Whether missing values and unreadable cells are allowed; their features are NaN.
     keep : sequence of str
@@ -139,7 +139,7 @@ def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatc
     if not isinstance(source, TableSource):
         raise ParameterError(
             f"`keep` is given, but {place} is not a table.",
-            "Give a CSV, Parquet or Arrow file, or leave it out.",
+            "Give a CSV, Parquet or Arrow file, or leave `keep` out.",
         )
     return source.carried(names)
 
@@ -153,20 +153,20 @@ def _model_at(location: Location) -> Model:
 
 
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:
-    """Raise ParameterError if an option for files is given for something that is not a file.
+    """Raise ParameterError if an option for files is given for other data.
 
     Parameters
     ----------
     place : path, URL or RemoteLocation
     what : str
-        What is at the place, such as "a dataset".
+        Kind of the data at `place`, such as "a dataset".
     **options
         None, False and () mark an option that is not given.
     """
     for name, value in options.items():
         if value not in (None, False, ()):
             raise ParameterError(
-                f"`{name}` is given, but {place} is {what}.", "Give it for a file only."
+                f"`{name}` is given, but {place} is {what}.", f"Leave `{name}` out."
             )
 
 

@@ -54,7 +54,7 @@ def fit_dataset(
     params : FitParams
     engine : Engine
     basis : array-like (r, p), optional
-        The basis rows, if `params` are those that `given_basis` returned for them.
+        The basis rows; `params` are then those that `given_basis` returned.
     min_recall : float
         Smallest share of the true neighbours that an approximate search must find.
 

@@ -103,16 +103,16 @@ def ingest_file(
         A file, a directory of files of one suffix, or a store; Notes list the formats.
     location : Location
     format : str, optional
-        A name from the list in Notes; by default the suffix decides; if it is unknown, the
-        first lines of text do.
+        A name from the list in Notes. By default the suffix decides; the first lines of text decide
+        if the suffix is unknown.
     x, y : str, optional
-        Where features and labels are, as listed in Notes. Of lists of numbers, each element becomes
+        Where features and labels are, as listed in Notes. Each element of a list of numbers becomes
         a feature.
     label : str, optional
         Label column of a table, or variable of a scene. A dataset without labels or targets can
         only be predicted.
     target : str, optional
-        Numeric targets to be learned instead of labels, as listed in Notes: (n,) or (n, q).
+        Numeric targets instead of labels, as listed in Notes: (n,) or (n, q).
     weights : str, optional
         One sample weight above 0 per row, as listed in Notes; such a column is not a feature.
     delimiter, quote, decimal, encoding : str, optional
@@ -122,26 +122,26 @@ def ingest_file(
         Encoding: by default UTF-8, or UTF-16 where a file begins with its byte order mark.
     no_header : bool
         Whether the first line of CSV is a row; the columns are column_0, column_1, ... By default
-        the first lines tell, and whether an option names a column that is in the first one.
+        the first lines decide, and options that name a column of the first line.
     columns, drop : str or sequence of str, optional
-        Columns of a table that become features, by default all that have no other use; and those
-        to leave out. Here and below names may be given as "A,B", with double quotes around a name
+        Columns of a table that become features, by default all without another use; and columns
+        to leave out. Here and below, names can be given as "A,B", with double quotes around a name
         that has a comma.
     id : str, optional
         Column that names the rows of a table and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional
-        Columns of that kind. By default their cells decide: text is numbers if 99 % of it has one
-        unit, dates if all of it has one format, and otherwise a category. A category is left out if
-        nearly all rows differ.
+        Columns of that kind. By default the cells decide: text is numeric if 99 % of the cells have
+        one unit, a date if all cells have one format, and otherwise a category. A category is left
+        out if nearly all rows differ.
     date_format : str or sequence of str, optional
         How dates are written, such as "%d/%m/%Y", or "COLUMN=%d/%m/%Y" for one column; by default
-        the values show it.
+        inferred from the values.
     variable, feature_dim : str, optional
         `source` is a scene: the pixels of this variable are rows and their features lie along this
         dimension; along "time,band" there is a feature for each band of each time. Variables "A,B"
-        are a feature each, or have one for every coordinate of the dimension. Pixels that lack a
-        feature are left out, and without `unlabelled` those that lack a label. Ids number the
-        pixels in the order of their dimensions.
+        are a feature each, or have one for every coordinate of the dimension. Pixels without a
+        feature are left out; so are, unless `unlabelled` is given, pixels without a label. Ids
+        number the pixels in the order of their dimensions.
     missing : {"error", "drop", "impute"}
         Rows that lack a value are an error, are dropped, or are filled with the median of numbers,
         booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
@@ -150,29 +150,30 @@ def ingest_file(
         Markers of a missing value in text, besides empty cells; by default in CSV ?, NA,
         N/A, NaN, nan, null, NULL, None and #N/A.
     max_categories : int
-        The most frequent categories get a feature each, the others one together.
+        The most frequent categories get a feature each; all other categories share one feature.
     schema : Schema, path or Location, optional
-        The columns of a table, or the TOML or JSON file, dataset, run or model that has them. A
-        category column of a file may lack its categories: they are read from the rows.
+        Schema of the columns of a table, or the TOML or JSON file, dataset, run or model with the
+        schema. A category column of a file may lack its categories: they are read from the rows.
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
     n_features : int, optional
-        Features of svmlight text, which leaves zeros out; by default as many as it shows.
+        Number of features of svmlight text, which leaves zeros out; by default from the largest
+        index.
     sparse : {"auto", "yes", "no"}
         Whether rows are stored in CSR. "auto" does so for rows of at least 256 features, mostly 0,
         that take less than half as many bytes in CSR. It applies to svmlight, sparse matrices,
         tables of 0 and 1, and tables whose categories make such features.
     unlabelled : str, int or float, optional
-        The label of rows without one, such as -1, "?", or "" for an empty cell. For numeric targets
-        the marker, such as "nan", that stands in all targets of a row. Such rows take part in the
-        basis, scale and width of a fit, not in sums over targets. None: every row has its label.
+        Marker of a missing label, such as -1, "?", or "" for an empty cell. For numeric targets, a
+        marker such as "nan" that must be set for every target of a row. Unlabelled rows take part
+        in the basis, scale and width of a fit, not in sums over targets. None: no label is missing.
     chunk_rows : int, optional
-        Rows of a chunk; default: 16 MiB.
+        Rows of a chunk; default: 16 MiB of rows.
     copy : bool
-        Whether rows that are in Zarr already are copied. Otherwise the dataset refers to them, with
-        a digest of every chunk, unless their chunks are larger than 128 MiB.
+        Whether rows that are already in Zarr are copied. Otherwise the dataset refers to the rows,
+        with a digest of every chunk, unless their chunks are larger than 128 MiB.
     overwrite : bool
-        Replace what is at `location`, once the new dataset is complete.
+        Replace a dataset at `location` once the new one is complete.
 
     Returns
     -------
@@ -181,9 +182,9 @@ def ingest_file(
     Raises
     ------
     DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
-        If the source cannot be used; names the place.
+        If the source cannot be used; the error names the place.
     ExistsError
-        If something is at `location`.
+        If `location` exists and is not to be replaced.
 
     Notes
     -----
@@ -231,7 +232,7 @@ def ingest_file(
     if write_schema is not None and opened.schema is None:
         raise ParameterError(
             f"`write_schema` is given, but {path} is not a table.",
-            "Leave it out: arrays have no schema.",
+            "Leave `write_schema` out: only tables have a schema.",
         )
     dataset = ingest_source(
         opened,
@@ -258,7 +259,7 @@ def _tell_targets(dataset: Dataset) -> None:
             names = [*(column.name for column in dataset.schema.columns), *dataset.schema.ignored]
             columns = f" Its columns are {shown_names(names)}."
         logger.info(
-            "ingest: no label or target is named: the dataset has rows only, to be predicted.%s",
+            "ingest: no label or target is given, so the dataset can only be predicted.%s",
             columns,
         )
     elif dataset.n_classes < 2 and not dataset.of_numbers:
@@ -314,13 +315,14 @@ def ingest_arrays(
         Integers or strings.
     location : Location
     target : array-like (n,) or (n, q), optional
-        Numbers, instead of `y`. A frame names them, and so does a series.
+        Numeric targets, instead of `y`. A frame or series also gives the names of the targets.
     weights : array-like (n,), optional
         Weights of the rows, finite and above 0.
     missing : {"error", "impute"}
-        Missing values are an error, or are filled with the median of their column.
+        Missing values are an error, or are filled with the median of their column. Ignored with
+        `schema` and for sparse matrices.
     schema : Schema, optional
-        Kinds of the columns; by default inferred from the values.
+        Columns and their kinds; by default inferred from the values.
     unlabelled, chunk_rows, overwrite
         See `ingest_file`.
 
@@ -333,9 +335,9 @@ def ingest_arrays(
     DataError
         If shapes or types do not fit, a value is not finite, or a weight is not above 0.
     ParameterError
-        If `y` and `target` are given.
+        If `y` and `target` are both given, or `missing` has another value.
     ExistsError
-        If something is at `location`.
+        If `location` exists and is not to be replaced.
     """
     from dask_nrbfn.sources.stored import schema_of, stored_rows
 
@@ -390,9 +392,9 @@ def ingest_source(
     gaps : bool
         Whether rows may lack values that the schema does not impute; their features are NaN.
     classes : sequence of int or str
-        Classes of the dataset, also if no row has them.
+        Classes that exist even if no row has them.
     place : str, optional
-        The place in the log, if `location` is a hidden one.
+        Name of the location in the log, if `location` is hidden.
 
     Returns
     -------
@@ -403,7 +405,7 @@ def ingest_source(
     DataError, ParameterError, StorageError
         If a value or an option cannot be used.
     ExistsError
-        If something is at `location`.
+        If `location` exists and is not to be replaced.
     """
     mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
@@ -482,7 +484,7 @@ def _write_blocks(
     if written != n_rows:
         raise DataError(
             f"the source has {written} rows, not the expected {n_rows}.",
-            "Do not change it while it is read.",
+            "Do not change the source while it is read.",
         )
 
 
@@ -519,7 +521,7 @@ def ingest_dask(
     location : Location
         Must be reachable from the workers if a `distributed.Client` is active.
     target : dask array (n,) or (n, q), dask series or dataframe, optional
-        Numbers, instead of `y`. A dataframe names them, and so does a series.
+        Numeric targets, instead of `y`. A dataframe or series also gives the names of the targets.
     weights : dask array (n,) or dask series, optional
         Weights of the rows, finite and above 0.
     missing, schema
@@ -536,7 +538,7 @@ def ingest_dask(
     DataError
         If lengths or types do not fit, a value is not finite, or a weight is not above 0.
     ParameterError
-        If `y` and `target` are given.
+        If `y` and `target` are both given, or `missing` has another value.
     """
     check_one_kind("y", y, target)
     rows, schema = rows_and_schema(X, missing, schema)

@@ -82,7 +82,7 @@ class Layers(NamedTuple):
         Raises
         ------
         DataError
-            If the cube has the dimension already.
+            If the cube already has this dimension.
         """
         if model.embeds:
             layers = cls("component", np.arange(model.n_targets))
@@ -326,7 +326,7 @@ def _open(group: zarr.Group, name: str) -> zarr.Array[Any]:
 
 @dataclass(frozen=True)
 class MapResult:
-    """Numbers of all pixels of a map, and of those without a prediction."""
+    """Number of pixels of a map, and of pixels without a prediction."""
 
     n_pixels: int
     n_missing: int
@@ -382,10 +382,10 @@ def predict_scene(
     """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
 
     The map has the array ``label``, or ``value`` with a layer for each target of a regression and
-    coordinate of an embedding, and the further results. They have the dimensions and coordinates of
-    the variable without the dimension of the features. Pixels that lack a feature are missing.
-    Text labels are codes with ``flag_meanings``. ``probability`` and ``score``, float32, have a
-    dimension ``class`` instead of the features.
+    coordinate of an embedding, and the further results. The arrays have the dimensions and
+    coordinates of the variable, without the dimension of the features. Pixels that lack a feature
+    are missing. Text labels are codes with ``flag_meanings``. ``probability`` and ``score``,
+    float32, have a dimension ``class`` instead of the features.
 
     Parameters
     ----------
@@ -394,12 +394,12 @@ def predict_scene(
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
-        A path or URL. An unfinished map has a hidden name next to it, and the next call
-        resumes it.
+        A path or URL. An unfinished map is stored next to it under a hidden name; the next call
+        resumes the map.
     engine : Engine
     variable : str or sequence of str, optional
         The variable, if several have the dimension of the features; or several, as "A,B". Each of
-        these is a feature; if it has the dimension, one feature for every coordinate.
+        several variables is a feature, or has one for every coordinate of the dimension.
     feature_dim : str, optional
         The dimension of the features, or several, as "time,band". Its coordinates (dates in ISO
         format), joined by _ if there are several dimensions, are matched with the names of the
@@ -418,8 +418,8 @@ def predict_scene(
     DataError
         If the features are not those of the training rows, or a value is infinite.
     ExistsError, RunMismatchError, ParameterError, StorageError
-        If nothing can be written at `out`, or another map was begun there; if the model has no such
-        result.
+        If `out` cannot be written, or another map was begun there; if the model has no
+        probabilities or scores.
     """
     check_map_place(out, overwrite=overwrite)
     asked = {"probabilities": probabilities, "scores": scores}
@@ -444,7 +444,7 @@ def check_map_place(out: Location, *, overwrite: bool) -> None:
     if suffix not in GROUPS:
         raise ParameterError(
             f"{out} ends in {suffix}, which is not a format of maps.",
-            "Write a Zarr group: .zarr, or a name without a dot.",
+            "Give a path that ends in .zarr, or a name without a dot.",
         )
     check_target(out, kind=_KIND, overwrite=overwrite)
 
@@ -493,7 +493,7 @@ def write_map(
             if work.scene.state(cube) != identity["of_state_of_the_scene"]:
                 raise RunMismatchError(
                     f"{work.scene.place} changed while it was mapped.",
-                    "Map it again with `overwrite` when nothing writes to it.",
+                    "Map the scene again with `overwrite`, when no other job changes the scene.",
                 )
             _finish_map(group, opened.attrs, identity)
     return MapResult(layout.grid.n_pixels, sum(n_missing for n_missing, _ in counts))
@@ -507,7 +507,7 @@ def _checked_names(model: Model, *, probabilities: bool, scores: bool) -> tuple[
         return ("label", *asked)
     for option in asked.values():
         raise ParameterError(
-            f"`{option}` are asked for, but the model predicts numbers.", f"Leave `{option}` out."
+            f"`{option}` is set, but the model predicts numbers.", f"Leave `{option}` out."
         )
     return ("value",)
 
@@ -519,12 +519,15 @@ def _scene_at(place: Location, variable: Names, feature_dim: str | None) -> Scen
         return Scene.at(File(located.url, located.storage_options), variables, feature_dim)
     if isinstance(located, str):
         return Scene.at(File(located), variables, feature_dim)
-    raise ParameterError(f"{place} is a store object.", "Pass the path or URL of a scene.")
+    raise ParameterError(
+        f"{place} is a Zarr store object, but a path or URL is needed here.",
+        "Give the path or URL of a scene.",
+    )
 
 
 @dataclass(frozen=True)
 class MapWork:
-    """A map to write: model, scene and results, checked to fit before any task begins.
+    """A map to write: model, scene and results, checked before any task begins.
 
     Attributes
     ----------

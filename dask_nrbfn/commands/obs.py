@@ -38,20 +38,20 @@ def check_one_place(out: object, to: str | None) -> None:
         given = "neither `out` nor `to` is" if out is None else "`out` and `to` are both"
         raise ParameterError(
             f"{given} given.",
-            "Give a place for the predictions, or with `to` a column of an AnnData store.",
+            "Give `out` for the predictions, or `to` for a column of an AnnData store.",
         )
 
 
 class ObsTarget:
-    """Columns of an AnnData store that the predictions of a model are written to.
+    """Columns of an AnnData store to which the predictions of a model are written.
 
     Parameters
     ----------
     cells : path, URL or RemoteLocation
         Location of an AnnData store in Zarr, or path of an .h5ad file.
     to : str
-        The column "obs/NAME" of the labels; "obs/NAME_confidence" has their probabilities. Several
-        numbers have a column "obs/NAME_TARGET" each.
+        Column "obs/NAME" for the labels or one numeric target. "obs/NAME_confidence" holds the
+        probability of the predicted label. Several targets get a column "obs/NAME_TARGET" each.
     model : Model
     overwrite : bool
         Replace columns of these names.
@@ -59,9 +59,11 @@ class ObsTarget:
     Raises
     ------
     ParameterError
-        If the place is not such a store, or `to` is not a column of obs.
+        If `cells` is not an AnnData store or is write-protected, or `to` is not "obs/NAME".
     ExistsError
-        If the column exists and `overwrite` is false.
+        If a column exists and `overwrite` is false, or a column holds the names of the cells.
+    DataError, MissingDataError, DamagedDataError, StorageError
+        If the store cannot be read, or has the layout of AnnData before version 0.7.
     """
 
     def __init__(self, cells: Cells, to: str, model: Model, *, overwrite: bool) -> None:
@@ -69,7 +71,7 @@ class ObsTarget:
         # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
         if not to.startswith(_PLACE) or "/" in name or name.startswith((".", "__")) or not name:
             raise ParameterError(
-                f"`to` is {to!r}.", "Name a column of the cells: obs/NAME, such as obs/predicted."
+                f"`to` is {to!r}.", "Give a column of the cells: obs/NAME, such as obs/predicted."
             )
         url, options = (
             (cells.url, cells.storage_options)
@@ -82,7 +84,7 @@ class ObsTarget:
             raise ParameterError(
                 f"`to` is given, but {cells} is neither an AnnData store in Zarr nor a local .h5ad "
                 "file.",
-                "Give such a store, or a place for the predictions.",
+                "Give an AnnData store or .h5ad file, or `out` instead of `to`.",
             )
         self.cells, self.model, self.overwrite = cells, model, overwrite
         self.columns = self._columns(name)
@@ -96,7 +98,7 @@ class ObsTarget:
         return (name,) if len(names) == 1 else tuple(f"{name}_{target}" for target in names)
 
     def write(self, run: Any, dataset: Dataset, engine: Engine) -> None:
-        """Predict all cells, and write the columns once all are predicted.
+        """Predict all cells, then write the columns.
 
         Parameters
         ----------
@@ -117,7 +119,7 @@ class ObsTarget:
             try:
                 check_still_locked = stack.enter_context(locked_run(self.cells))
             except RunBusyError as error:
-                remedy = "Wait until it is done, and predict again."
+                remedy = "Wait until the other job is finished, and predict again."
                 raise RunBusyError(error.args[0], remedy) from error
             scratch = stack.enter_context(scratch_beside(self.cells))
             # Another job may have written a column since.

@@ -12,9 +12,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper, numpy_helper
 
-# Of 2020: not every runtime has later versions, and nothing of them is needed.
+# Versions of 2020: not every runtime supports later ones, which are not needed.
 _OPSET, _IR_VERSION = 13, 7
-# Operators on labels and text, of 2019, which have their own version number.
+# Operators on labels and text have their own version number; this one is of 2019.
 _ML_DOMAIN, _ML_OPSET = "ai.onnx.ml", 2
 
 # The name of the number of rows, which may be any number.
@@ -30,7 +30,7 @@ class Graph:
     Attributes
     ----------
     dtype : dtype
-        Dtype of its numbers: float64 or float32.
+        Dtype of the numbers: float64 or float32.
     """
 
     dtype: np.dtype
@@ -47,7 +47,7 @@ class Graph:
         name : str
         width : int
         dtype : dtype, optional
-            Default: that of the graph's numbers.
+            Default: the dtype of the graph.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class Graph:
         of : Tensor
         *width : int
         dtype : dtype, optional
-            Default: that of the graph's numbers.
+            Default: the dtype of the graph.
         """
         self._nodes.append(helper.make_node("Identity", [of.name], [name]))
         self._outputs.append(_described(name, dtype or self.dtype, _BATCH, *width))
@@ -77,7 +77,7 @@ class Graph:
         ----------
         values : array-like
         dtype : dtype, optional
-            Default: that of the graph's numbers.
+            Default: the dtype of the graph.
 
         Returns
         -------
@@ -95,7 +95,7 @@ class Graph:
         Parameters
         ----------
         operator : str
-            Its ONNX name.
+            ONNX name of the operator.
         *operands : Tensor or array-like
             Anything but a tensor becomes a constant.
         domain : str
@@ -163,7 +163,7 @@ class Graph:
 class Tensor(NDArrayOperatorsMixin):
     """A tensor of a graph; functions of numpy return another tensor for it.
 
-    They ignore ``out``.
+    The functions ignore ``out``.
 
     Attributes
     ----------

@@ -77,9 +77,9 @@ def export_onnx(
     Raises
     ------
     MissingDataError, DamagedDataError
-        If there is no model.
+        If `model` is missing or damaged.
     ExistsError, ParameterError, StorageError
-        If the file cannot be written, or there is no such `dtype`.
+        If the file cannot be written, or `dtype` has another value.
     DataError
         If the model is too large for the format.
     """
@@ -156,8 +156,8 @@ def onnx_model(
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
     if model.cells is not None:
         raise DataError(
-            f"the model has networks of {model.n_cells} cells, and a graph would compute all "
-            "of them for every row.",
+            f"the model has networks of {model.n_cells} cells, but an ONNX graph would "
+            "compute all of them for every row.",
             "Export a model of one network, fitted with `cells`=1.",
         )
     _check_size(model, np.dtype(dtype))

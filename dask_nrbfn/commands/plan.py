@@ -67,8 +67,8 @@ class Plan:
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        The given number of basis rows, or the largest number that the fit may find; with cells that
-        of all.
+        The given number of basis rows, or the largest number that the fit may find; with cells, the
+        sum over all cells.
     n_cells : int
         Cells that have a network each; 1 for one network.
     n_candidates : int or None
@@ -76,7 +76,7 @@ class Plan:
     n_partitions : int
     method : {"exact", "approximate"}
     memory_bytes : int
-        Memory for a task.
+        Memory of a worker.
     n_workers, threads : int
     rates : Rates
     """
@@ -108,7 +108,7 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     engine : Engine
         Only its number of workers, their threads and memory are used.
     rates : Rates
-        Of one such worker.
+        Rates of one worker of the engine.
 
     Returns
     -------
@@ -166,8 +166,9 @@ def plan_on_options(
     options : EngineOptions
         With a scheduler, the cluster lists its workers, and one worker is measured.
     rates : path, optional
-        JSON of the rates of one worker. Default: the rates are measured, without a scheduler in
-        this process. With more threads than cores, rates are assumed to grow with the threads.
+        JSON of the rates of one worker. By default the rates are measured: on a worker of the
+        scheduler, or in this process if there is none. With more threads than cores, rates are
+        assumed to grow with the threads.
     n_rows : int, optional
         Number of rows to plan for; default: that of the dataset.
 
@@ -207,7 +208,7 @@ _PLANNED = (
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON values."""
+    """Return a plan as values that `json.dumps` accepts."""
     return {
         **{name: getattr(plan, name) for name in _PLANNED},
         "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
@@ -228,7 +229,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-_RATES_REMEDY = "Write it with plan --json on such a machine, or by hand."
+_RATES_REMEDY = "Write the file with plan --json on the machine of a worker, or by hand."
 
 
 def read_rates(path: Path) -> Rates:
@@ -237,9 +238,9 @@ def read_rates(path: Path) -> Rates:
     Raises
     ------
     MissingDataError
-        If there is no such file.
+        If the file does not exist.
     ParameterError
-        If it is not JSON, or rates are missing, unknown or not positive.
+        If the file is not JSON, or rates are missing, unknown or not positive.
     """
     try:
         found = json.loads(path.read_text())
@@ -251,7 +252,9 @@ def read_rates(path: Path) -> Rates:
         found = found.get("rates", found)
     names = [field.name for field in fields(Rates)]
     if not isinstance(found, dict) or set(found) != set(names):
-        raise ParameterError(f"{path} has no rates.", f"Give all of {', '.join(names)}.")
+        raise ParameterError(
+            f"{path} has missing or unknown rates.", f"Give exactly the rates {', '.join(names)}."
+        )
     for name, value in found.items():
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
             raise ParameterError(f"{name} in {path} is {value!r}.", "Give a number above 0.")

@@ -95,14 +95,14 @@ def predict_dataset(
         Also write the scores or `Model.probabilities` (n, K) of every class; a Zarr group always
         has scores.
     prediction_name : str, optional
-        Another name of the column "prediction". Several numbers become ``NAME_TARGET``. By default
-        numbers have the names of their targets, unless a kept column has this name.
+        Name of the column instead of "prediction". Several targets become ``NAME_TARGET``. By
+        default numbers have the names of their targets, unless a kept column has this name.
     kept : RecordBatchReader, optional
         Further columns of the same rows for a .csv or .parquet file.
     skip_bad : bool
-        Write nulls in such a file for rows with a missing feature.
+        Write nulls for rows with a missing feature, in a .csv or .parquet file.
     bad_rows : sequence of int
-        Further rows to write nulls for.
+        Indices of further rows to write nulls for.
     overwrite : bool
         Replace a file or group of predictions at `out` once the new one is complete.
 
@@ -114,7 +114,8 @@ def predict_dataset(
     Raises
     ------
     DataError
-        If the dataset has other columns than the training rows, or `kept` other rows.
+        If the dataset has other columns than the training rows, or another number of rows than
+        `kept`.
     ExistsError, ParameterError, StorageError
         As `check_prediction_place`. Also if another job has written to `out`, or if an option does
         not apply to `out` or the model.
@@ -214,13 +215,14 @@ def check_asked(
     for name, is_asked in {"scores": scores, "probabilities": probabilities}.items():
         if is_asked and of_numbers:
             raise ParameterError(
-                f"`{name}` are asked for, but the model predicts numbers.", f"Leave `{name}` out."
+                f"`{name}` is set, but the model predicts numbers.", f"Leave `{name}` out."
             )
     of_tables = {"keep": keep, "skip_bad": skip_bad, "prediction_name": prediction_name}
     for name, value in of_tables.items():
         if value and not in_table:
             raise ParameterError(
-                f"`{name}` is given, but {out} is a Zarr group.", "Write a .csv or .parquet file."
+                f"`{name}` is given, but {out} is not a .csv or .parquet file.",
+                "Give an output path that ends in .csv or .parquet.",
             )
     wanted = {
         "labels": not of_numbers,
@@ -247,11 +249,11 @@ def check_prediction_place(out: Location, *, overwrite: bool) -> None:
     Raises
     ------
     ExistsError
-        If `out` exists and `overwrite` is false, or if it is something other than predictions.
+        If `out` exists and `overwrite` is false, or `out` does not hold predictions.
     ParameterError
         If the suffix is that of another format, or `out` is inside a Zarr group.
     StorageError
-        If nothing can be written there.
+        If `out` cannot be written.
     """
     if _suffix(out) in TABLES:
         check_output_file(str(out), overwrite=overwrite)
@@ -267,20 +269,20 @@ def _suffix(out: Location) -> str:
     if suffix not in TABLES + GROUPS:
         raise ParameterError(
             f"{out} ends in {suffix}, which is not a format of predictions.",
-            "Write .csv, .parquet, or a Zarr group: .zarr, or a name without a dot.",
+            "Give a path that ends in .csv, .parquet or .zarr, or a name without a dot.",
         )
     return suffix
 
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
-    """Return a dataset with the features of a model, whose blocks fit into the workers' memory.
+    """Return a dataset with the features of a model; check that its blocks fit into memory.
 
     Parameters
     ----------
     model : Model
     dataset : Dataset
     engine : Engine
-        Its `expected_bytes` are set.
+        The `expected_bytes` of the engine are set.
 
     Returns
     -------
@@ -384,7 +386,7 @@ def output_chunk_rows(n_rows: int, n_classes: int) -> int:
     ----------
     n_rows : int
     n_classes : int
-        Classes K or target numbers q.
+        Number of classes K, or of numeric targets q.
 
     Returns
     -------
@@ -476,7 +478,7 @@ def _check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str
             other = "name the predictions with `prediction_name`"
         raise ParameterError(
             f"two columns of the predictions would be called {name!r}.",
-            f"Leave it out of `keep`, or {other}.",
+            f"Leave the column out of `keep`, or {other}.",
         )
 
 
@@ -499,7 +501,7 @@ def _write_predictions(
     kept: "pa.RecordBatchReader | None" = None,
     bad_rows: Sequence[int] = (),
 ) -> int:
-    """Write predictions as a CSV or Parquet file; return the number of rows without any.
+    """Write predictions as a CSV or Parquet file; return the number of skipped rows.
 
     Parameters
     ----------
@@ -512,7 +514,7 @@ def _write_predictions(
     kept : RecordBatchReader, optional
         Further columns of the same rows, which follow the ids.
     bad_rows : sequence of int
-        Further rows that are skipped.
+        Indices of further rows to skip.
 
     Raises
     ------
@@ -610,6 +612,6 @@ def _beside(
 
 def _other_rows() -> DataError:
     return DataError(
-        "the file has other rows than those that were predicted.",
-        "Do not change the file while it is read.",
+        "the rows of the file changed during the prediction.",
+        "Start again, and do not change the file meanwhile.",
     )

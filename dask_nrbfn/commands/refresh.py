@@ -74,7 +74,7 @@ def refresh_run(
     Returns
     -------
     Run
-        The new one, at `location`.
+        The new run, at `location`.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def refresh_run(
 
 
 def _put_in_place(building: Location, location: Location) -> None:
-    """Finish a refresh that was killed between moving the old run away and the new one there."""
+    """Finish a refresh that was killed after the old run was moved away."""
     try:
         finished = "refresh" in Run.open(building).attributes
     except NRBFNError:
@@ -145,29 +145,32 @@ def _check_has_model(run: Run) -> None:
     attributes = run.attributes
     place = latest_place(attributes)
     if place is None:
-        raise MissingDataError(f"the run {run.location} has no rows yet.", "Add some with update.")
+        raise MissingDataError(f"the run {run.location} has no rows yet.", "Add rows with update.")
     if not place and "model" not in attributes["stages"]:
-        raise DamagedDataError(f"the run {run.location} has no model yet.", "Finish it with fit.")
+        raise DamagedDataError(
+            f"the run {run.location} has no model yet.", f"Finish the run with {run.begun_by}."
+        )
 
 
 def _check_refreshable(old: Run, judge: Judge | None) -> None:
     """Raise ParameterError if a run cannot be fitted again, or cannot be judged."""
     if old.params.basis_is_given:
         raise ParameterError(
-            f"the basis of {old.location} was given.", "Fit a new run with another basis."
+            f"the basis of {old.location} was given, so a refresh cannot choose another.",
+            "Fit a new run with another basis.",
         )
     if old.embeds and judge is not None:
         raise ParameterError(
             f"{old.location} is an embedding, which learns no targets.",
-            "Refresh it without a judge.",
+            "Refresh the run without a judge.",
         )
 
 
 def _begin_or_resume(
     old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float
 ) -> None:
-    """Fit the new run, from where an earlier job on the same rows was stopped."""
-    # What was judged on a validation dataset is fitted with what was chosen.
+    """Fit the new run; resume an earlier job on the same rows."""
+    # A run that was tuned on a validation dataset is fitted with the chosen parameters.
     tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
     context = FitContext.resolve(
         dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
@@ -212,7 +215,7 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
     place, remedy = member["dataset"], "Give the datasets to fit."
     beside = is_beside(member)
     if beside:
-        remedy = "Fit a new run, with rows without labels or none."
+        remedy = "Fit a new run, with or without unlabelled rows."
     try:
         opening = opened_rows(locate(place, options), run.location, beside=run.location)
         dataset = files.enter_context(opening).dataset
@@ -222,7 +225,7 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
         ) from error
     if member["content"] != (content_beside(dataset) if beside else dataset.content):
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
-    # Encoded as when it joined the run.
+    # Encoded as when the dataset was added to the run.
     return dataset.encoded_by(read_schema(run.attributes, run.location))
 
 
@@ -236,7 +239,7 @@ def _join(datasets: list[Dataset], location: Location) -> Dataset:
             if int(written.content, 16) == content:
                 return written
         except NRBFNError as error:
-            logger.warning("%s It is written again.", error.problem)
+            logger.warning("%s The joined dataset is written again.", error.problem)
             if isinstance(error, DamagedDataError):
                 # Only a refresh of this run writes to this name.
                 remove_group(location)
@@ -249,7 +252,7 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     Raises
     ------
     DataError
-        If it differs, or is a class in one of them.
+        If the label differs, or is a class of one of the datasets.
     """
     marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
     if not marks:
@@ -260,7 +263,7 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
         raise DataError(
             f"{first.unlabelled!r} means a missing label in {first.location}, but not in "
             f"{others[0].location}.",
-            "Ingest them with the same `unlabelled`.",
+            "Ingest both datasets with the same `unlabelled`.",
         )
     return first.unlabelled
 
@@ -271,7 +274,7 @@ class _Joined(Source):
     def __init__(self, datasets: list[Dataset]) -> None:
         first = datasets[0]
         if len({dataset.content for dataset in datasets}) < len(datasets):
-            raise DataError("two of the datasets have the same rows.", "Give each once.")
+            raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
         for other in datasets[1:]:
             other.encoded_by(first.schema)
             same = (first.n_features, first.feature_names, first.target_names) == (

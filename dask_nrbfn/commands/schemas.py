@@ -22,9 +22,9 @@ def load_schema(location: Location) -> Schema:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If there is nothing, or something else.
+        If `location` is missing, or is not a dataset, run or model.
     DataError
-        If it has no schema, or the file is not a schema.
+        If the data has no schema, or the file is not a schema.
     """
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
         return _of_file(Path(location))
@@ -76,7 +76,7 @@ def _attributes(location: Location) -> dict[str, Any]:
 
 
 def _of_file(path: Path) -> Schema:
-    """Return the schema of a file; raise DataError if it has values that no cell is read as."""
+    """Return the schema of a file; raise DataError if no cell can be read as it says."""
     import pyarrow as pa
 
     from dask_nrbfn.sources.cells import texts_of
@@ -87,17 +87,17 @@ def _of_file(path: Path) -> Schema:
         if column.written and not is_way(column.kind, column.written):
             raise DataError(
                 f"column {column.name!r} of {path} is a {column.kind} written as "
-                f"{column.written!r}.",
-                "Write 1234.5 with the marks and unit of the column, such as $1,234.5; for dates "
-                "a format such as %d/%m/%Y; nothing for other columns.",
+                f"{column.written!r}, which is not supported.",
+                "For numbers, give 1234.5 with the marks and unit of the column, such as $1,234.5. "
+                "For dates, give a format such as %d/%m/%Y. For other columns, give nothing.",
             )
         texts = texts_of(pa.array(column.categories, pa.string())).to_pylist()
         for category, text in zip(column.categories, texts, strict=True):
             if category != text:
                 raise DataError(
-                    f"column {column.name!r} of {path} has the category {category!r}, but cells of "
-                    f"it are read as {text!r}.",
-                    "Write the text as it is read, or leave it out if that is None.",
+                    f"column {column.name!r} of {path} has the category {category!r}, but a cell "
+                    f"with this text is read as {text!r}.",
+                    "Write the category as cells are read, or leave out a category read as None.",
                 )
     return schema
 
@@ -123,7 +123,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"{name!r} is there twice")
+        raise ValueError(f"{name!r} occurs twice")
     return values
 
 

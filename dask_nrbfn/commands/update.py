@@ -1,4 +1,4 @@
-"""Update: rows are added to a finished run or taken away; its basis and width stay.
+"""Update: add rows to a finished run, or remove rows, with the basis and width of the run.
 
 The moments of the rows are added to those of the latest version, or subtracted, and the weights are
 solved again. No row of the run is read again. Shares of clusters of a penalty and the neighbours of
@@ -95,14 +95,14 @@ class Judge:
     dataset : Dataset
         With labels, or with numeric targets.
     max_error_rate : float
-        Above it the model is refused. For numbers it is the relative error, 1 - R^2.
+        Largest accepted error rate; for numeric targets, the relative error 1 - R^2.
     """
 
     dataset: Dataset
     max_error_rate: float
 
     def error_rate(self, model: Location, engine: Engine) -> float:
-        """Return the error rate of a model, for numbers its relative error.
+        """Return the error rate of a model; for numeric targets, its relative error.
 
         Parameters
         ----------
@@ -116,14 +116,14 @@ class Judge:
         Raises
         ------
         WorseModelError
-            If it is above `max_error_rate`.
+            If the error rate is above `max_error_rate`.
         """
         evaluation = evaluate_dataset(model, self.dataset, engine)
         if evaluation.error_rate > self.max_error_rate:
             beyond = evaluation.beyond(self.max_error_rate, on=self.dataset.location)
             raise WorseModelError(
-                f"the new model {beyond}; the old one stays.",
-                "Look at the new rows, or allow more errors.",
+                f"the new model {beyond}; the old model is kept.",
+                "Check the new rows, or set a larger `max_error_rate`.",
             )
         return evaluation.error_rate
 
@@ -137,7 +137,7 @@ def update_run(
     again: bool = False,
     judge: Judge | None = None,
 ) -> dict[str, Any]:
-    """Add the rows of a dataset to a run, or take them away, and make the new version its latest.
+    """Add the rows of a dataset to a run, or remove them, as a new version of the run.
 
     Parameters
     ----------
@@ -148,9 +148,9 @@ def update_run(
         fit. Rows without a label are left out.
     engine : Engine
     forget : bool
-        Take the rows away. Basis rows among them stay in the model; see `refresh_run`.
+        Remove the rows. Basis rows among them stay in the model; see `refresh_run`.
     again : bool
-        Add rows that the run holds once more, instead of refusing them.
+        Add rows that the run already holds again, instead of raising an error.
     judge : Judge, optional
 
     Returns
@@ -163,7 +163,7 @@ def update_run(
     Raises
     ------
     AlreadyAddedError
-        If the run holds the rows, in whatever order and chunks.
+        If the run already holds the rows, in any order and chunks.
     DataError
         If the dataset has other columns or unknown labels, or if the forgotten rows cannot have
         been added.
@@ -235,7 +235,7 @@ def merge_runs(
     engine, judge
         See `update_run`.
     of_fit : bool
-        Add only the rows that the other run was fitted on, not those that joined it later.
+        Add only the rows that the other run was fitted on, not rows that were added later.
 
     Returns
     -------
@@ -245,7 +245,7 @@ def merge_runs(
     Raises
     ------
     RunMismatchError
-        If the basis, width, classes or parameters are not the same.
+        If the basis, width, classes or parameters differ.
     AlreadyAddedError
         If both hold the same rows.
     """
@@ -254,7 +254,7 @@ def merge_runs(
         attributes = {**added.attributes, **({"versions": []} if of_fit else {})}
         place = latest_place(attributes)
         if place is None:
-            raise MissingDataError(f"the run {other} has no rows yet.", "Add some with update.")
+            raise MissingDataError(f"the run {other} has no rows yet.", "Add rows with update.")
         check_updatable(added.chosen_params.loss, f"Refresh {location} with the rows of both.")
         _check_mergeable(draft, added, place)
         held, further = members_held(run.attributes), members_held(attributes)
@@ -263,7 +263,7 @@ def merge_runs(
         if both:
             raise AlreadyAddedError(
                 f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
-                "Merge runs of distinct rows, or forget them in one.",
+                "Merge runs of distinct rows, or forget these rows in one of the runs.",
             )
         held_bytes = _checked_bytes(draft, read_full_model(run, draft.base), None, engine)
         n_rows = n_rows_held(attributes)
@@ -281,7 +281,7 @@ def merge_runs(
 
 
 def branch_run(location: Location, target: Location) -> Run:
-    """Begin a run with the basis and width of another and no rows, for rows in another place.
+    """Begin a run without rows that has the basis and width of another run.
 
     Parameters
     ----------
@@ -299,12 +299,14 @@ def branch_run(location: Location, target: Location) -> Run:
     Raises
     ------
     ExistsError
-        If something is at `target`.
+        If `target` exists.
     """
     run, model = Run.open(location), Model.load(location)
     _check_updatable(run)
     if exists(target):
-        raise ExistsError(f"{target} exists.", "Give another path: a branch cannot replace it.")
+        raise ExistsError(
+            f"{target} already exists.", "Give another path: a branch replaces no data."
+        )
     model = replace(model, weights=np.zeros_like(model.weights))
     if model.cells is not None:
         model = replace(model, cells=model.cells.without_rows())
@@ -420,7 +422,7 @@ class _Draft:
 def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
     if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
         raise ParameterError(
-            f"{location} is a store object, whose models cannot be judged before they are used.",
+            f"{location} is a Zarr store object, whose models cannot be judged before use.",
             "Give a run at a path or URL, or leave the judge out.",
         )
     _check_updatable(Run.open(location))
@@ -436,9 +438,9 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         except DamagedResultError as error:
             if base is None or error.stage.startswith(_PARTS):
                 raise
-            remedy = "Call fit, or tune, with the dataset and options of the run: that mends it."
+            remedy = "Repeat fit or tune, with the same dataset and options, to repair the run."
             if base:
-                remedy = f"Refresh {location}, or restore it from a copy."
+                remedy = f"Refresh the run {location}, or restore the run from a copy."
             raise DamagedResultError(error.problem, remedy, error.stage, error.parts) from error
         except WorseModelError:
             run.drop(version_name(version))
@@ -495,7 +497,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     Raises
     ------
     AlreadyAddedError, DataError
-        If its rows cannot be added or forgotten.
+        If the rows cannot be added or forgotten.
     """
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
@@ -517,11 +519,11 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     if draft.action == FORGET and not known and content_beside(dataset) in members:
         raise DataError(
             f"the run {draft.run.location} holds the rows of {dataset.location} without labels.",
-            "Fit a new run without them: their labels were never added.",
+            "Fit a new run without these rows: their labels were never added.",
         )
     if draft.action == FORGET and not known:
         logger.info(
-            "forget: %s was not added as a whole; the run has sums only and cannot tell whether "
+            "forget: %s was not added as a whole. The run has only sums and cannot check whether "
             "each of these rows was added",
             dataset.location,
         )
@@ -593,7 +595,7 @@ def _mended(draft: _Draft, stage: str, step: Callable[[], dict[str, Any]]) -> di
             n_redone += 1
             if error.stage != stage or n_redone > MAX_REDONE:
                 raise
-            logger.warning("%s It is computed again.", error.problem)
+            logger.warning("%s The damaged result is computed again.", error.problem)
             draft.run.forget(stage, error.parts)
 
 

@@ -43,7 +43,7 @@ Combine = Callable[..., dict[str, Any]]
 
 
 def read_model(run: Run, place: str | None) -> Model:
-    """Return the model of a version; that of a branch without rows has weights 0.
+    """Return the model of a version; in a branch without rows, all weights are 0.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def combine_rows(
     reduction : Reduction
         The finished sums over the new rows.
     forget : bool
-        Subtract.
+        Subtract the moments instead of adding them.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def combine_rows(
     Raises
     ------
     DataError
-        If more is subtracted than was added.
+        If rows are subtracted that cannot have been added.
     """
     before = moments.total_weight
     seen: NewRowSums = read_total(run, reduction, "_seen")
@@ -260,7 +260,7 @@ def combine_rows(
 def figures_of_rows(
     seen: NewRowSums, drift: Drift | NumberDrift | None, *, forget: bool
 ) -> dict[str, Any]:
-    """Return what a version records of new or forgotten rows, with reasons for a refresh.
+    """Return the figures of new or forgotten rows in a version, with reasons for a refresh.
 
     Parameters
     ----------
@@ -296,9 +296,9 @@ def combine_runs(
     other : Location
         Location of the other run.
     place : str
-        Name of its version.
+        Place of the version of the other run.
     n_rows : int
-        Rows of that version.
+        Number of rows of that version.
 
     Returns
     -------
@@ -341,7 +341,7 @@ def drift_of(
     own_scores : float
         Mean score of the own label of the rows of the model.
     fitting_error : float or None
-        Theirs.
+        Fitting error of the model.
     residuals, variances : float64 (q,)
         See `NumberDrift.of`.
     far_is_known : bool
@@ -366,16 +366,29 @@ def drift_of(
 
 
 def check_left(moments: Moments, taken: Moments) -> None:
-    """Raise DataError if more was subtracted than was added, or only rounding errors are left."""
+    """Check the sums that are left after rows were subtracted.
+
+    Parameters
+    ----------
+    moments : Moments
+        The sums that are left.
+    taken : Moments
+        The sums of the rows that were subtracted.
+
+    Raises
+    ------
+    DataError
+        If these rows cannot all have been added before, or only rounding errors are left.
+    """
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(
             "the sums that are left would be smaller than their rounding errors.",
-            "Fit the rows that are left, or refresh with them.",
+            "Fit the remaining rows, or refresh with the remaining rows.",
         )
     left, sizes = (
         np.concatenate([each.diagonal(), each.target_gram.diagonal()]) for each in (moments, taken)
     )
-    # The first test also finds what is small beside the sums before.
+    # The first test also detects values that are small relative to the sums before.
     if (left < -_LEFT_OVER * sizes).any() or not are_sums_of_rows(
         moments, taken, tolerance=_LEFT_OVER
     ):

@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn."""
+"""Estimators with the interface of scikit-learn."""
 
 from dask_nrbfn.estimators.classifier import NRBFNClassifier
 from dask_nrbfn.estimators.diffusion import DiffusionMap

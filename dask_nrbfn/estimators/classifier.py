@@ -104,9 +104,9 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
             The result is lazy for a dask collection.
         feature_dim : str, optional
             X is a DataArray whose pixels are rows; the features lie along this dimension and are
-            found by its coordinates. A Dataset must have the variables that were fitted. The
-            result has the other dimensions. It is NaN for pixels that lack a feature, so integer
-            labels become float64, and text objects.
+            found by its coordinates. A Dataset must have the variables of the fit. The result has
+            the other dimensions, and is NaN for pixels that lack a feature. So integer labels
+            become float64, and text becomes objects.
         """
         labels = self._predict(X, "labels", feature_dim, name="label")
         return self._as_output(labels, X, ["label"])
@@ -197,7 +197,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     def _labelled(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
     ) -> TrainingRows:
-        """Return rows and labels with the weights of rows and of classes given by name."""
+        """Return rows and labels with sample weights, times the class weights of a mapping."""
         rows, labels = training_rows(self, X, y, schema, unlabelled=self.unlabelled, reset=reset)
         by_class = None
         if isinstance(self.class_weight, Mapping):
@@ -205,7 +205,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         return TrainingRows.of(rows, labels, sample_weight, by_class)
 
     def _are_labelled(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which labels of `training_rows` are not missing."""
+        """Return a mask of the labels of `training_rows` that are not missing."""
         if not means_empty(self.unlabelled):
             return are_labelled(labels, self.unlabelled)
         return (
@@ -217,8 +217,8 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
-                "`class_weight` by class is for arrays in memory.",
-                'Pass sample_weight, or class_weight="balanced".',
+                "`class_weight` is a mapping, but X is not in memory.",
+                'Pass `sample_weight`, or class_weight="balanced".',
             )
         return super()._chunked_dataset(*arguments, **options)
 
@@ -269,11 +269,12 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Rows of low confidence, random rows, cluster centres, or these rows.
     basis_size : int, default=None
         Number of basis rows. None: with "sknn" all rows below the threshold, at most 10,000 and as
-        many as fit into memory, and at least 100 or a tenth of the rows if a class is ten times as
-        frequent as another; with "random" and "kmeans" a quarter of the rows, at most 1,000.
+        many as fit into memory; if a class is ten times as frequent as another, at least 100, or a
+        tenth of the rows if that is less. With "random" and "kmeans" a quarter of the rows, at most
+        1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
-        How a basis of a given size is chosen: the least confident rows, or a random draw from the
-        rows below the threshold.
+        Choice of a basis of a given size: the least confident rows, or a random draw from the rows
+        below the threshold.
     candidates : int, "auto" or "all", default="auto"
         Number of random rows that are searched for rows of low confidence. "auto": with a basis
         size 20 for each basis row and at least 50,000, up to half of the rows; otherwise all.
@@ -303,10 +304,10 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Number of cells that a tree cuts the rows into, each with its own network. "auto": cells of
         at most 3 rows for each basis row. None: 1.
     cell_overlap : float, default=0.0
-        Rows within so many standard deviations of a border between cells train the networks on
-        both sides.
+        Rows at most this many standard deviations from a border between cells train the networks
+        on both sides.
     metric_rounds : int, default=5
-        Most rounds in which the weights of columns are learned.
+        Maximum number of rounds in which the weights of columns are learned.
     n_parts : int, default=None
         Number of parts of each pass over the rows.
     random_state : int, RandomState instance or None, default=0
@@ -344,7 +345,7 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         eps of the training rows; 1 is a perfect fit. With another loss than the squared loss, this
         and `spectral_risk_` describe the network from which the iterations started.
     spectral_risk_ : float
-        gamma; large if the fit uses the minor directions of the features.
+        gamma; large if the fit depends on directions in which the features vary little.
     n_features_in_ : int
         Number of columns of X that are used.
     feature_names_in_ : ndarray (n_features_in_,)

@@ -34,15 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Pixels of xarray objects that a network is fitted to.
+    """Pixels of xarray objects, used as training rows.
 
     Attributes
     ----------
     X : DataArray or Dataset
-        The features of a Dataset are its variables along `feature_dim`; all variables if None.
+        The features of a DataArray lie along `feature_dim`. The features of a Dataset are its
+        variables with these dimensions; if None, all variables except y.
     y : DataArray, Dataset, str, sequence of str or None
-        Labels of the pixels, or target numbers (several as a Dataset); or names of variables of X.
+        Labels or numeric targets of the pixels, or names of variables of X. Several numeric targets
+        are a Dataset or a sequence of names.
     feature_dim : str or None
+        Feature dimension, or several separated by commas.
     """
 
     X: Any
@@ -104,14 +107,16 @@ class Pixels:
         elif not isinstance(y, xr.Dataset):
             raise DataError(
                 f"y is of type {type(y).__name__}.",
-                "Pass a DataArray with dimensions of X, a Dataset of them, or variable names.",
+                "Pass a DataArray with dimensions of X, a Dataset of DataArrays, or names of "
+                "variables.",
             )
         try:
             arrays = *cube.arrays.values(), *y.values()
             aligned = xr.align(*arrays, join="exact", copy=False)[-len(y) :]
         except ValueError as error:
             raise DataError(
-                f"X and y have different coordinates ({error}).", "Align them: xarray.align(X, y)."
+                f"X and y have different coordinates ({error}).",
+                "Align X and y with xarray.align(X, y).",
             ) from error
         return {str(name): each.rename(name) for name, each in zip(y, aligned, strict=True)}
 
@@ -141,8 +146,8 @@ def cube_of(
     ----------
     X : DataArray or Dataset
     feature_dim : str or None
-        With dimensions, a Dataset's variables along all of them are taken; without one all `wanted`
-        variables, or all that are not `excluded`.
+        Of a Dataset, the variables with all dimensions of `feature_dim` are used; if None, the
+        `wanted` variables, or all that are not `excluded`.
     wanted, excluded : sequence of str
 
     Returns
@@ -155,7 +160,7 @@ def cube_of(
         return Cube({str(X.name): X}, dims)
     if not isinstance(X, xr.Dataset):
         raise ParameterError(
-            f"`feature_dim` is {feature_dim}, and X is of type {type(X).__name__}.",
+            f"`feature_dim` is {feature_dim}, but X is of type {type(X).__name__}.",
             "Pass an xarray DataArray or Dataset as X.",
         )
     names = [name for name, each in X.data_vars.items() if {*dims} <= {*each.dims}]
@@ -173,7 +178,7 @@ def cube_of(
 
 
 class TrainingRows(NamedTuple):
-    """Rows in memory, without those of weight 0.
+    """Rows in memory, without rows of weight 0.
 
     Attributes
     ----------
@@ -182,11 +187,11 @@ class TrainingRows(NamedTuple):
         Labels, or numbers.
     weights : float64 (n,) or None
     kept : bool array or None
-        Which of the given rows have a weight above 0; None: all.
+        Mask of the given rows with a weight above 0; None: all.
     classes : array (K,) or None
         Labels, if `targets` are class codes.
     target_names : tuple of str or None
-        For numbers.
+        Names of numeric targets.
     unlabelled : int, float or None
         The target of rows without a label.
     """
@@ -236,7 +241,9 @@ class TrainingRows(NamedTuple):
     def labelled_only(self, labelled: NDArray[np.bool_]) -> Self:
         """Return the rows with a label, or numbers; raise DataError if no row has one."""
         if not labelled.any():
-            raise DataError("no row has a label or target numbers.", "Pass rows that have some.")
+            raise DataError(
+                "no row has a label or target numbers.", "Pass rows with labels or target numbers."
+            )
         weights = None if self.weights is None else self.weights[labelled]
         return self._replace(
             rows=self.rows[labelled], targets=self.targets[labelled], weights=weights
@@ -318,7 +325,7 @@ def chunked_dataset(
     missing: str,
     schema: Schema | None = None,
 ) -> Dataset:
-    """Return chunked rows as a dataset: X if it is one, otherwise `name` written under `place`.
+    """Return chunked rows as a dataset: X itself, or a new dataset `name` under `place`.
 
     Parameters
     ----------
@@ -341,12 +348,15 @@ def chunked_dataset(
         if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
                 "y, `sample_weight` or `unlabelled` is given together with a Dataset.",
-                "Leave them out: a Dataset has its own.",
+                "Leave these arguments out: a Dataset has its own targets and weights.",
             )
         return X
     if isinstance(X, Pixels):
         if sample_weight is not None:
-            raise ParameterError("`sample_weight` is given for pixels.", "Leave it out.")
+            raise ParameterError(
+                "`sample_weight` is given, but pixels have no weights.",
+                "Leave `sample_weight` out.",
+            )
         source = X.source(numbers=bool(numbers), unlabelled=unlabelled)
         return ingest_source(source, join(place, name), unlabelled=unlabelled, overwrite=True)
     weights = None if sample_weight is None else _to_dask(sample_weight)
@@ -386,7 +396,7 @@ def training_rows(
     Parameters
     ----------
     estimator : estimator
-        Remembers the columns if `reset`, otherwise X must have the same ones.
+        Stores the columns of X if `reset`; otherwise X must have the stored columns.
     X, y
         See `fit`.
     schema : Schema or None

@@ -44,7 +44,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     fitting_error_ : float
         eps of the training rows; 1 is a perfect fit.
     spectral_risk_ : float
-        gamma; large if the fit uses the minor directions of the features.
+        gamma; large if the fit depends on directions in which the features vary little.
     n_features_in_ : int
         Number of columns of X that are used.
     feature_names_in_ : ndarray (n_features_in_,)
@@ -126,8 +126,8 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         check_targets(dataset, None)
         if dataset.has_weights:
             raise DataError(
-                f"{dataset.location} has weights.",
-                "Write it without `weights`; all rows count the same.",
+                f"{dataset.location} has weights, but this classifier supports none.",
+                "Write the dataset again without `weights`.",
             )
         self.classes_ = dataset.classes
         set_columns(self, dataset.n_features, dataset.feature_names, dataset.schema)

@@ -61,7 +61,7 @@ _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
 @contextmanager
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
-    """Give the place of datasets and runs: `store`, or a temporary directory.
+    """Yield the place of datasets and runs: `store`, or a temporary directory.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def finished_run(
     embeds: bool = False,
     **options: Any,
 ) -> Run:
-    """Return the finished run of a dataset and parameters; its name depends on nothing else.
+    """Return the finished run of a dataset and parameters, which alone decide its name.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ class _KeptRun(NamedTuple):
     version : int
         The last version that the network has loaded.
     shared : bool
-        Whether other fits of the same rows and parameters use the run, so that no network may
-        change it.
+        Whether other fits of the same rows and parameters use the run. No network may change a
+        shared run.
     """
 
     location: Location
@@ -173,13 +173,13 @@ class _KeptRun(NamedTuple):
         return None if store is None else cls(run.location, 0, shared=True)
 
     def update(self, dataset: Dataset, *, forget: bool) -> Self:
-        """Add or take away rows, and return the run with its new version.
+        """Add or remove rows, and return the run with its new version.
 
         Parameters
         ----------
         dataset : Dataset
         forget : bool
-            Take the rows away.
+            Remove the rows.
 
         Returns
         -------
@@ -189,7 +189,7 @@ class _KeptRun(NamedTuple):
         with _active_engine(dataset) as engine:
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)
         if in_memory:
-            # Nobody else reads the earlier version.
+            # No other network reads the earlier version.
             for place in ("moments", "cells/networks", version_name(self.version)):
                 Run.open(self.location).drop(place)
         return self._replace(version=self.version + 1)
@@ -200,7 +200,7 @@ def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
     if kept is not None and not kept.shared:
         if len(versions_of(Run.open(kept.location).attributes)) != kept.version:
             raise RunMismatchError(
-                f"a copy of this network has changed {kept.location}.", "Fit it again."
+                f"a copy of this network has changed {kept.location}.", "Fit this network again."
             )
         return kept
     if kept is None or store is None:
@@ -298,7 +298,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         return {name: own[name] for name in FitParams.options() if name in own}
 
     def _params(self) -> FitParams:
-        """Return the parameters of one fit; a random state gives other ones at the next call."""
+        """Return the parameters of one fit; with a RandomState the next call has another seed."""
         values, given = self._values(), self._given_rows()
         if given is not None:
             del values["basis"]
@@ -367,7 +367,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     """Network that is fitted to targets, updated and saved.
 
-    A subclass defines the kind of targets, another one the settings of a fit.
+    One kind of subclass defines the targets, another kind the settings of a fit.
     """
 
     n_neighbors: int | None = None
@@ -398,20 +398,20 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             categories, dates and booleans.
         y : array-like, zarr.Array, dask array or series (n,), for numbers also (n, q)
             None for a `Dataset`, which contains its targets. Rows whose target is `unlabelled` can
-            become basis rows and count in the scale and the width, nowhere else.
+            become basis rows, and count only in the scale and the width.
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
             A row of weight w counts in the width and in the ridge system as w equal rows; the
             search for neighbours ignores weights. Rows of weight 0 are left out; they are allowed
-            only if X is in memory. Categories and the values that fill gaps are found from the
-            other rows, all with equal weight. None for a `Dataset`, which contains its weights.
+            only if X is in memory. Categories and fill values are found from the other rows, all
+            with equal weight. None for a `Dataset`, which contains its weights.
         feature_dim : str, optional
-            X is a DataArray, or a Dataset whose variables with this dimension are taken: its pixels
-            are the rows, and the features lie along the dimension, or along several as "time,band".
-            Without it all variables of a Dataset but y are features. y is a DataArray with some or
-            all of the other dimensions, or the name of a variable of X; for several numbers a
-            Dataset or a list of names. Pixels that lack a feature are left out, and pixels whose y
-            is NaN, None or empty; with `unlabelled` the latter are rows without a label. Nothing is
-            loaded whole.
+            X is a DataArray or a Dataset whose pixels are the rows. The features lie along this
+            dimension, or along several as in "time,band"; of a Dataset the variables with these
+            dimensions are used. If None, all variables of a Dataset except y are features. y is a
+            DataArray with some or all of the other dimensions, or the name of a variable of X; for
+            several numbers a Dataset or a list of names. Pixels that lack a feature are left out.
+            So are pixels whose y is NaN, None or empty, unless `unlabelled` is set: then these
+            pixels are rows without a label. The cube is never loaded as a whole.
 
         Returns
         -------
@@ -445,14 +445,14 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         return self
 
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Take away rows that were fitted or added.
+        """Remove rows that were fitted or added.
 
-        Basis rows among them stay in ``basis_``.
+        Basis rows among these rows stay in ``basis_``.
 
         Parameters
         ----------
         X, y, sample_weight
-            As they were given to `fit` or `partial_fit`.
+            Rows as given to `fit` or `partial_fit`.
 
         Returns
         -------
@@ -463,7 +463,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         ParameterError
             See `partial_fit`.
         DataError
-            If the rows cannot all have been fitted or added, or none would be left.
+            If some rows cannot have been fitted or added, or no rows would be left.
         """
         check_is_fitted(self)
         check_updatable(self.params_.loss, "Call fit with all rows.")
@@ -471,18 +471,18 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         return self
 
     def _tuning(self) -> TuneParams | None:
-        """Return the parameters of the search for better ones, if there is one."""
+        """Return the parameters of the tuning, or None."""
         return None
 
     @abstractmethod
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
     ) -> TrainingRows:
-        """Return checked arrays to fit, of the given classes, by default those of y."""
+        """Return checked arrays to fit, with the given classes or those of y."""
 
     @abstractmethod
     def _further_rows(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> TrainingRows:
-        """Return checked arrays to add or forget, with targets as the run's model has them."""
+        """Return checked arrays to add or forget, with targets in the form of the run's model."""
 
     @abstractmethod
     def _classes_of(self, dataset: Dataset, y: Any) -> Any:
@@ -565,7 +565,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     @contextmanager
     def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:
-        """Give rows as a dataset for the run at `location`."""
+        """Yield rows as a dataset for the run at `location`."""
         if not is_chunked(X):
             rows = self._further_rows(X, y, sample_weight, Model.load(location))
             yield rows.dataset(self.schema_, getattr(self, "feature_names_in_", None))

@@ -1,4 +1,4 @@
-"""Predictions of estimators: lazy, along the dimensions of cubes, as frames; and their scores."""
+"""Predictions of estimators: of dask collections, cubes and frames; and scores of predictions."""
 
 import atexit
 import shutil
@@ -38,7 +38,7 @@ Score = Callable[[NDArray[Any], Any, Floats], Any]
 
 
 def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
-    """Return the scorer of rows that an estimator is given.
+    """Return the scorer of an estimator.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def _map_features(
     nothing: NDArray[Any],
     store: Location | None,
 ) -> da.Array:
-    """Return what `predict` returns for the blocks of rows or pixels (..., p).
+    """Return the results of `predict` for all blocks of rows or pixels (..., p).
 
     `nothing` is the result for no rows.
     """
@@ -152,7 +152,7 @@ def _process_directory() -> str:
 # The location contains a digest of the model, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
 def _opened_model(location: str | RemoteLocation) -> Model:
-    """Return a published model, which a process reads once."""
+    """Return a published model; each process reads it once."""
     return Model.load(location)
 
 
@@ -174,7 +174,7 @@ def predict_cube(
     ----------
     model : Model
     X : DataArray or Dataset
-        A Dataset's variables along `feature_dim` are taken; without it those the model names.
+        Of a Dataset, the variables with `feature_dim` are used; if None, those of the model.
     feature_dim : str or None
     result : str
         A name of `RESULTS`.
@@ -281,7 +281,7 @@ class PredictOutput:
         return self
 
     def _as_output(self, values: NDArray[Any], X: Any, names: Sequence[str]) -> Any:
-        """Return predictions as `set_output` asks: (n, m) with column names, (n,) with the last."""
+        """Return predictions in the type of `set_output`: (n, m), or (n,) with the last name."""
         library = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
         if library == "default" or not isinstance(values, np.ndarray):
             return values
@@ -328,7 +328,7 @@ def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> fl
     y, sample_weight
         See `fit`.
     origin : float64 (q,)
-        Subtracted before squares are taken: far from 0 they lose digits.
+        Subtracted from the numbers first, because squares of numbers far from 0 lose digits.
 
     Returns
     -------
@@ -376,9 +376,9 @@ def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
         blocks = array.rechunk(dict.fromkeys(range(1, array.ndim), -1)).to_delayed().ravel()
     if len(blocks) != predicted.numblocks[0]:
         raise DataError(
-            f"{name} has {len(blocks)} blocks, X has {predicted.numblocks[0]}, and the length of "
-            "some blocks is unknown.",
-            "Use the same blocks for both, or pass dask arrays after compute_chunk_sizes().",
+            f"{name} has {len(blocks)} blocks, but X has {predicted.numblocks[0]}, and the length "
+            "of some blocks is unknown.",
+            f"Use the same blocks for X and {name}, or call compute_chunk_sizes() on both first.",
         )
     return blocks
 
@@ -394,6 +394,6 @@ def _score_block(score: Score, place: int, predicted: NDArray[Any], y: Any, weig
 def _check_length(name: str, n_rows: int, expected: int, where: str) -> None:
     if n_rows != expected:
         raise DataError(
-            f"{name} has {n_rows} rows{where}, X has {expected}.",
+            f"{name} has {n_rows} rows{where}, but X has {expected}.",
             f"Pass {name} for every row of X, in the same blocks.",
         )

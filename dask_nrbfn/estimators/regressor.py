@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, plural
 from dask_nrbfn.estimators.inputs import TrainingRows, is_dask, training_numbers
 from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork
 from dask_nrbfn.estimators.predictions import r2
@@ -102,9 +102,9 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         )
         if numbers.shape[1] != stored.n_targets:
             raise DataError(
-                f"y has {numbers.shape[1]} columns, but y of the first rows had "
-                f"{stored.n_targets}.",
-                "Pass the same targets.",
+                f"y has {plural(numbers.shape[1], 'target column')}, but the model was fitted "
+                f"with {stored.n_targets}.",
+                "Pass y with the target columns of the first fit, in the same order.",
             )
         names = target_names_of(y) or stored.target_names
         rows = TrainingRows.of(X, numbers, sample_weight)
@@ -114,7 +114,8 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         if not dataset.of_numbers:
             raise DataError(
-                f"{dataset.location} has no numeric targets.", "Write it with `target`."
+                f"{dataset.location} has no numeric targets.",
+                "Write the dataset again with `target`.",
             )
         return np.empty(0)
 
@@ -130,7 +131,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
 
 @dataclass(eq=False, repr=False)
 class NRBFNRegressor(PlainNetwork, NumberNetwork):
-    """Radial basis function network for numbers.
+    """Radial basis function network for numeric targets.
 
     Parameters
     ----------
@@ -164,11 +165,11 @@ components, n_parts, missing, store
     ----------
     weights_ : ndarray (q, r), float64
     intercept_ : ndarray (q,), float64
-        Is not penalized.
+        Intercept of each target, without a penalty.
     fitting_error_ : float
         eps of the training rows, from the differences to their mean; 1 is a perfect fit.
     spectral_risk_ : float
-        gamma; large if the fit uses the minor directions of the features.
+        gamma; large if the fit depends on directions in which the features vary little.
     basis_, basis_indices_, width_, feature_weights_, feature_importances_, params_, \
 n_features_in_, feature_names_in_, schema_, feature_names_
         See `NRBFNClassifier`.

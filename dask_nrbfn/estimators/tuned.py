@@ -85,7 +85,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     basis_rules : sequence of {"least-confident", "uniform"}, default=None
         Rules to try; only with a `basis_size`. None: by `effort`.
     search_basis : int, default=1000
-        Most basis rows while everything but the penalty and the loss is chosen.
+        Maximum number of basis rows while everything but the penalty and the loss is chosen.
     search_rows : int, default=None
         Rows during that search. None: as many as take 256 MiB, from 20,000 to 100,000.
     basis_size : int, default=None
@@ -107,13 +107,13 @@ random_state, unlabelled, missing, store
     components_ : int or None
         The chosen number.
     error_rate_, log_loss_ : float
-        Of held-out rows with the chosen parameters, weighted by the sample weights.
-        The log loss is that of the calibrated probabilities.
+        Error rate and log loss of held-out rows with the chosen parameters, weighted by the sample
+        weights. The log loss is that of the calibrated probabilities.
     temperature_, log_slope_ : float
     biases_ : list of float
         The calibration of `predict_proba`, see `dask_nrbfn.numeric.calibration.Calibration`.
     expected_calibration_error_ : float
-        Of the held-out rows, on which the calibration was fitted.
+        Error of the held-out rows on which the calibration was fitted.
     path_ : list of dict
         For every penalty, locality and alpha: error_rate of held-out rows, and their log_loss at
         the best temperature without biases; fitting_error, spectral_risk and reciprocal_condition
@@ -123,8 +123,8 @@ random_state, unlabelled, missing, store
     tried_ : list of dict
         The combinations that were tried, and their error rates with a small basis.
     losses_ : list of dict
-        For every loss the number of passes over the rows, the reason of its end, and the figures of
-        held-out rows. Empty if only the squared loss was tried.
+        For every loss the number of passes over the rows, the rule that stopped the passes, and the
+        figures of held-out rows. Empty if only the squared loss was tried.
 
     Notes
     -----
@@ -175,14 +175,14 @@ random_state, unlabelled, missing, store
     r2_, rmse_, mae_ : list of float
         R^2, root mean squared and mean absolute error of held-out rows for every target.
     path_ : list of dict
-        For every penalty, locality and alpha these figures, and those of all rows as of
+        These figures for every penalty, locality and alpha, and the figures of all rows as in
         `NRBFNClassifierCV`.
     tried_ : list of dict
         The combinations that were tried, and their figures with a small basis.
 
     Notes
     -----
-    See `NRBFNClassifierCV` for what is held out, `NRBFNRegressor` for the other attributes.
+    See `NRBFNClassifierCV` for the held-out rows, `NRBFNRegressor` for the other attributes.
 
     Examples
     --------

@@ -21,7 +21,7 @@ _BUILDING = threading.Lock()
 def approximate_neighbors(
     rows: Rows, *, n_neighbors: int, seed: int, threads: int
 ) -> NDArray[np.int64]:
-    """Return approximate nearest other rows of every row.
+    """Return the approximate nearest other rows of every row.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def approximate_neighbors(
     n_neighbors : int
         k < n.
     seed, threads : int
-        The graph depends on both. Numba computes with no more threads than it found when the
-        process began.
+        The graph depends on both. Numba uses at most the number of threads at the start of the
+        process.
 
     Returns
     -------
@@ -39,10 +39,10 @@ def approximate_neighbors(
 
     Notes
     -----
-    NNDescent (Dong, Charikar & Li 2011). The first build of a process takes most of a minute of
-    compilation. Rows for which it found fewer than k neighbours are searched exactly.
+    NNDescent (Dong, Charikar & Li 2011). The first build of a process compiles for most of a
+    minute. Rows with fewer than k neighbours found are searched exactly.
     """
-    # Importing compiles for ten seconds, which the exact search must not pay.
+    # The import compiles for ten seconds, which the exact search does not need.
     from pynndescent import NNDescent
 
     n_rows, listed = rows.shape[0], listed_neighbors(n_neighbors, is_sparse=is_sparse(rows))
@@ -75,5 +75,6 @@ def numba_threads(wanted: int) -> int:
 
     most = int(config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted > most:
-        logger.info("approximate search: %s, numba has no %d here", plural(most, "thread"), wanted)
+        threads = plural(most, "thread")
+        logger.info("approximate search: %s, because numba has fewer than %d", threads, wanted)
     return min(wanted, most)

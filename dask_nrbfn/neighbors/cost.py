@@ -1,4 +1,4 @@
-"""Seconds and bytes of the two searches, estimated before one is chosen."""
+"""Estimated seconds and bytes of the exact and the approximate search."""
 
 # Fitted on two cores to 60,000 x 784 and 550,000 x 32; only their ratio decides.
 _FLOPS_PER_SECOND_AND_CORE = 5e10
@@ -9,21 +9,21 @@ _SECONDS_PER_SHARED_VALUE = 3e-9
 _SHARED = 1 / 16
 # For rows in CSR, NNDescent compares columns before values.
 _COMPARED = 45
-# 20 to 45 s, as numba's cache is warm or not.
+# Compilation: 20 s with numba's cache, 45 s without.
 COMPILATION_S = 25.0
 _SECONDS_PER_UPDATE = 1.9e-8
 
-# Share of the rows that a candidate is compared with in partitions: .04 where rows lie on sheets,
-# .4 where all 32 columns are independent, for 97 of 100 neighbours.
+# Share of the rows that are compared with a candidate in partitions, for 97 of 100 neighbours: .04
+# if rows lie near low-dimensional surfaces, .4 if all 32 columns are independent.
 PROBED = 0.2
 
-# Rows that k-means looks at for each partition in all its rounds.
+# Rows that k-means reads for each partition in all rounds.
 _PLACING_ROWS_OF_PARTITION = 20 * 128
 
 # Seconds that partitions must save, because they miss some neighbours.
 _WORTH_S = 5.0
 
-# NNDescent's own limit of its candidate lists.
+# Maximum length of the candidate lists of NNDescent.
 _MAX_CANDIDATES = 60
 
 # Update buffers of NNDescent: pairs of the candidates of this many rows at a time, fitted to 0.8 GB
@@ -98,8 +98,8 @@ def faster_partitions(
     447
     """
     per_pair_s = _pair_s(n_features, row_values) / threads
-    # Twice the root: a row is compared with as many centroids as candidates where each of these
-    # looks into four partitions.
+    # Twice the root: then a row is compared with as many centroids as candidates, if each candidate
+    # searches four partitions.
     n_partitions = round(2 * n_candidates**0.5)
     exact_s = n_rows * n_candidates * per_pair_s
     routed = n_rows * (n_partitions + PROBED * n_candidates)
@@ -111,8 +111,8 @@ def faster_partitions(
 def pair_flops(n_features: int, row_values: float) -> float:
     """Return the flops of the product of two rows.
 
-    In CSR twice the columns that they share: more where columns are of unlike frequency than by
-    chance.
+    In CSR twice the number of columns that both rows store. Columns of unequal frequency are shared
+    more often than by chance.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ def _pair_s(n_features: int, row_values: float) -> float:
 def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
     """Return the number of neighbours in the lists of NNDescent.
 
-    Rows in CSR are about equally far from each other, and miss fewer in lists that are a quarter
-    longer: of 20,000 texts a recall of .998 instead of .994 for a third more time.
+    Rows in CSR are about equally far from each other, so their lists are a quarter longer: with
+    20,000 texts a recall of .998 instead of .994, for a third more time.
 
     Parameters
     ----------
@@ -165,10 +165,10 @@ def candidate_list(n_neighbors: int) -> int:
 
 
 def searched_neighbors(n_neighbors: int) -> int:
-    """Return how many neighbours NNDescent looks for; the nearest k are kept.
+    """Return the number of neighbours that NNDescent searches; the nearest k are kept.
 
-    A quarter more, because most of the neighbours that it misses are the furthest ones. On
-    550,000 x 32 a recall of .995 instead of .987 for a third more time.
+    A quarter more than k, because most missed neighbours are the furthest ones: on 550,000 x 32 a
+    recall of .995 instead of .987, for a third more time.
     """
     return n_neighbors + n_neighbors // 4
 
@@ -187,7 +187,7 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
     Returns
     -------
     int
-        Values of candidates that are compared.
+        Number of compared values of candidates.
     """
     is_sparse = row_values < n_features
     compared = round(_COMPARED * row_values) if is_sparse else n_features
@@ -196,7 +196,7 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
 
 
 def update_rate(threads: int) -> float:
-    """Return the updates of candidates in a second."""
+    """Return the number of candidate updates per second."""
     return threads / _SECONDS_PER_UPDATE
 
 

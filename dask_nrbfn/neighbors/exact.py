@@ -14,8 +14,8 @@ from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
-# Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before they
-# become an array. With fewer rows, finding their columns takes as long as the products.
+# Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before the
+# products become an array. With fewer rows, finding the columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
 
@@ -27,13 +27,13 @@ def exact_neighbors(
     Parameters
     ----------
     rows : float32 or float64 (n, p)
-        All rows; arrays best centred, because distances come from ``|x|^2 - 2 x y + |y|^2``.
+        All rows. Arrays should be centred, because distances are ``|x|^2 - 2 x y + |y|^2``.
     queries : int64 (b,)
         Numbers of the rows whose neighbours are wanted.
     n_neighbors : int
         k < n.
     threads : int
-        For rows in CSR; arrays are searched on the threads that scikit-learn finds.
+        For rows in CSR; scikit-learn chooses the threads for arrays.
 
     Returns
     -------
@@ -42,9 +42,9 @@ def exact_neighbors(
 
     Notes
     -----
-    ``2 b n p`` flops; of rows in CSR ``2 b n`` times the columns that two of them share. One
-    neighbour more is asked for, and the row itself is dropped by its number: among exact duplicates
-    it need not come first.
+    ``2 b n p`` flops; for rows in CSR ``2 b n`` times the number of columns that two rows share.
+    k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
+    first among exact duplicates.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def _nearest_by_products(
 
 
 def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers without the row's own, or without the last.
+    """Return the row numbers without the row's own number, or without the last.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Repeats(NamedTuple):
     indices : int64 (m, k)
         Places of k equal rows.
     searched : bool (b,)
-        Rows that a search must still know: all but the copies beyond the first k + 1 of each.
+        Rows that a search still needs: all except copies beyond the first k + 1 of a row.
     """
 
     rows: NDArray[np.int64]
@@ -154,8 +154,8 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     rows : float (b, p)
     n_neighbors : int
     seed : int
-        Orders the copies, so that neither their neighbours nor those that stand for all of them
-        depend on how the block was sorted.
+        Orders the copies, so that neither their neighbours nor the searched copies depend on the
+        order of the block.
 
     Returns
     -------
@@ -163,8 +163,8 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
 
     Notes
     -----
-    However often a row repeats, k + 1 copies are enough for every other row's neighbours, so the
-    search of a partition does not grow with the copies.
+    k + 1 copies of a row are enough for the neighbours of every other row, so a search does not
+    grow with the number of copies.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     members, value = repeated[order], value[order]
     starts = np.searchsorted(value, value)
     place, sizes = np.arange(len(members)) - starts, counts[value]
-    # The copies in a circle: each takes the k that follow it.
+    # The copies form a circle: the neighbours of a copy are the next k.
     following = (place[:, None] + np.arange(1, n_neighbors + 1)) % sizes[:, None]
     searched = np.ones(rows.shape[0], dtype=bool)
     searched[members[place > n_neighbors]] = False

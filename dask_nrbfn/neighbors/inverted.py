@@ -1,4 +1,4 @@
-"""The nearest rows of some rows, the candidates, as a sum over all rows."""
+"""The nearest rows of the candidates, as a sum over all rows."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -25,15 +25,15 @@ _TILE = 256, 1024
 # For CSR a tile of many rows is better: few rows share a column with each candidate.
 _SPARSE_TILE = 2048, 128
 
-# Candidates whose neighbours in a sample decide how many partitions are searched for a candidate,
-# and the share of these neighbours that must lie in the searched partitions.
+# Number of candidates whose neighbours in a sample decide how many partitions are searched, and the
+# share of these neighbours that must lie in the searched partitions.
 _ASKED = 1000
 _SOUGHT = 0.975
 
 # Rows of the sample that k-means takes for each partition.
 _ROWS_OF_PARTITION = 128
 
-# A fourth of the sample is searched for the first bounds, which leave four times k rows of it.
+# A fourth of the sample is searched for the first bounds; then 4 k rows of the sample are within.
 _FIRST_SHARE = 4
 
 
@@ -47,7 +47,7 @@ class NearestRows(RowSum):
     Attributes
     ----------
     indices : int64 (N, k)
-        Row numbers, nearest first, at equal distances the smallest first; -1 where there are fewer.
+        Row numbers, nearest first, at equal distances the smallest first; -1 for no row.
     distances : float64 (N, k)
 
     Examples
@@ -171,9 +171,10 @@ class InvertedFile:
 
         Notes
         -----
-        Every candidate looks into as many of the nearest partitions as hold `_SOUGHT` of the
-        neighbours that candidates have in the sample; among all rows they are nearer, and in
-        fewer. k-means runs on one thread, because with more the last bits differ from run to run.
+        Every candidate searches as many of the nearest partitions as hold the share `_SOUGHT` of
+        the neighbours of candidates in the sample. Neighbours among all rows are nearer and lie in
+        fewer partitions. k-means runs on one thread, because with more threads the last bits differ
+        from run to run.
         """
         n_candidates = candidates.shape[0]
         if n_partitions == 1:
@@ -215,12 +216,12 @@ class InvertedFile:
         Parameters
         ----------
         rows : float (b, p)
-            As precise as the candidates.
+            Of the dtype of the candidates.
         bounds : float64 (N,)
             Squared distances.
         threads : int
         most : float
-            Hardly more are held before they are found to be too many.
+            Maximum number of pairs; little more is held in memory.
 
         Returns
         -------
@@ -278,14 +279,13 @@ def _strips_of(members: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int
 
 
 def _near_of_tile(rows: Rows, candidates: Rows, bounds: Floats, centre: NDArray[Any]) -> Pairs:
-    """Return the pairs of a tile that are near.
+    """Return the pairs of a tile that are within the bounds.
 
     Notes
     -----
-    ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``. The squares are taken a little smaller, by more
-    than what a product of p numbers is likely to lose; about the centre of their partition, rows
-    that are near to each other lose little. Rows in CSR would fill there: their products are
-    precise instead.
+    ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``. The squares are reduced by more than the likely
+    rounding of a product of p numbers. Rows are centred at their partition, where near rows lose
+    few digits. Rows in CSR are not centred; their products have double precision instead.
     """
     half = 0.5 - (4.0 + rows.shape[1] ** 0.5) * np.finfo(rows.dtype).eps
     if is_sparse(rows) and is_sparse(candidates):
@@ -331,7 +331,7 @@ def _over_remoteness(
 
     Remoteness is half the squared distance, up to a constant of each row.
     """
-    # In the order that products of rows in CSR ask for, each of which would copy it otherwise.
+    # In the memory order of products of rows in CSR, which otherwise copy the array each time.
     directions = np.ascontiguousarray(-centroids.T)
     halves = 0.5 * np.einsum("ij,ij->i", centroids, centroids)
 
@@ -351,7 +351,7 @@ def _ranks(remoteness: NDArray[Any]) -> NDArray[np.int64]:
 
 
 class CandidateSearch:
-    """The nearest rows of candidates among all that are added.
+    """The nearest rows of candidates among all added rows.
 
     Parameters
     ----------
@@ -379,14 +379,14 @@ class CandidateSearch:
     def add(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
         """Add rows.
 
-        They are added half by half if they have more pairs than the lists have places: where rows
-        are equally far from each other, or too near to be distinguished, nearly all are pairs.
+        If the rows have more pairs than the lists have places, they are added in halves. Nearly all
+        are pairs if rows are equally far from each other, or too near to be distinguished.
 
         Parameters
         ----------
         rows : float (b, p)
         numbers : int64 (b,)
-            Above those that were added before.
+            Larger than the numbers of all rows added before.
         """
         most = self._nearest.indices.size
         pairs = self._file.near(rows, self._bounds, threads=self._threads, most=most)
@@ -399,7 +399,7 @@ class CandidateSearch:
         candidates, near = pairs.candidates[others], pairs.rows[others]
         squared = measure_pairs(rows, self._file.candidates, near, candidates)
         self._waiting.append((candidates, numbers[near], np.sqrt(squared)))
-        # Sorting fewer than the lists have places would take longer than merging them.
+        # Sorting fewer pairs than the lists have places would take longer than merging.
         if sum(len(each) for each, *_ in self._waiting) > most:
             self.nearest()
 
@@ -432,7 +432,7 @@ def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: in
 
     Notes
     -----
-    The bounds by a part of the sample are used to search all of it, which gives better bounds.
+    The bounds from a part of the sample are used to search the whole sample for better bounds.
     """
     candidates, count = file.candidates, n_neighbors + 1
     n_sampled, n_candidates = sample.shape[0], candidates.shape[0]

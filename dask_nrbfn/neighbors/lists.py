@@ -10,10 +10,10 @@ from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
-# Elements gathered at a time: 8 MiB of float64 stay near the core.
+# Elements gathered at a time: 8 MiB of float64 stay in the cache.
 _GATHER_ELEMENTS = 2**20
 
-# Distances that differ by less are equal: the same pair measured in another order of its sum.
+# Distances that differ by a smaller share are equal: the same pair summed in another order.
 _RELATIVE_TOLERANCE = 1e-9
 
 MISSING = -1
@@ -36,7 +36,7 @@ def measure_neighbors(
     ----------
     rows : float32 or float64 (n, p)
     targets : float32 or float64 (b, p)
-        The rows whose neighbours they are.
+        The rows whose neighbours are given.
     indices : int64 (b, k)
         Places of the neighbours in `rows`.
     threads : int
@@ -47,8 +47,8 @@ def measure_neighbors(
 
     Notes
     -----
-    Distances are sums of squared differences in float64, whatever search found the neighbours, so
-    they do not cancel for near duplicates. Equal distances are ordered by row number.
+    Distances are sums of squared differences in float64 for both searches, so near duplicates lose
+    no digits. Equal distances are ordered by row number.
     """
     neighbors = Neighbors(np.empty_like(indices), np.empty(indices.shape))
 
@@ -72,7 +72,7 @@ def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) ->
 
 
 def _width(rows: Rows) -> int:
-    """Return how many values of a row are read."""
+    """Return the number of values of a row that are read."""
     return 1 + rows.nnz // max(1, rows.shape[0]) if is_sparse(rows) else rows.shape[1]
 
 
@@ -88,7 +88,7 @@ def measure_pairs(
     ----------
     rows, targets : float32 or float64
     places, target_places : int64 (m,)
-        Of the row and of the target of each pair.
+        Places of the row and of the target of each pair.
 
     Returns
     -------
@@ -114,10 +114,10 @@ def merge_neighbors(
     Parameters
     ----------
     indices : int64 (b, c)
-        Row numbers, some perhaps more than once, -1 for none.
+        Row numbers, possibly with repeats; -1 for no row.
     distances : float64 (b, c)
     n_neighbors : int
-        k; where a row has fewer distinct neighbours, -1 and inf follow.
+        k; if a row has fewer distinct neighbours, -1 and inf follow.
 
     Returns
     -------
@@ -165,8 +165,8 @@ def measure_recall(found: Floats, exact: Floats) -> Recall:
 
     Notes
     -----
-    A neighbour counts as true if it is no further away than the k-th true one. So it does not
-    matter which of several rows at the same distance was found.
+    A neighbour counts as true if it is no further away than the k-th true neighbour. So any of
+    several rows at the same distance counts.
 
     Examples
     --------

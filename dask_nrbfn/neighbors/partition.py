@@ -1,4 +1,4 @@
-"""Partitions of the feature space that overlap and are about equally full."""
+"""Partitions of the feature space that overlap and have about equally many rows."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
-# Largest partition over the mean. Nearer to 1 costs recall, 0.5 % at 1.1; further from it memory.
+# Largest partition over the mean. A smaller ratio costs recall, 0.5 % at 1.1; a larger one memory.
 MAX_IMBALANCE = 1.2
 
-# Where balancing succeeded it took 4 to 95 rounds. In the first ones the centroids follow their
-# rows; they then stand still, or the offsets never settle.
+# Successful balancing took 4 to 95 rounds. In the first rounds centroids follow their rows. Later
+# the centroids are fixed, because otherwise the offsets never converge.
 _MAX_ROUNDS = 200
 _MOVING_ROUNDS = 50
 _KMEANS_ITERATIONS = 20
@@ -32,7 +32,7 @@ _STRIP_ELEMENTS = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Partitions:
-    """S centroids; a row belongs to the nearest, and to others whose border is near.
+    """S centroids; a row belongs to the nearest, and to others if their border is near.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Partitions:
     offsets : float64 (S,)
         Added to the squared distances, so that full partitions seem further away.
     reaches : float64 (S,)
-        How near to the border of another partition a row of this one belongs to both.
+        Distance from the border of another partition up to which a row belongs to both.
     """
 
     centroids: Floats
@@ -49,18 +49,18 @@ class Partitions:
 
     @classmethod
     def balanced(cls, sample: Rows, n_partitions: int, *, overlap: int, seed: int) -> Self:
-        """Place partitions that hold about as many rows each.
+        """Place partitions with about equal numbers of rows.
 
         Parameters
         ----------
         sample : float (s, p)
             Rows drawn from all rows.
         n_partitions : int
-            Fewer are made if the sample has fewer distinct rows.
+            Fewer if the sample has fewer distinct rows.
         overlap : int
-            Partitions of a row on average. At most one more than this: rows in the middle of their
-            partition need no other, which leaves more to those near a border. Measured on 5 million
-            rows in 20 partitions, 98 instead of 94 of 100 neighbours share one at an overlap of 2.
+            Mean number of partitions of a row; a row has at most one more. Rows in the middle of a
+            partition have one, which leaves more for rows near a border. With 5 million rows in 20
+            partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a partition.
         seed : int
 
         Returns
@@ -69,14 +69,14 @@ class Partitions:
 
         Notes
         -----
-        k-means on the distinct rows of the sample, then offsets that bring the fullest partition
-        down to 1.2 times the mean: each round moves every offset to where its partition would hold
-        the geometric mean of what it holds and what it should. That needs only the order of
-        distances, so it works whatever the scales of the clusters; the cells stay convex (a power
-        diagram). k-means spends its centroids on wide clusters, whatever they hold: where offsets
-        do not mend that, the sample is halved repeatedly instead, and the means of the pieces
-        are balanced; that finds a few per cent fewer neighbours on even rows. Runs on one thread,
-        because with more the last bits differ from run to run.
+        k-means on the distinct rows of the sample, then offsets that reduce the fullest partition
+        to 1.2 times the mean. Each round sets every offset so that its partition would hold the
+        geometric mean of its present and its desired number of rows. Only the order of distances
+        matters, so clusters may have any scale; partitions stay convex (a power diagram). k-means
+        gives wide clusters many centroids even if they have few rows. If offsets cannot balance
+        that, the sample is halved repeatedly and the means of the pieces are balanced instead,
+        which finds a few per cent fewer neighbours on even rows. Runs on one thread, because with
+        more threads the last bits differ from run to run.
         """
         sample = sample.astype(np.float64, copy=False)
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
@@ -98,7 +98,7 @@ class Partitions:
         return cls(centroids, np.zeros(len(centroids)), np.full(len(centroids), np.inf))
 
     def _balance(self, sample: Rows, overlap: int) -> tuple[Self, float]:
-        """Return balanced partitions, and the rows of the fullest over the mean."""
+        """Return balanced partitions, and the size of the fullest over the mean."""
         goal = sample.shape[0] * overlap / len(self.offsets)
         best, best_count = self, math.inf
         current = self
@@ -137,7 +137,7 @@ class Partitions:
         Returns
         -------
         int64 (b, min(overlap + 1, S))
-            The nearest first; -1 where a row belongs to fewer.
+            The nearest first; -1 for no further partition.
         """
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))
         strips = []
@@ -163,13 +163,13 @@ class Partitions:
 
     @cached_property
     def _directions(self) -> Floats:
-        # In the order that products of rows in CSR ask for, each of which would copy it otherwise.
+        # In the memory order of products of rows in CSR, which otherwise copy the array each time.
         return np.ascontiguousarray(-2.0 * self.centroids.T)
 
     @cached_property
     def _centroid_distances(self) -> Floats:
         distances = euclidean_distances(self.centroids)
-        # Every row is at the border of a partition with itself, and with its double.
+        # Every row is at the border between its partition and itself, or an equal partition.
         distances[distances == 0.0] = np.inf
         return distances
 
@@ -190,7 +190,7 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     Returns
     -------
     (S, p)
-        Of the dtype of the rows.
+        With the dtype of the rows.
     """
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
     centroids: NDArray[Any] = means.fit(rows).cluster_centers_
@@ -220,10 +220,9 @@ def _smallest(values: Floats, count: int) -> NDArray[np.int64]:
 
 
 def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats) -> Floats:
-    """Return changes of the offsets by which each partition gets `growth` times its rows.
+    """Return changes of the offsets that give each partition `growth` times its rows.
 
-    Counted are the rows that have it among their `overlap` nearest, which those near its borders
-    follow.
+    The rows of a partition are those that have it among their `overlap` nearest partitions.
     """
     overlap = members.shape[1]
     last, next_best = np.partition(squared, (overlap - 1, overlap), axis=1)[
@@ -247,7 +246,7 @@ def _means_of_pieces(rows: Rows, n_pieces: int, rng: np.random.Generator) -> Flo
     if n_pieces == 1:
         return mean[None]
     n_left = n_pieces // 2
-    # Towards the first principal component; how near is no matter.
+    # A direction near the first principal component is enough.
     direction = rng.normal(size=rows.shape[1])
     for _ in range(_POWER_ITERATIONS):
         along = rows @ direction - mean @ direction

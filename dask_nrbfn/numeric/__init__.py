@@ -1,7 +1,7 @@
 """Computations on one block of rows, with numpy and scipy only.
 
-Shapes are written in the letters n rows, b rows of a block, p features, r basis rows, K classes,
-k neighbours.
+Letters of shapes: n rows, b rows of a block, p features, r basis rows, K classes, q targets (K for
+classes), k neighbours, A models, L cells.
 
 "hu-nrbfn" is the paper whose equations, algorithms and theorems are named, here and elsewhere in
 the package: Z. Hu, G. Pan, Z. Wu, "Spectral-graph Based Classifications: Linear Regression for

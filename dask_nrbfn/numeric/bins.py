@@ -1,4 +1,4 @@
-"""Rows counted in bins, which widen as their number grows; the median and the ROC area."""
+"""Counts of rows in bins, which widen as the number of bins grows; the median and the ROC area."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# A task returns a key and two counts of each bin: 0.4 MiB.
+# Maximum number of bins. A task returns a key and two counts of each bin: 0.4 MiB.
 _MOST_BINS = 2**14
 
-# Entries are sorted into bins, which takes milliseconds, when there are more than this.
+# Entries are sorted into bins when there are more than this; sorting takes milliseconds.
 MOST_ENTRIES = 2 * _MOST_BINS
 
 _ALL_BUT_SIGN = np.iinfo(np.int64).max
@@ -25,16 +25,16 @@ class Bins(RowSum):
     Attributes
     ----------
     keys : int64 (m,)
-        Keys of bins, in the order of the numbers; each is there once after `binned`. Numbers in a
-        bin differ in at most the last `shift` bits.
-    counts : int64 (m, q)
-        Rows in each bin, of q kinds.
+        Keys of bins, in the order of the numbers; after `binned` without repeats. Numbers in a bin
+        differ in at most the last `shift` bits.
+    counts : int64 (m, c)
+        Number of rows of each of c kinds in each bin.
     shift : int
-        After `binned`, the smallest with at most 16,384 bins.
+        After `binned`, the smallest shift with at most 16,384 bins.
 
     Notes
     -----
-    The bins depend on all rows and not on how they were divided: part of the rows never needs a
+    The bins do not depend on the division of the rows into blocks: part of the rows never needs a
     larger `shift` than all rows.
     """
 
@@ -55,7 +55,7 @@ class Bins(RowSum):
         ----------
         values : float64 (b,)
             Finite.
-        counts : int64 (b, q)
+        counts : int64 (b, c)
 
         Returns
         -------
@@ -111,8 +111,8 @@ def _first_of_equals(keys: NDArray[Any]) -> NDArray[np.intp]:
     return np.flatnonzero(begins)
 
 
-# A key and two counts of each entry; two sums are joined, sorted and added. With more bins the area
-# does not change in six digits.
+# Bytes of a key and two counts for each entry, while two sums are joined, sorted and added. More
+# bins do not change the area in six digits.
 RANKING_BYTES = 6 * 24 * MOST_ENTRIES
 
 
@@ -149,9 +149,9 @@ class RankedScores(Bins):
         The area is the share of pairs, one row of each class, in which the row of the second class
         has the larger score; equal scores count half (Hanley & McNeil 1982). With ``a_b`` and
         ``c_b`` rows of the classes in bin b it is ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)``
-        over ``sum_b a_b sum_b c_b``. The ``a_b c_b`` pairs of a bin with several scores may count
-        between 0 and 1 each, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. It is 0
-        for up to 16,384 different scores, each of which has its own bin.
+        over ``sum_b a_b sum_b c_b``. Each of the ``a_b c_b`` pairs of a bin with several scores may
+        count from 0 to 1, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. The error
+        is 0 for up to 16,384 different scores, each of which has its own bin.
 
         Examples
         --------

@@ -13,39 +13,40 @@ from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Below it the logarithm is constant: the probabilities of a loss are clipped to 0, and small ones
-# are mostly error. The log losses of 18 tables are lowest between 0.01 and 0.03.
+# Below this probability the logarithm is constant: the probabilities of a loss are clipped to 0,
+# and small ones are mostly error. With 0.01 to 0.03 the log losses of 18 tables are lowest.
 _LEAST_SHARE = 0.02
 
-# Scores that are drawn, 8 MiB: 2^19 rows of two classes, 10,000 of a hundred.
+# Number of drawn scores, 8 MiB: 2^19 rows of two classes, 10,000 rows of a hundred classes.
 MOST_SCORES = 2**20
 
 # Bytes of a fit for each drawn score: the draw, exponents, probabilities and their products.
 FIT_BYTES = 12 * 8
 
-# The curvature of the penalty of the biases: that of two rows of even odds or more. Without it, the
-# bias of a class whose rows are all certain is infinite. Values of 1 to 10 give the same log loss.
+# Curvature of the penalty of the biases, like that of at least two rows of even odds. Without the
+# penalty the bias of a class whose rows are all certain is infinite. Values of 1 to 10 give the
+# same log loss.
 _SHRINKAGE = 1.0
 
-# Wrong labels in all that smoothed targets stand for. Without them probabilities are 0 and 1 if
-# all held-out rows are labelled right: a log loss of 0.09 on new rows of such a table, and of 0.006
-# with 0.1 to 0.5. Where rows are labelled wrong, 0.1 gives the log loss of 0; with 1 it rises.
+# Number of wrong labels that smoothed targets stand for. With 0, probabilities are 0 and 1 if all
+# held-out rows are labelled right: a log loss of 0.09 on new rows of such a table, and of 0.006
+# with 0.1 to 0.5. If some rows are labelled wrong, 0.1 has the same log loss as 0, 1 a higher one.
 _SMOOTHED_ROWS = 0.1
 
-# Bounds of the factors of scores and logarithms. Separable rows have no finite maximum.
+# Bounds of the factors of scores and logarithms. For separable rows the maximum is not finite.
 _LEAST_FACTORS = np.array([INVERSE_TEMPERATURES[0], 0.0])
 _MOST_FACTORS = np.array([INVERSE_TEMPERATURES[-1], 64.0])
 
 # Newton steps and halvings of a step. A fit takes 5 to 20 steps.
 _MOST_STEPS, _MOST_HALVINGS = 100, 40
 
-# A relative decrease of the objective that is rounding.
+# A smaller relative decrease of the objective is rounding.
 _LEAST_DECREASE = 1e-13
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How scores become probabilities.
+    """Parameters that turn scores into probabilities.
 
     Attributes
     ----------
@@ -59,12 +60,12 @@ class Calibration:
     Notes
     -----
     ``softmax(s_k / temperature + log_slope log max(p_k, 0.02) + b_k)`` for scores ``s_k`` and
-    probabilities ``p_k`` of the loss; of two classes, those of scores that are shifted together so
-    that only their difference counts. With a slope of 0 this is bias-corrected temperature scaling
-    (Alexandari, Kundaje & Shrikumar 2020, section 3), and without biases temperature scaling (Guo
-    et al. 2017). A temperature alone gives rows of a rare class too large probabilities where the
-    squared loss, whose scores are about probabilities themselves, says 0. The logarithm is the form
-    of Kull et al. 2019 (Dirichlet calibration) with one slope for all classes.
+    probabilities ``p_k`` of the loss. Both scores of two classes are shifted so that only their
+    difference counts. With a slope of 0 this is bias-corrected temperature scaling (Alexandari,
+    Kundaje & Shrikumar 2020, section 3), and without biases temperature scaling (Guo et al. 2017).
+    The scores of the squared loss are approximate probabilities: with a temperature alone, a rare
+    class gets too large a probability from a score of 0. The logarithm is the form of Kull et al.
+    2019 (Dirichlet calibration) with one slope for all classes.
     """
 
     temperature: float
@@ -122,7 +123,7 @@ class Calibration:
 
 def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
     if n_classes == 2:
-        # By the difference of the scores alone, so that probabilities order rows as it does.
+        # Only the difference of the scores counts, so that it orders rows like the probabilities.
         scores = scores - 0.5 * scores.sum(axis=1, keepdims=True) + loss.even_score
     return np.log(np.maximum(loss.probability(scores), _LEAST_SHARE))
 
@@ -156,12 +157,12 @@ class ScoreDraw(RowSum):
 
 
 class DrawnRows(NamedTuple):
-    """A draw of rows, at most about equally many of each class.
+    """A draw of rows, with at most about the same number of each class.
 
     Attributes
     ----------
     shares : float64 (K,)
-        The share of the rows of each class that is drawn.
+        Share of the rows of each class that is drawn.
     seed : int
     """
 
@@ -172,13 +173,16 @@ class DrawnRows(NamedTuple):
     def of_counts(
         cls, class_counts: NDArray[np.int64], *, seed: int, most_scores: int = MOST_SCORES
     ) -> Self:
-        """Return a draw of so many rows that their scores are about `most_scores` or less.
+        """Return a draw with about `most_scores` scores (rows times classes) at most.
 
         Parameters
         ----------
         class_counts : int64 (K,)
+            Number of rows of each class.
         seed : int
+            Seed of the hash that selects rows.
         most_scores : int
+            Each class gets at most about ``most_scores / K^2`` rows.
 
         Returns
         -------
@@ -200,12 +204,12 @@ class DrawnRows(NamedTuple):
         codes: NDArray[np.int64],
         weights: Floats | None,
     ) -> ScoreDraw:
-        """Return the drawn ones of some rows, with weights that stand for the others.
+        """Return the drawn rows of a block, with weights that also count the other rows.
 
         Parameters
         ----------
         numbers : int64 (b,)
-            Row numbers, whose hash decides.
+            Row numbers, whose hashes select the rows.
         scores : float64 (b, K)
         codes : int64 (b,)
         weights : float64 (b,) or None
@@ -229,7 +233,7 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
         Finite scores.
     loss : Loss
     temperature : float
-        Where the search begins.
+        Temperature at which the search begins.
 
     Returns
     -------
@@ -264,7 +268,7 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
 
 
 class _Likelihood(NamedTuple):
-    """The negative logarithm of the likelihood.
+    """The negative log-likelihood.
 
     Attributes
     ----------
@@ -274,7 +278,7 @@ class _Likelihood(NamedTuple):
     weights : float64 (m,)
         With a mean of 1.
     other : float
-        The target of each class but the own one.
+        Target of each class other than the row's own.
     """
 
     inputs: Floats
@@ -284,7 +288,7 @@ class _Likelihood(NamedTuple):
 
     @classmethod
     def of(cls, draw: ScoreDraw, loss: Loss) -> Self:
-        """Return that of drawn rows."""
+        """Return the negative log-likelihood of drawn rows."""
         inputs = np.stack([draw.scores, _logarithms(draw.scores, loss, draw.scores.shape[1])])
         n_rows, n_classes = draw.scores.shape
         other = _SMOOTHED_ROWS / ((n_rows + 2) * max(n_classes - 1, 1))

@@ -1,4 +1,4 @@
-"""The whole fit of one cell in memory: column weights, width, penalty and weights."""
+"""The fit of one cell in memory: column weights, width, penalty and weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,16 +27,16 @@ from dask_nrbfn.numeric.types import Floats
 # Tried width factors, as multiples of the width factor of the table, which is the first.
 STEPS = (1.0, 0.25, 0.5, 2.0)
 
-# The same in a round that learns column weights, as multiples of the best so far.
+# Width factors of a round that learns column weights, as multiples of the best factor so far.
 STEPS_OF_ROUND = (0.5, 1.0, 2.0)
 
-# Column weights, width and alpha are chosen on at most so many rows for each basis row.
+# Column weights, width and alpha are chosen on at most this many rows for each basis row.
 TRIAL_ROWS = 8
 
-# The held-out fold that chooses column weights, width and alpha, and its fewest rows.
+# The held-out fold that chooses column weights, width and alpha, and its minimum number of rows.
 _JUDGING, _FEWEST_JUDGED = 0, 10
 
-# Share of the figure that one held-out row may seem to gain by chance; of n rows, over sqrt(n).
+# Share of the figure that may be gained by chance with one held-out row; n rows: over sqrt(n).
 _CHANCE = 0.5
 
 
@@ -49,7 +49,7 @@ class CellFit:
     basis : (r, p)
         Not scaled.
     root : float64 (p,)
-        Square roots of the column weights that the cell has in addition to those of the table.
+        Square roots of the cell's own column weights, by which those of the table are multiplied.
     width : float
     width_factor : float or None
         None: the scores are constant.
@@ -57,7 +57,7 @@ class CellFit:
     shares : float64 (r,)
         Shares of the clusters.
     moments : Moments
-        Of all rows. Networks with constant scores have activations of 0.
+        Moments of all rows. Networks with constant scores have activations of 0.
     held_out : float64 (n, q)
         Scores of each row by the network without its fold; for numbers, less the origin.
     """
@@ -73,7 +73,7 @@ class CellFit:
 
 
 class _Choice(NamedTuple):
-    """Column weights, a network, and its figure on rows that are held out; less is better."""
+    """Column weights, a network, and its figure on held-out rows; smaller is better."""
 
     scaling: Scaling
     network: SmallNetwork
@@ -97,7 +97,7 @@ def fit_cell(
     table : SmallTable
         The rows of the cell.
     scaling : Scaling
-        Of the table that was cut.
+        Scaling of the whole table.
     network : SmallNetwork
         With the width factor of the table, and the ridges to try.
     n_folds : int
@@ -116,9 +116,9 @@ def fit_cell(
     Notes
     -----
     One held-out fold chooses the network. The width factor and the column weights of the table stay
-    unless others do clearly better. Then every fold is held out once, and scored by the network of
-    the other folds. If all targets are equal, or the system is singular, the scores are the mean of
-    the targets.
+    unless the gain of others is more than chance. Then every fold is held out once, and scored by
+    the network of the other folds. If all targets are equal, or the system is singular, the scores
+    are the mean of the targets.
     """
     if (table.y == table.y[0]).all():
         return _constant(table, n_folds)
@@ -162,7 +162,7 @@ def _choose(
     each: Each,
     threads: int,
 ) -> _Choice:
-    """Return the best column weights, width and ridge by the rows of one fold."""
+    """Return the column weights, width and ridge that are best on the rows of one fold."""
     held_out = table.folds == _JUDGING
     n_judged = int(np.count_nonzero(held_out))
     middle = network.ridges[len(network.ridges) // 2]
@@ -228,7 +228,7 @@ def _ridge(entry: dict[str, object]) -> Ridge:
 
 
 def _further_root(scaling: Scaling, chosen: Scaling, n_features: int) -> Floats:
-    """Return the square roots of weights by which a scaling of a cell differs from the table's."""
+    """Return the square roots of weights that turn the scaling of the table into that of a cell."""
     ones = np.ones(n_features)
     if chosen.root is None or chosen is scaling:
         return ones

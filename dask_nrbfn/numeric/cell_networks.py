@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.types import Floats
 
 
 class RoutedRows(NamedTuple):
-    """A `cell`, the row indices ``rows`` int64 (m,) of its rows, and the slice of its basis."""
+    """A `cell`, the indices ``rows`` int64 (m,) of its rows, and the slice of its basis rows."""
 
     cell: int
     rows: NDArray[np.int64]
@@ -23,16 +23,16 @@ class RoutedRows(NamedTuple):
 class CellNetworks:
     """Tree, widths, column weights and intercepts of the networks of cells.
 
-    The model has their basis rows and weights, one cell after another.
+    The model has the basis rows and weights of the networks, one cell after another.
 
     Attributes
     ----------
     tree : CellTree
     starts : int64 (L + 1,)
-        Where the basis rows of each cell begin; the last is the number of all, R.
+        Index of the first basis row of each cell; the last entry is the number of all basis rows.
     widths : float64 (L,)
     roots : float64 (L, p)
-        Square roots of the column weights of each cell, further factors of scaled rows.
+        Square roots of the column weights of each cell, which multiply scaled rows.
     intercepts : float64 (L, q)
     n_rows : int64 (L,)
         Training rows of each cell.
@@ -52,7 +52,7 @@ class CellNetworks:
 
     @property
     def largest(self) -> int:
-        """The most basis rows of a cell."""
+        """Maximum number of basis rows of a cell."""
         return int(np.diff(self.starts).max())
 
     def without_rows(self) -> Self:
@@ -62,13 +62,25 @@ class CellNetworks:
         )
 
     def has_sums_like(self, other: Self) -> bool:
-        """Return whether the sums over rows add to those of other networks, bit by bit."""
+        """Return whether the sums over rows can be added to those of other networks."""
         own, others = self.arrays(), other.arrays()
         changing = {"cell_intercepts", "cell_n_rows"}
         return all(np.array_equal(own[name], others[name]) for name in own.keys() - changing)
 
     def fits(self, n_basis: int, n_features: int, n_targets: int) -> bool:
-        """Return whether the arrays match each other, and a basis and weights of these sizes."""
+        """Return whether the arrays have shapes that fit each other and these sizes.
+
+        Parameters
+        ----------
+        n_basis : int
+            Basis rows of all cells.
+        n_features : int
+        n_targets : int
+
+        Returns
+        -------
+        bool
+        """
         n_cells, tree = self.n_cells, self.tree
         shapes = [each.shape for each in (self.starts, self.roots, self.intercepts, self.n_rows)]
         wanted = [(n_cells + 1,), (n_cells, n_features), (n_cells, n_targets), (n_cells,)]
@@ -87,9 +99,9 @@ class CellNetworks:
         Parameters
         ----------
         scaled : float64 (b, p)
-            Rows that are scaled as the basis is.
+            Rows with the scaling of the basis.
         most_rows : int
-            The most rows that are yielded together.
+            Maximum number of rows that are yielded together.
 
         Yields
         ------
@@ -127,7 +139,7 @@ class CellNetworks:
 
     @classmethod
     def array_names(cls) -> dict[str, tuple[str, ...]]:
-        """Return the names of the stored arrays, each with those of its dimensions."""
+        """Return the names of the stored arrays, each with the names of its dimensions."""
         nodes = dict.fromkeys((f"tree_{each.name}" for each in fields(CellTree)), ("node",))
         return nodes | {
             "cell_starts": ("cell_end",),

@@ -14,13 +14,13 @@ from dask_nrbfn.numeric.types import Floats
 
 
 class SolvedCell(NamedTuple):
-    """A solution, and its figures on the rows that were summed.
+    """A solution, and its figures on the summed rows.
 
     Attributes
     ----------
     weights : float64 (q, r)
     intercept : float64 (q,)
-        Of numbers less their origin.
+        Intercept of numbers minus their origin.
     alpha : float
         NaN: the scores are constant, the mean of the targets.
     fit : float
@@ -109,6 +109,7 @@ class SolvedCells(NamedTuple):
     Attributes
     ----------
     weights : float64 (q, R)
+        Weights of the R basis rows of all cells.
     intercepts : float64 (L, q)
     alphas, fits : float64 (L,)
     residuals : float64 (L, q)
@@ -124,7 +125,7 @@ class SolvedCells(NamedTuple):
 
     @classmethod
     def joined(cls, cells: Iterable[Mapping[str, NDArray[Any]]]) -> Self:
-        """Return the solutions of cells, of each its `SolvedCell.arrays`."""
+        """Return the joined solutions of cells, each given by its `SolvedCell.arrays`."""
         columns = zip(
             *([each[f"solved_{name}"] for name in SolvedCell._fields] for each in cells),
             strict=True,
@@ -147,5 +148,5 @@ class SolvedCells(NamedTuple):
 
     @property
     def spectral_risk(self) -> float:
-        """The largest of the cells."""
+        """Largest spectral risk of a cell."""
         return float(self.risks.max())

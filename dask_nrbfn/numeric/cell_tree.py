@@ -1,4 +1,4 @@
-"""A tree of median splits that cuts a table into cells."""
+"""A tree of median splits that divides a table into cells."""
 
 import heapq
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ class Members(NamedTuple):
     Attributes
     ----------
     rows : int64 (m,)
-        Places of the rows among those that were routed; with a margin some are in several cells.
+        Places among the routed rows; with a margin, some rows are in several cells.
     cells : int64 (m,)
         Ascending.
     own : bool (m,)
-        Whether the row lies in the cell itself, not only within the margin of it.
+        Whether the row lies in the cell itself, not only within its margin.
     """
 
     rows: NDArray[np.int64]
@@ -32,13 +32,13 @@ class Members(NamedTuple):
     own: NDArray[np.bool_]
 
     def of_cells(self, wanted: Sequence[int]) -> "Members":
-        """Return those of some cells."""
+        """Return the members of some cells."""
         kept = np.isin(self.cells, wanted)
         return Members(self.rows[kept], self.cells[kept], self.own[kept])
 
 
 class Side(NamedTuple):
-    """One side of a split: scaled rows whose `column` is above the `threshold`, or is not."""
+    """One side of a split: scaled rows with a `column` above the `threshold`, or the others."""
 
     column: int
     threshold: float
@@ -58,7 +58,7 @@ class CellTree:
     deviations : float64 (m,)
         Standard deviation of the column among the rows of the node; 0 for a leaf.
     children : int64 (m,)
-        The first of two consecutive children; of a leaf, the number of its cell.
+        The first of two consecutive children; for a leaf, the number of its cell.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class CellTree:
         most_rows : float
             Nodes with more rows are split, the largest first.
         most_cells : int, optional
-            The most cells.
+            Maximum number of cells.
 
         Returns
         -------
@@ -92,8 +92,8 @@ class CellTree:
 
         Notes
         -----
-        A node is split at the median of the column with the largest deviation, of those whose
-        median leaves a quarter of its rows on each side. Without such a column it is a cell.
+        A node is split at the median of the column with the largest deviation, among columns whose
+        median leaves a quarter of the rows on each side. A node without such a column is a cell.
         """
         columns, thresholds, deviations, children = [-1], [0.0], [0.0], [-1]
         # Of equally large nodes the first is split first.
@@ -122,11 +122,11 @@ class CellTree:
 
     @property
     def leaves(self) -> NDArray[np.int64]:
-        """The nodes of the cells, from the first to the last of these, int64 (L,)."""
+        """The nodes of the cells, in the order of the cells, int64 (L,)."""
         return np.array([node for node in self._in_order() if self.columns[node] < 0])
 
     def _in_order(self) -> list[int]:
-        """Return the nodes so that cells beside each other are neighbours."""
+        """Return the nodes in an order in which cells next to each other are neighbours."""
         ordered, waiting = [], [0]
         while waiting:
             node = waiting.pop()
@@ -142,7 +142,7 @@ class CellTree:
         return int(np.count_nonzero(self.columns < 0))
 
     def splits(self) -> list[list["Side"]]:
-        """Return for every cell the sides of the splits above it, from the root."""
+        """Return for every cell the sides of the splits above the cell, from the root."""
         of_nodes: dict[int, list[Side]] = {0: []}
         for node in range(len(self.columns)):
             if self.columns[node] >= 0:
@@ -154,7 +154,7 @@ class CellTree:
         return [of_nodes[int(leaves[cell])] for cell in range(self.n_cells)]
 
     def cells_below(self) -> list[tuple[int, int, int]]:
-        """Return for every node its depth, and the first and the last cell below it."""
+        """Return for every node its depth, and its first and last cell."""
         depths, firsts, lasts = (np.zeros(len(self.columns), np.int64) for _ in range(3))
         for node in range(len(self.columns)):
             if self.columns[node] >= 0:
@@ -167,13 +167,13 @@ class CellTree:
         return [*zip(depths.tolist(), firsts.tolist(), lasts.tolist(), strict=True)]
 
     def is_sound(self, n_features: int) -> bool:
-        """Return whether every row of so many features comes to a cell."""
+        """Return whether the tree routes every row with `n_features` features to a cell."""
         size, inner = len(self.columns), np.flatnonzero(self.columns >= 0)
         same = {each.shape for each in (self.thresholds, self.deviations, self.children)}
         if same != {(size,)} or (self.columns >= n_features).any():
             return False
         first = self.children[inner]
-        # Children come after their parent, and each is that of one.
+        # Children come after their parent, and each has one parent.
         below = np.sort(np.concatenate([first, first + 1]))
         ends = np.sort(self.children[self.columns < 0])
         return bool(
@@ -189,7 +189,7 @@ class CellTree:
         ----------
         rows : float64 (b, p)
         margin : float
-            Rows that are at most so many deviations of a split from its threshold go to both sides.
+            Rows at most this many deviations of a split from its threshold go to both sides.
 
         Returns
         -------

@@ -1,8 +1,8 @@
 """Sums of absolute differences between rows and basis rows, compiled loops over cache-sized blocks.
 
-A product of matrices cannot compute them. The loops run in one thread each and hold no interpreter
-lock; strips of rows run side by side in the project's own threads, because numba's thread layers
-abort the process when two tasks use them at once.
+A product of matrices cannot compute these sums. Each loop runs in one thread and holds no
+interpreter lock. Strips of rows run side by side in the project's own threads, because numba's
+thread layers abort the process when two tasks use these layers at once.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.types import Floats
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# Rows and columns of a block of sums: 64 KiB, and 16 KiB for the basis values beside them.
+# Rows and columns of a block of sums: 64 KiB, and 16 KiB of basis values.
 _BLOCK_ROWS, _BLOCK_COLUMNS = 16, 512
 
 
@@ -29,20 +29,20 @@ def power_sums(
     Parameters
     ----------
     rows : float64 (b, p)
-        C-contiguous and writable, as numba compiles a loop for each layout.
+        C-contiguous and writable, because numba compiles a loop for each layout.
     columns : float64 (p, r)
         The transposed basis, C-contiguous and writable.
     exponent : float
         q.
     out : float64 (b, r)
     factor : float, optional
-        f, for squared distances ``f s^(2/q)`` in the place of the sums.
+        f, for squared distances ``f s^(2/q)`` instead of sums.
 
     Notes
     -----
-    ``3 b r p`` flops for q = 1, about .7 of the pairs a second of a float64 product. Everything is
-    float64: in float32 the difference of two near rows keeps no guaranteed digit. The columns of a
-    pair are added in the same order in every block, so blocks do not change bits.
+    ``3 b r p`` flops for q = 1, at .7 times the pairs per second of a float64 product. All numbers
+    are float64, because the difference of two near rows may have no right digit in float32. The
+    columns of a pair are added in the same order in every block, so blocks do not change bits.
     """
     if exponent == 1:
         _compiled(_absolute_sums)(rows, columns, 0.0 if factor is None else factor, out)
@@ -52,7 +52,7 @@ def power_sums(
     for values, of_basis in zip(rows.T, columns, strict=True):
         np.subtract(values[:, None], of_basis, out=powers)
         np.abs(powers, out=powers)
-        # The operator has faster ways for 2 and 0.5, which np.power lacks.
+        # The operator is faster than np.power for 2 and 0.5.
         powers **= exponent
         out += powers
     if factor is not None:
@@ -69,7 +69,7 @@ def sparse_power_sums(
     *,
     factor: float | None = None,
 ) -> None:
-    """Write what `power_sums` computes, for rows in CSR, into `out`.
+    """Write the result of `power_sums` for rows in CSR into `out`.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def signed_power_sums(rows: Floats, basis: Floats, factors: Floats, exponent: fl
     Parameters
     ----------
     rows : float64 (b, p)
-        Contiguous and writable, as all arrays are.
+        Contiguous and writable, like all arrays here.
     basis : float64 (r, p)
     factors : float64 (K, b, r)
         f.
@@ -135,7 +135,7 @@ def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
     try:
         compiled: Callable[..., None] = njit(nogil=True, cache=True)(loop)
     except RuntimeError:
-        # No directory is writable in which numba could keep the machine code.
+        # Numba has no writable directory for the machine code.
         compiled = njit(nogil=True)(loop)
     return compiled
 
@@ -149,7 +149,7 @@ def _absolute_sums(rows: Floats, columns: Floats, factor: float, out: Floats) ->
         for start in range(0, r, _BLOCK_COLUMNS):
             stop = min(r, start + _BLOCK_COLUMNS)
             out[first:last, start:stop] = 0.0
-            # Four columns for each time that a sum is loaded and stored.
+            # Each time a sum is loaded and stored, four columns are added.
             for k in range(0, p - 3, 4):
                 g0, g1 = columns[k, start:stop], columns[k + 1, start:stop]
                 g2, g3 = columns[k + 2, start:stop], columns[k + 3, start:stop]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.types import Floats
 
-# Rows that are drawn of every class, or all if it has fewer.
+# Number of rows that are drawn of every class; all rows of a smaller class.
 LEAST_OF_CLASS = 10
 
 
@@ -22,7 +22,7 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
     agrees : bool (b, k)
         Whether the neighbour has the row's own label.
     width : float
-        Mean of the distances of all rows (step 4); 0 if all of them are 0.
+        Mean of the distances of all rows (step 4); 0 if all distances are 0.
 
     Returns
     -------
@@ -57,7 +57,7 @@ class RowPool:
     Attributes
     ----------
     priority : float64 (m,)
-        The row with the smallest value enters first: its confidence, or `even_below` of it.
+        Confidence, or the result of `even_below`. The row with the smallest value enters first.
     tiebreak : uint64 (m,)
         The smaller value enters first among equal priorities. Rows that share a value are
         duplicates and enter once, see `hash_rows`.
@@ -139,8 +139,8 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
     Notes
     -----
     The operation is associative and commutative: `choose_basis` returns the same basis for the kept
-    rows as for all rows, in whatever blocks and order they come. K distinct rows of a class are
-    enough because each other class takes at most one of them.
+    rows as for all rows, whatever the blocks and their order. K distinct rows of a class are enough
+    because each other class takes at most one of these rows.
 
     Rows are ordered by priority, hash, class and index. Time O(m log m) and about 100 m bytes for m
     rows in both.
@@ -227,9 +227,9 @@ def choose_basis(
 
     Notes
     -----
-    Every class gives its first row, whatever the threshold, or the next one if another class has
-    given a duplicate. The first of the other rows fill up. Equal rows enter once. This differs from
-    the paper, where a repeated row makes the gram matrix singular.
+    Every class gives its first row, whatever the threshold, or the next row if another class has
+    given a duplicate. The first of the other rows complete the basis. Equal rows enter once. This
+    differs from the paper, where a repeated row makes the gram matrix singular.
 
     Examples
     --------
@@ -273,7 +273,7 @@ def _in_order(pool: RowPool) -> RowPool:
 
 
 def _differs(values: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Return where a value differs from the one before it, bool (m,); the first one does."""
+    """Return where a value differs from the value before, bool (m,); True for the first value."""
     differs = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs

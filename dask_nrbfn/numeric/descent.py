@@ -1,6 +1,6 @@
 """Weights that minimize a loss and a penalty: the sums of a pass over the rows, and the next step.
 
-The next weights depend on the passes so far alone, so no other state is kept.
+The next weights depend only on the passes so far, so no other state is kept.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class LossSums(RowSum):
             Class of each row.
         loss : Loss
         row_weights : float64 (b, 1) or (b, A), optional
-            Weights of the rows, or of the rows for each model.
+            Weights of the rows for all models, or for each model.
 
         Returns
         -------
@@ -106,13 +106,13 @@ class LossSums(RowSum):
         return sums
 
 
-# Pairs of steps and changes of the gradient that L-BFGS remembers.
+# Number of pairs of a step and a change of the gradient that L-BFGS uses.
 _MEMORY = 20
 
 # Least share of the decrease predicted by the slope (Nocedal & Wright, section 3.1).
 _SUFFICIENT = 1e-4
 
-# Added to the diagonal, as a share of the trace, so that the factor exists with any penalty.
+# Added to the diagonal, as a share of the trace, so that the factorization succeeds.
 _FLOOR = 1e-12
 
 # A step that decreases the objective too little is shortened by a factor between these.
@@ -139,7 +139,7 @@ class Point(NamedTuple):
         loss, gradient : float64 (q,) and (q, r)
             See `LossSums`.
         ridge : float64 (r, r) or (r,)
-            R or its diagonal, see `ridge_of`. A weight does not change where that is infinite.
+            R or its diagonal, see `ridge_of`. A weight with an infinite diagonal stays.
 
         Returns
         -------
@@ -228,7 +228,7 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
     Parameters
     ----------
     points : sequence of Point
-        Of all passes so far.
+        Points of all passes so far.
     preconditioner : Preconditioner
 
     Returns
@@ -270,7 +270,7 @@ def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Flo
 
 
 def _pairs(accepted: Sequence[Point]) -> list[tuple[Floats, Floats]]:
-    """Return steps and changes of the gradient, without pairs of no curvature."""
+    """Return steps and changes of the gradient, without pairs that have no curvature."""
     pairs = [
         (after.weights - before.weights, after.gradient - before.gradient)
         for before, after in pairwise(accepted)

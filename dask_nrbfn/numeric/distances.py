@@ -16,8 +16,8 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_valu
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
-# A basis in CSR is multiplied as it is if at most this share of its values is stored. Rows in CSR
-# become arrays before they meet a basis that is an array, if more than this share is stored.
+# A basis in CSR is multiplied in CSR if at most this share of its values is stored. Rows in CSR
+# become arrays before the product with a basis that is an array, if more than this share is stored.
 # Measured on one core, 30,000 columns and 1,000 basis rows: a row takes 0.2 ms (1/30 stored) and
 # 0.7 ms (1/15) in CSR, 1.9 and 2.5 ms against an array, and 0.6 ms as an array itself.
 _SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
@@ -25,15 +25,15 @@ _SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
 # Elements of the rows that are filled together, 32 MiB.
 _FILLED_ELEMENTS = 2**22
 
-# Widths from the mean of the basis to which the coordinates of farther rows are brought. Rounding
-# of their squares is then 1e-6, and 1e5 are enough for the nearest row to win.
+# Coordinates of farther rows are moved to this distance from the mean of the basis, in widths.
+# Rounding of their squares is then 1e-6, and at 1e5 widths the nearest row already wins.
 _FARTHEST_WIDTHS = 1e5
 
-# Flops of BLAS that take as long as one product of two values in CSR (5 ns), and of a value in CSR
-# and one of an array (0.6 ns), at 50 GFLOP/s.
+# Flops of BLAS, at 50 GFLOP/s, that take as long as a product of two values in CSR (5 ns), and as a
+# product of a value in CSR and a value of an array (0.6 ns).
 _MEETING_FLOPS, _COLUMN_FLOPS = 250, 30
 
-# And of an absolute difference, and of its power.
+# Flops of BLAS that take as long as an absolute difference, and as its power.
 _DIFFERENCE_FLOPS, _POWER_FLOPS = 3.0, 200.0
 
 
@@ -47,7 +47,7 @@ class DistanceFactors(ABC):
         Applied to rows; the basis is scaled already.
     factor : float
     cancels : bool
-        Whether rounding may change the sign of a squared distance near 0.
+        Whether rounding can change the sign of a squared distance near 0.
     """
 
     scaling: Scaling | None
@@ -81,9 +81,9 @@ class EuclideanFactors(DistanceFactors):
 
     Notes
     -----
-    They are split into a term linear in x and g, ``f (|g|^2 - 2 x g)``, plus ``f |x|^2``. A basis
-    that is an array is centred, and its rows too: otherwise the terms cancel for data far from the
-    origin. Rows in CSR are multiplied by their stored values.
+    ``f d^2`` is split into a term linear in x and g, ``f (|g|^2 - 2 x g)``, plus ``f |x|^2``. A
+    basis that is an array is centred, and so are the rows, because otherwise the terms cancel for
+    data far from the origin. Of rows in CSR only the stored values are multiplied.
     """
 
     is_sparse: ClassVar[bool]
@@ -95,7 +95,7 @@ class EuclideanFactors(DistanceFactors):
 
     @abstractmethod
     def scaled(self, X: Rows) -> Rows:
-        """Return rows, float64 (b, p), as the other methods take them."""
+        """Return rows, float64 (b, p), in the form that the other methods need."""
 
     @abstractmethod
     def linear(self, rows: Rows, ones: Floats) -> Floats:
@@ -122,7 +122,7 @@ class EuclideanFactors(DistanceFactors):
         rows : (b, p)
             As returned by `scaled`.
         ones : float64 (b, 1)
-            Factors of the centre that x is subtracted from.
+            Factors of the centre that is subtracted from x.
 
         Returns
         -------
@@ -174,7 +174,7 @@ def factors_of(
 
 
 def _is_kept_sparse(row_values: float, n_features: int) -> bool:
-    """Return whether basis rows with `row_values` stored values on average stay in CSR."""
+    """Return whether basis rows with a mean of `row_values` stored values stay in CSR."""
     return row_values <= _SPARSE_BASIS * n_features
 
 
@@ -190,7 +190,7 @@ def product_flops(
     row_values, basis_values : float
         Mean stored values of a row and of a basis row; p for an array.
     exponent : float, optional
-        As `factors_of` takes it.
+        See `factors_of`.
 
     Returns
     -------
@@ -220,9 +220,9 @@ def basis_bytes(
     basis_values : float
         Mean stored values of a basis row.
     copies : int
-        Copies in float64, the factors among them.
+        Copies in float64, including the factors.
     of_sparse : bool
-        Whether rows are in CSR. They need another array of the basis, and are converted a few
+        Whether rows are in CSR. Such rows need another array of the basis, and are converted a few
         at a time.
 
     Returns
@@ -337,7 +337,7 @@ class _DenseFactors(EuclideanFactors):
 
 
 def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
-    """Yield the strips of rows in CSR that are filled together."""
+    """Yield the strips of rows in CSR that become arrays together."""
     size = max(1, _FILLED_ELEMENTS // n_features)
     for start in range(0, n_rows, size):
         yield slice(start, start + size)
@@ -356,8 +356,8 @@ class CityBlockFactors(DistanceFactors):
 
     Notes
     -----
-    Differences are exact, so no centre and no pivots are needed. Rows in CSR that the scaling does
-    not fill are summed over the values that they and the basis store; other rows are filled.
+    Differences are exact, so no centre and no pivots are needed. Rows that stay in CSR after the
+    scaling are summed over the values that the rows and the basis store; other rows become arrays.
     """
 
     basis: Rows
@@ -384,9 +384,9 @@ class CityBlockFactors(DistanceFactors):
         """Return ``e^q - t^q``, ``t^2 = -2 f d^2`` and e the least t of each row, float64 (b, r).
 
         X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all
-        l1 distances of its row, so it is moved to the border of the range first. The result has its
-        digits however far a row lies. Of other exponents the direction of a row matters, and a row
-        is moved towards the mean of the basis. Rows in CSR are not moved.
+        l1 distances of its row, so it is moved to the border of the range first. Then the result
+        loses no digits however far a row lies. With other exponents the direction of a row matters,
+        and the row is moved towards the mean of the basis. Rows in CSR are not moved.
         """
         scale = float(np.sqrt(-2.0 * self.factor))
         sums = np.empty((X.shape[0], self.basis.shape[0]))
@@ -467,12 +467,12 @@ _BEYOND, _BEYOND_BY_DISTANCE = 2.0**20, 2.0**10
 # Rounding of exponents about the mean, as a share of the largest squared distance from it.
 _ROUNDING = 2.0**-46
 
-# Values of rows or basis rows about a pivot that are held together, 2 MiB.
+# Number of values of rows or basis rows around a pivot that are held together, 2 MiB.
 _HELD_ELEMENTS = 2**18
 
 
 class Group(NamedTuple):
-    """Rows and the basis rows near them, relative to a pivot, which is one of these basis rows.
+    """Rows and their near basis rows, relative to a pivot, which is one of these basis rows.
 
     Attributes
     ----------
@@ -544,7 +544,7 @@ class Pivots:
         """
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
-        # The exponentials of farther rows are 0, or `RadialFeatures` shifts them. NaN stays.
+        # Exponentials of farther rows are 0, or are shifted by `RadialFeatures`. NaN stays.
         farthest = _COARSE + _ROUNDING * spread.max()
         near = (largest > -farthest) & (largest < np.inf)
         coarse = np.flatnonzero(near & (spread[nearest] > _COARSE))
@@ -664,7 +664,7 @@ class BasisDistances:
             Scaled basis rows.
         scaling : Scaling, optional
         exponent : float, optional
-            As `factors_of` takes it.
+            See `factors_of`.
 
         Returns
         -------

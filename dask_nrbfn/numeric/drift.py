@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
 # Beyond these limits the basis should be chosen again. By definition 1 % of the training rows are
-# far.
+# far from the basis.
 _MOST_FAR = 0.05
 _MOST_CONFIDENCE_LOST = 0.1
 _MOST_ERROR_GROWN = 1.5
@@ -25,7 +25,7 @@ class NewRowSums(RowSum, ABC):
     Attributes
     ----------
     n_rows, n_far, n_basis_rows : int
-        All rows, rows far from every basis row, and rows that are basis rows themselves.
+        Numbers of all rows, of rows far from every basis row, and of rows that are basis rows.
     weight : float
         Sum of the row weights.
     """
@@ -88,7 +88,7 @@ class NewLabelSums(NewRowSums):
     Attributes
     ----------
     wrong_weight : float
-        Weight of the rows that got a wrong label.
+        Weight of the rows with a wrong predicted label.
     own_score : float
         Weighted sum of the score of each row's own label.
     squared_residuals, squared_scores : float
@@ -102,7 +102,7 @@ class NewLabelSums(NewRowSums):
 
     @property
     def fitting_error(self) -> float | None:
-        """Eps of the rows; None if all their scores are 0."""
+        """Fitting error eps of the rows; None if all scores are 0."""
         if not self.squared_scores:
             return None
         return 1.0 + self.squared_residuals / self.squared_scores
@@ -140,11 +140,11 @@ class Drift:
     confidence, confidence_before : float
         Mean score of a row's own label, for new rows and for training rows.
     fitting_error, fitting_error_before : float
-        eps of both (hu-nrbfn, Definition 7). None if all scores of the new rows are 0, as those of
-        far rows with plain features.
+        eps of new rows and of training rows (hu-nrbfn, Definition 7). None if all scores of the new
+        rows are 0, such as the scores of far rows with plain features.
     far_share : float or None
-        Share of new rows that are farther from the basis than 99 % of the rows it was chosen from.
-        None if that distance is not known.
+        Share of new rows that are farther from the basis than 99 % of the training rows. None if
+        that distance is not known.
     """
 
     error_rate: float
@@ -206,8 +206,8 @@ class NumberDrift:
     Attributes
     ----------
     relative_error, relative_error_before : float or None
-        Mean squared error of new rows and of training rows over the variance of each target in the
-        training rows; the mean of the targets that vary.
+        Mean squared error of new rows and of training rows, divided by the variance of the target
+        in the training rows; the mean over the targets that vary.
     far_share : float or None
         See `Drift`.
     """

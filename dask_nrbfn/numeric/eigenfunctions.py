@@ -11,8 +11,8 @@ from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.types import Floats
 
-# Coefficients are divided by the eigenvalues, which have an error near 1e-16: with a smaller
-# eigenvalue they would be mostly rounding.
+# Coefficients are divided by the eigenvalues, which have an error near 1e-16. Coefficients of
+# smaller eigenvalues would be mostly rounding.
 LEAST_EIGENVALUE = 1e-12
 
 
@@ -25,7 +25,7 @@ class Eigenfunctions:
     coefficients : float64 (r, J)
         B, for normalized activations.
     eigenvalues : float64 (J,)
-        From 1 downwards.
+        In descending order from 1.
     """
 
     coefficients: Floats
@@ -59,8 +59,8 @@ def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunction
     roots = np.sqrt(kernel.sum(axis=1))
     kernel /= roots
     kernel /= roots[:, None]
-    # The eigenvector sqrt(s) has the eigenvalue 1, as have others if groups of basis rows lie far
-    # apart. An eigenvalue of 2 keeps it apart from these.
+    # The eigenvector sqrt(s) has the eigenvalue 1, and so have others if groups of basis rows lie
+    # far apart. The eigenvalue of sqrt(s) is raised to 2, which separates it from the others.
     constant = roots / np.linalg.norm(roots)
     add_products(kernel, constant[None], constant[None])
     # numpy releases the interpreter lock and has 64-bit sizes, scipy does neither.

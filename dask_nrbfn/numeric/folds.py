@@ -78,7 +78,7 @@ def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray
 
 
 class FoldedBlock(NamedTuple):
-    """Rows of a block, fold after fold and in their order within each.
+    """Rows of a block, fold after fold, in row order within each fold.
 
     Attributes
     ----------
@@ -86,13 +86,13 @@ class FoldedBlock(NamedTuple):
     targets : integer (b,) or float64 (b, q)
         Class codes, or numbers.
     weights : float64 (b,) or None
-        Weights of the rows; None: all weigh 1.
+        Weights of the rows; None: all weights are 1.
     slices : list of slice
-        Where each fold stands.
+        Places of the rows of each fold.
     start : int
-        Number of the first of the rows.
+        Row number of the first row of the block.
     order : int64 (b,) or None
-        Which of the rows stands at each place; None: they are as they were.
+        Index in the block of the row at each place; None: the rows are in row order.
     """
 
     X: Rows
@@ -136,7 +136,7 @@ def fold_block(
     *,
     n_folds: int,
 ) -> FoldedBlock:
-    """Return the rows of a block sorted by their fold; with one fold, as they are.
+    """Return the rows of a block sorted by fold; with one fold, in row order.
 
     Parameters
     ----------

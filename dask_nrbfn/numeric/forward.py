@@ -9,13 +9,13 @@ from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.types import Floats
 
-# A column whose residual is below this share of its own square repeats the chosen columns.
+# A column whose residual is below this share of its square repeats the chosen columns.
 _LEAST_LEFT = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class ForwardPath:
-    """Basis rows in the order of their choice.
+    """Chosen basis rows in the order of the choice.
 
     Attributes
     ----------

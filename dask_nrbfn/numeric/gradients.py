@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Added to weights of mean 1, so that a feature without influence can gain weight in a later round.
+# Added to weights of mean 1, so that a feature without effect can gain weight in a later round.
 LEAST_WEIGHT = 1e-6
 
 
@@ -24,13 +24,13 @@ class GradientSums(RowSum):
     Attributes
     ----------
     squares : float64 (p,)
-        ``sum_i w_i sum_c (d f_c / d x_l)^2`` at the rows x_i of weights w_i.
+        ``sum_i w_i sum_c (d f_c / d x_l)^2`` at the rows x_i with weights w_i.
 
     Notes
     -----
     The diagonal of the average gradient outer product of Radhakrishnan, Beaglehole, Pandit and
     Belkin, "Mechanism for feature learning in neural networks and backpropagation-free machine
-    learning models" (Science, 2024), times the weight of the rows.
+    learning models" (Science, 2024), times the total weight of the rows.
     """
 
     squares: Floats
@@ -114,7 +114,7 @@ def _l1_squares(
 def feature_weights(squares: Floats, root: Floats) -> Floats:
     """Return the weights of features, whose mean is 1.
 
-    The mean is that of features with any influence, so a constant column changes no other weight.
+    The mean is taken over features with an effect, so a constant column changes no other weight.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Hashes of rows and of row indices, and a digest of a set of rows in any order."""
+"""Hashes of rows and of row indices, and a digest of rows that ignores their order."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.types import Floats
 # Values that are hashed together: 8 MiB, and 24 MiB of their words.
 _HASHED_VALUES = 2**20
 
-# From this many columns on most values may be zeros that are not stored.
+# From this number of columns on, most values may be zeros that are not stored.
 _WIDE = 256
 
 
@@ -33,8 +33,8 @@ def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
 
     Notes
     -----
-    splitmix64 (Steele, Lea & Flood 2014) of the seed mixed with that of every value, or for wide
-    rows with `hash_values`, which needs no time for zeros that are not stored.
+    splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash of every value; for wide
+    rows mixed with `hash_values`, which needs no time for zeros that are not stored.
     """
     seeds = splitmix(np.array([seed], dtype=np.uint64))
     if X.shape[1] >= _WIDE:
@@ -155,7 +155,7 @@ def content_of_rows(
 
 
 class DistinctLabels(NamedTuple):
-    """The distinct ``labels`` (K,), sorted, their ``counts`` (K,) and the ``codes`` (b,) of all."""
+    """Sorted distinct ``labels`` (K,), their ``counts`` (K,) and the ``codes`` (b,) of all rows."""
 
     labels: NDArray[Any]
     codes: NDArray[np.int64]
@@ -164,8 +164,8 @@ class DistinctLabels(NamedTuple):
 
 def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     """Return the distinct integer or text labels among labels (b,)."""
-    # For the indices numpy sorts stably. Its other sort of StringDType crashes on some orders of a
-    # few hundred distinct texts.
+    # With indices numpy uses its stable sort. The other sort crashes on some orders of a few
+    # hundred distinct texts of StringDType.
     labels, _, codes, counts = np.unique_all(y)
     return DistinctLabels(labels, codes, counts)
 

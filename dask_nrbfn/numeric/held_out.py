@@ -1,4 +1,4 @@
-"""Errors of models on held-out rows, and the temperature that fits their probabilities best."""
+"""Errors of models on held-out rows, and the temperature that fits the probabilities best."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,35 +16,35 @@ from dask_nrbfn.numeric.types import Floats
 if TYPE_CHECKING:
     from dask_nrbfn.numeric.radial import RadialFeatures
 
-# Half an octave apart: the log loss is convex in the inverse temperature, and a parabola through
-# three neighbours comes within a thousandth of its least value.
+# Neighbours have a ratio of sqrt(2): the log loss is convex in the inverse temperature, and a
+# parabola through three neighbours comes within a thousandth of the minimum.
 _STEPS_OF_OCTAVE = 2
 INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 12 * _STEPS_OF_OCTAVE + 1)
 
 # Scores whose log losses are computed together, 512 KiB: they stay in a core's cache.
 _STRIP_ELEMENTS = 2**16
 
-# A row whose activations of all kept basis functions are smaller than this has scores of 0.
+# A row has scores of 0 if its activations of all kept basis functions are smaller than this.
 LEAST_ACTIVATION = 1e-200
 
 
-# Float32 and readers of CSV that round the last digit still see it.
+# The step is visible in float32, and to readers of CSV files that round the last digit.
 TIE_STEP = 2.0**-21
-"""By what share of itself a probability is raised above others that are equal to it."""
+"""Share by which a probability is raised above equal probabilities."""
 
 _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 
 @dataclass(frozen=True, eq=False)
 class JudgedSums(RowSum, ABC):
-    """Weighted sums over rows that measure A models with q targets. These sums add.
+    """Weighted sums over rows of the errors of A models with q targets.
 
     Attributes
     ----------
     compared : tuple of str
-        Figures by which models are compared; the first decides.
+        Names of the figures that compare models; the first decides.
     smooth : str
-        The one of them that changes with every score, for few rows.
+        Name of a figure that changes with every score, which is better for few rows.
     """
 
     compared: ClassVar[tuple[str, ...]]
@@ -85,12 +85,12 @@ class JudgedSums(RowSum, ABC):
     @staticmethod
     @abstractmethod
     def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
-        """Return the losses of every row: one that decides between models, and a smooth one.
+        """Return two losses of every row: the loss that decides, and a smooth loss.
 
         Parameters
         ----------
         scores : float64 (b, q)
-            Of one model.
+            Scores of one model.
         targets : integer (b,) or float64 (b, q)
             As in `from_block`.
         scales : float64 (q,)
@@ -110,13 +110,13 @@ class JudgedSums(RowSum, ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(JudgedSums):
-    """Labels that A models give to rows.
+    """Weighted confusion of A models with K classes.
 
     Attributes
     ----------
     confusion : float64 (A, K, K)
-        Weight of the rows of each class (second axis) that got each label (third axis). NaN where
-        scores of a model are not finite.
+        Weight of the rows of each class (second axis) with each predicted label (third axis). NaN
+        for a model with scores that are not finite.
     """
 
     confusion: Floats
@@ -164,7 +164,7 @@ class LabelSums(JudgedSums):
     def losses(
         scores: Floats, targets: NDArray[np.integer], *, scales: Floats, temperature: float
     ) -> Floats:
-        """Return 1 for a wrong label, else 0, and the log loss; NaN where a score is."""
+        """Return 1 for a wrong label, else 0, and the log loss; NaN for rows with NaN scores."""
         wrong = np.where(np.isfinite(scores).all(axis=1), scores.argmax(axis=1) != targets, np.nan)
         below = (scores - scores.max(axis=1, keepdims=True)) / temperature
         own = np.take_along_axis(below, targets[:, None], axis=1)[:, 0]
@@ -172,28 +172,28 @@ class LabelSums(JudgedSums):
 
     @property
     def error_rates(self) -> Floats:
-        """Share of the weight with a wrong label, float64 (A,)."""
+        """Weight share of the rows with a wrong label, float64 (A,)."""
         wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
         rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
         return rates
 
     def figures(self, model: int) -> dict[str, Any]:
-        """Return the error rate of a model, None where its scores are not finite."""
+        """Return the error rate of a model; None if its scores are not finite."""
         rate = float(self.error_rates[model])
         return {"error_rate": None if np.isnan(rate) else rate}
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSums(LabelSums):
-    """Labels that A models give to rows, and the log losses of their probabilities.
+    """Weighted confusion and log losses of A models with K classes.
 
     Attributes
     ----------
     confusion : float64 (A, K, K)
-        As `LabelSums` has it, but never NaN.
+        See `LabelSums`; never NaN.
     log_losses : float64 (A, T)
-        Sum of the log losses of ``softmax(scores / temperature)``, for every inverse temperature
-        of `INVERSE_TEMPERATURES`.
+        Weighted sum of the log losses of ``softmax(scores / temperature)`` for each of the T
+        inverse temperatures in `INVERSE_TEMPERATURES`.
     """
 
     log_losses: Floats
@@ -254,7 +254,7 @@ class HeldOutSums(LabelSums):
     def figures(self, model: int) -> dict[str, Any]:
         """Return the error rate of a model, and the least log loss and its temperature.
 
-        None where its scores are NaN.
+        The figures are None if scores of the model are NaN.
         """
         if not np.isfinite(self.log_losses[model]).all():
             return dict.fromkeys(("error_rate", "log_loss", "temperature"))
@@ -298,8 +298,9 @@ class ResidualSums(JudgedSums):
     Attributes
     ----------
     squared, absolute : float64 (A, q)
-        Weighted sums of the residuals.
+        Weighted sums of the squared and of the absolute residuals.
     targets, squared_targets : float64 (q,)
+        Weighted sums of the targets and of their squares.
     weight : float
         Total weight of the rows.
     """
@@ -347,7 +348,8 @@ class ResidualSums(JudgedSums):
 
         Notes
         -----
-        Both are best given less an origin among them: far from 0 squares lose digits.
+        Scores and targets should be given minus an origin, because squares of numbers far from 0
+        lose digits.
         """
         if weights is None:
             weights = np.ones(len(targets))
@@ -362,7 +364,7 @@ class ResidualSums(JudgedSums):
 
     @staticmethod
     def losses(scores: Floats, targets: Floats, *, scales: Floats, temperature: float) -> Floats:
-        """Return the mean of the squared residuals in units of the deviations, twice."""
+        """Return the mean of the squared residuals in units of the deviations, as both losses."""
         relative: Floats = np.square((scores - targets) / scales).mean(axis=1)
         return np.stack([relative, relative])
 
@@ -374,8 +376,8 @@ class ResidualSums(JudgedSums):
     def figures(self, model: int) -> dict[str, Any]:
         """Return R^2 and the root mean squared and mean absolute error of every target, as lists.
 
-        And the relative error, ``1 - R^2`` on average. None where the predictions of a model are
-        NaN; R^2 of a target that does not vary is 1 if it is met, else 0.
+        Also the relative error, the mean of ``1 - R^2``. None if predictions of the model are NaN.
+        R^2 of a constant target is 1 if all predictions are right, else 0.
         """
         names = ("relative_error", "r2", "rmse", "mae")
         squared = self.squared[model]
@@ -398,8 +400,8 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
     squared : float64 (q,)
         Sums of the squared residuals.
     spread : float64 (q,)
-        Sums of the squared differences from the mean. Where it is 0 the share is 1, or 0 if the
-        target is met.
+        Sums of the squared differences from the mean. If it is 0, the share is 0 if the squared
+        residuals are 0 too, else 1.
 
     Returns
     -------
@@ -425,15 +427,15 @@ def held_out_scores(
     buffer: Floats | None = None,
     threads: int = 1,
 ) -> Floats:
-    """Return the scores of rows that models have not seen.
+    """Return the scores of rows that the models were not fitted to.
 
     Parameters
     ----------
     features : RadialFeatures
     X : (b, p)
     weights : float64 (A q + 1, r)
-        The last row is 1 for the basis rows that are kept, else 0: normalized activations are those
-        of them alone.
+        The last row is 1 for the kept basis rows, else 0. Only kept basis rows normalize
+        activations.
     intercepts : float64 (A, q)
     squared, buffer, threads
         See `RadialFeatures.weighted_sums`.
@@ -450,7 +452,7 @@ def held_out_scores(
 
 
 def sums_of(targets: Targets) -> type[JudgedSums]:
-    """Return the class that sums the errors for such targets."""
+    """Return the class that sums the errors for these targets."""
     return ResidualSums if targets.centred else HeldOutSums
 
 
@@ -462,7 +464,7 @@ class FittedTemperature(NamedTuple):
     temperature : float
         Scores are divided by it before the softmax.
     log_loss : float
-        Log loss of a row on average.
+        Mean log loss of the rows.
     """
 
     temperature: float
@@ -475,9 +477,9 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
     Parameters
     ----------
     log_losses : float64 (T,)
-        Sums at `INVERSE_TEMPERATURES`, as `HeldOutSums` has them.
+        Sums at `INVERSE_TEMPERATURES`, see `HeldOutSums`.
     total_weight : float
-        Weight of the rows that were summed.
+        Weight of the summed rows.
 
     Returns
     -------
@@ -498,7 +500,7 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
             step = np.log(INVERSE_TEMPERATURES[1] / INVERSE_TEMPERATURES[0])
             shift = 0.5 * (before - after) / curvature
             logarithm += shift * step
-            # Where all labels are right the losses end in zeros, which a parabola passes below.
+            # If all labels are right the losses end in zeros, and the parabola has values below 0.
             lowest = max(lowest - 0.25 * (before - after) * shift, 0.0)
     return FittedTemperature(float(np.exp(-logarithm)), lowest / total_weight)
 
@@ -535,7 +537,7 @@ def normalized_shares(shares: Floats, scores: Floats) -> Floats:
     float64 (b, K)
     """
     totals = shares.sum(axis=1, keepdims=True)
-    # No score of a plain network need be positive.
+    # The scores of a plain network may all be negative or 0.
     shares[totals[:, 0] == 0] = 1.0 / scores.shape[1]
     totals[totals == 0] = 1.0
     shares /= totals
@@ -553,7 +555,7 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
         Rounded or clipped scores, or probabilities, in which different scores may be equal.
         Changed in place, by `TIE_STEP` of the largest value.
     scores : float64 (b, K)
-        Of several largest scores the first counts.
+        The first of several largest scores counts.
 
     Returns
     -------
@@ -583,8 +585,8 @@ def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str
     ----------
     classes : sequence of length K
     confusion : int64 or float64 (K, K) or (K + 1, K)
-        Rows, or their weight, of each class (first axis) by the label they got (second axis). One
-        row more, the last, is of rows whose class is not in `classes`.
+        Number, or weight, of the rows of each class (first axis) with each predicted label (second
+        axis). An additional last row is for rows whose class is not in `classes`.
 
     Returns
     -------
@@ -593,10 +595,10 @@ def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str
 
     Notes
     -----
-    Of a class with ``s`` rows, ``g`` rows that got its label and ``c`` of these that are its own,
-    precision is ``c / g``, recall ``c / s``, F1, their harmonic mean, ``2 c / (s + g)``, and
-    support ``s``. Rows of unknown classes count in ``g``. What would be 0 / 0 is None: the
-    precision of a class that no row got, the recall of one without rows, F1 of one that is both.
+    For a class with ``s`` rows, ``g`` rows with its predicted label and ``c`` rows with both:
+    precision is ``c / g``, recall ``c / s``, F1 their harmonic mean ``2 c / (s + g)``, and support
+    ``s``. Rows of unknown classes count in ``g``. A figure of 0 / 0 is None, such as the precision
+    of a class that is never predicted.
 
     Examples
     --------

@@ -17,18 +17,18 @@ FARTHEST = 1e150
 class Kernel:
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
 
-    It is ``factor(t) exp(-rate t^q)`` with q = 1 for Euclidean distances, or the Gaussian
+    The kernel is ``factor(t) exp(-rate t^q)`` with q = 1 for Euclidean distances, or the Gaussian
     ``exp(-t^2 / 2)``.
 
     Attributes
     ----------
     slope : callable or None
-        Takes t, returns the derivative of the kernel by ``t^2``; None for other distances than
-        Euclidean ones.
+        Takes t, returns the derivative of the kernel by ``t^2``; None if distances are not
+        Euclidean.
     exponent : float or None
         q, with ``d = (sum_l |x_l - g_l|^q)^(1/q)``; None: d is Euclidean.
     rate : float or None
-        None: the kernel is the Gaussian. 0: it has no exponential, only the factor.
+        None: the kernel is the Gaussian. 0: the kernel is the factor alone.
     log_factor : callable or None
         Takes t, returns the logarithm of the factor, whose magnitude grows slower than t; None
         for 1.
@@ -37,8 +37,8 @@ class Kernel:
 
     Notes
     -----
-    Methods use the arrays that numpy returns, also of operations in place: the ONNX export passes
-    tensors, which do not change, through the same methods.
+    Methods use the return values of numpy functions, even of those that work in place: the ONNX
+    export calls the same methods with tensors, which cannot change.
     """
 
     slope: Callable[[Floats], Floats] | None
@@ -68,7 +68,7 @@ class Kernel:
     ) -> Floats:
         """Return logarithms minus the largest of each row, for rows far from the basis.
 
-        For Euclidean distances; of others see `CityBlockFactors.shifted_logarithms`.
+        For Euclidean distances; for others see `CityBlockFactors.shifted_logarithms`.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ MATERN52 = Kernel(
 
 
 def distance_exponent(params: FitParams) -> float | None:
-    """Return the exponent of the distances that the kernel of a fit sees; None if Euclidean."""
+    """Return the exponent of the distances of the kernel of a fit; None if Euclidean."""
     return kernel_named(params.kernel, params.kernel_exponent).exponent
 
 

@@ -23,7 +23,7 @@ def neighbor_shares(
     codes: Places | None = None,
     neighbor_codes: Places | None = None,
 ) -> Floats:
-    """Return the shares of the neighbours of each row.
+    """Return the shares of the neighbours of each row, which sum to 1 or are all 0.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def neighbor_shares(
         other = (neighbor_codes != own) & (neighbor_codes >= 0) & (own >= 0)
         reach = np.where(other, distances, np.inf).min(axis=1, keepdims=True)
         counted = distances < reach
-    # The largest exponent of each row is subtracted, or all might underflow.
+    # The largest exponent of each row is subtracted, because otherwise all might underflow.
     squares = (distances / scale) ** 2
     nearest = np.where(counted, squares, np.inf).min(axis=1, keepdims=True)
     nearest[np.isinf(nearest)] = 0.0

@@ -12,7 +12,7 @@ from dask_nrbfn.params import FitParams
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A convex function of margins ``m = t f``: each class against the others, t = +1 or -1.
+    """A convex function of margins ``m = t f`` of each class against the others, t = +1 or -1.
 
     Attributes
     ----------
@@ -23,8 +23,8 @@ class Loss:
     probability : callable
         Takes the scores of rows, returns the probability of each class against the others.
     solved_at_once : bool
-        Whether the weights solve the ridge system of class indicators. Its scores are near 0 and 1,
-        those of other losses near -1 and 1.
+        Whether the weights solve the ridge system of class indicators. Then scores are near 0 and
+        1; with other losses near -1 and 1.
     """
 
     value: Callable[[Floats], Floats]
@@ -85,8 +85,8 @@ LOGISTIC = Loss(
 Elements of Statistical Learning*, sections 4.4 and 10.5).
 """
 
-# On a two-class table the exact hinge is then 0.1 % above its minimum. With 0.02 it is 0.02 % above
-# it, but takes 185 passes.
+# With this delta the exact hinge of a two-class table is 0.1 % above its minimum. With 0.02 it is
+# 0.02 % above the minimum, but needs 185 passes.
 _DELTA = 0.1
 
 
@@ -99,16 +99,16 @@ def _hinge(margins: Floats) -> Floats:
 HINGE = Loss(
     value=_hinge,
     slope=lambda margins: -np.clip((1.0 - margins + _DELTA) / (2.0 * _DELTA), 0.0, 1.0),
-    # The slope changes by 1 in all. Its steepest change, 5, would make first steps that are too
-    # short: two more passes to the same objective on digits.
+    # The slope changes by 1 in total. The largest second derivative, 5, would make the first steps
+    # too short: two more passes to the same objective on digits.
     curvature=1.0,
     probability=_clipped_margin,
 )
 """``max(0, 1 - m)``, made smooth: the loss of support vector machines.
 
 Where ``|1 - m| < delta`` it is ``(1 - m + delta)^2 / (4 delta)`` (Chapelle, *Training a Support
-Vector Machine in the Primal*, 2007, eq. 2.7). A clipped margin tells on which side of 1/2 the
-probability is, not its value: it only orders the rows.
+Vector Machine in the Primal*, 2007, eq. 2.7). A clipped margin shows on which side of 1/2 the
+probability is, not its value, so it only orders rows.
 """
 
 

@@ -1,4 +1,4 @@
-"""The sums over rows from which the weights of every model are solved."""
+"""The sums over rows from which the weights of a model are solved."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from dask_nrbfn.numeric.products import add_gram, add_products, factor_in_place
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Rows of a triangle that are mirrored at a time: a transposed block of this size stays in cache.
+# Rows of a triangle that are mirrored at a time: a transposed block stays in the cache.
 _MIRRORED_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Moments(RowSum):
-    """Weighted sums over rows of products of activations and targets. They add and subtract.
+    """Weighted sums over rows of products of activations and targets, to add or subtract.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ def check_moments(
     ----------
     moments : Moments
     total_weight : float
-        Total weight of the rows that were summed.
+        Total weight of the summed rows.
     normalized : bool
         Whether activations of a row sum to 1. If not, only the weights are checked.
     largest : float
@@ -216,19 +216,19 @@ def check_moments(
     if wrong.any():
         place = int(wrong.argmax())
         raise DamagedDataError(
-            f"moments of {total_weight:.10g} rows sum to {found[place]:.10g}, not "
-            f"{expected[place]:.10g}.",
-            "A part is damaged; remove the run's moments and start it again.",
+            f"the moments of rows with a total weight of {total_weight:.10g} sum to "
+            f"{found[place]:.10g}, not {expected[place]:.10g}.",
+            "A part is damaged: delete the moments of the run and start the run again.",
         )
 
 
 def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool:
-    """Return whether sums that are left after a subtraction can be sums over rows.
+    """Return whether the sums after a subtraction can be sums over rows.
 
     Parameters
     ----------
     left, taken : Moments
-        What is left, and what was subtracted.
+        The sums after the subtraction, and the subtracted sums.
     tolerance : float
         Largest rounding error, relative to the sums before.
 
@@ -238,9 +238,9 @@ def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool
 
     Notes
     -----
-    ``[1 T Phi]' [1 T Phi]`` of any rows is positive semidefinite. A row that was never added is
-    found if it adds more in some direction than all rows did, so rarely if r is much less than n.
-    Costs ``(1 + q + r)^3 / 3`` flops and twice the bytes of the full gram matrix.
+    ``[1 T Phi]' [1 T Phi]`` of any rows is positive semidefinite. A subtracted row that was never
+    added is found if it exceeds the sum of all rows in some direction, which is rare if r is much
+    less than n. Costs ``(1 + q + r)^3 / 3`` flops and twice the bytes of the full gram matrix.
     """
     sizes = _joint_diagonal(left) + _joint_diagonal(taken)
     factors = 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0))

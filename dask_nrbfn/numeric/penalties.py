@@ -1,4 +1,4 @@
-"""Penalties: the quadratic forms of the weights that a ridge keeps small."""
+"""Penalties: the quadratic forms of weights that a ridge keeps small."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 
 if TYPE_CHECKING:
-    # Loads scipy, which naming a penalty does not need.
+    # The import loads scipy, which the names of penalties do not need.
     from dask_nrbfn.numeric.radial import RadialFeatures
 
 _Compute = Callable[["RadialFeatures", Floats | None], Floats]
@@ -35,8 +35,8 @@ class Penalty:
     needs : mapping of str to str
         Parameters of a fit that the penalty requires, with their values.
     needs_shares : bool
-        Whether the penalty uses the shares, float64 (r,): the share of the rows' weight that is
-        nearest to each basis row. If not, it gets None.
+        Whether the penalty uses the shares, float64 (r,): the weight share of the rows nearest to
+        each basis row. If not, the shares are None.
 
     Notes
     -----
@@ -51,7 +51,7 @@ class Penalty:
 
     @property
     def n_axes(self) -> int:
-        """2 where P is a matrix, 1 where it is a diagonal, 0 where it is I."""
+        """2 if P is a matrix, 1 if P is a diagonal, 0 if P is I."""
         return 2 if self.matrix else 1 if self.diagonal else 0
 
     def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
@@ -73,7 +73,7 @@ class Penalty:
         return None if compute is None else compute(features(), shares)
 
     def unmet(self, params: FitParams) -> list[str]:
-        """Return the names of the parameters that do not have the values it needs."""
+        """Return the names of the parameters without the values that the penalty needs."""
         return [name for name, value in self.needs.items() if getattr(params, name) != value]
 
 
@@ -83,7 +83,7 @@ WEIGHTS = Penalty()
 KERNEL = Penalty(
     matrix=lambda features, shares: features.between_basis_rows(), needs={"features": "plain"}
 )
-"""``P = K``, the kernel between the basis rows: the norm of f in the kernel's own space.
+"""``P = K``, the kernel between the basis rows: the norm of f in the space of the kernel.
 
 This is Nystroem kernel ridge regression, as in Falkon (Rudi, Carratino & Rosasco, *FALKON: An
 Optimal Large Scale Kernel Method*, 2017, eq. 8). With all rows as the basis it is kernel ridge
@@ -126,12 +126,12 @@ def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
     ----------
     params : FitParams
     named : str
-        The option in the message.
+        Name of the option in the error.
 
     Raises
     ------
     ParameterError
-        If they do not.
+        If a parameter has another value.
     """
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):
@@ -139,13 +139,13 @@ def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
         found = " and ".join(f"`{name}` is {values[name]}" for name in unmet)
         needed = " and ".join(f"`{name}`={penalty.needs[name]}" for name in unmet)
         raise ParameterError(
-            f"`{named}` is {params.penalty}, and {found}.",
+            f"`{named}` is {params.penalty}, but {found}.",
             f"Give {needed}, or `{named}`=weights.",
         )
 
 
 class Ridge(NamedTuple):
-    """The parameters of a ridge system that are tried at once, on the same sums."""
+    """The parameters of a ridge system that are tried on the same sums."""
 
     penalty: str
     alpha: float
@@ -154,7 +154,7 @@ class Ridge(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return the ridge of an entry of a path, which may lack fields that are newer than it."""
+        """Return the ridge of an entry of a path; an old entry may lack newer fields."""
         penalty = entry.get("penalty") or FitParams.penalty
         locality = entry.get("locality") or FitParams.locality
         return cls(penalty, entry["alpha"], locality, entry.get("components"))
@@ -166,10 +166,10 @@ class Ridge(NamedTuple):
 
     @property
     def without_alpha(self) -> Self:
-        """The part of a ridge that all alphas of a path share."""
+        """The ridge without alpha, equal for all alphas of a path."""
         return self._replace(alpha=0.0)
 
     @property
     def shared(self) -> Self:
-        """The part that all alphas and all numbers of eigenfunctions share."""
+        """The ridge without alpha and without the number of eigenfunctions."""
         return self.without_alpha._replace(components=None)

@@ -1,14 +1,14 @@
 """Products of blocks of rows, symmetric systems, and elementwise work on blocks in strips.
 
 Products use scipy's BLAS, which adds to a matrix in place; numpy's product needs a second matrix
-and another pass over both. All products use the same BLAS: numpy has its own, whose threads spin
+and another pass over both. All products use the same BLAS: the threads of numpy's own BLAS spin
 for a while after each product, and a loop that alternates between the two loses up to half of its
 speed (measured on two cores).
 
-scipy's Python wrappers hold the interpreter lock. That stops the thread that reads the next block,
-every other task of the process and, for minutes at large r, a worker's heartbeat. So the functions
-are taken from `scipy.linalg.cython_blas` and `cython_lapack` and called through ctypes, which
-releases the lock.
+scipy's Python wrappers hold the interpreter lock. The lock stops the thread that reads the next
+block, every other task of the process and, for minutes at large r, a worker's heartbeat. So the
+functions are taken from `scipy.linalg.cython_blas` and `cython_lapack` and called through ctypes,
+which releases the lock.
 """
 
 import ctypes
@@ -60,7 +60,7 @@ def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
     """
     if out is None:
         out = np.empty((len(A), len(B)))
-    # The arrays of Fortran are the transposed ones: out.T = B A.T.
+    # In Fortran's order all arrays are transposed: out.T = B A.T.
     _multiply(b"T", np.ascontiguousarray(B), b"N", np.ascontiguousarray(A), 0.0, out)
     return out
 
@@ -71,7 +71,7 @@ def add_products(sums: Floats, A: Floats, B: Floats) -> None:
     Parameters
     ----------
     sums : float64 (m, n)
-        C-contiguous, as A and B are.
+        C-contiguous, like A and B.
     A, B : float64 (b, m) and (b, n)
     """
     _multiply(b"N", B, b"T", A, 1.0, sums)
@@ -83,7 +83,7 @@ def add_gram(sums: Floats, A: Floats) -> None:
     Parameters
     ----------
     sums : float64 (r, r)
-        C-contiguous, as A is.
+        C-contiguous, like A.
     A : float64 (b, r)
     """
     n_rows, r = A.shape
@@ -103,7 +103,7 @@ def frobenius_norm(matrix: Floats) -> float:
 def factor_in_place(matrix: Floats) -> bool:
     """Replace a symmetric C-contiguous matrix (r, r) by its Cholesky factor; False if it has none.
 
-    ``r^3 / 3`` flops and no other matrix.
+    Takes ``r^3 / 3`` flops and no memory for another matrix.
     """
     size, failed = len(matrix), c_int(0)
     _call(_dpotrf, b"L", size, matrix, size, failed)
@@ -116,7 +116,7 @@ def solve_in_place(factor: Floats, right: Floats) -> None:
     Parameters
     ----------
     factor : float64 (r, r)
-        As `factor_in_place` leaves it.
+        Result of `factor_in_place`.
     right : float64 (K, r)
         Replaced by the solution.
     """
@@ -134,7 +134,7 @@ def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, su
 
 
 def _call(function: Callable[..., Any], *arguments: bytes | int | float | c_int | Floats) -> Any:
-    """Return the result of a Fortran function, which takes every argument by its address."""
+    """Return the result of a Fortran function, whose arguments are passed by address."""
     return function(*map(_address, arguments))
 
 
@@ -155,8 +155,8 @@ def _address(argument: bytes | int | float | c_int | Floats) -> Any:
 
 T = TypeVar("T")
 
-# Elements of a strip: 1 MiB of float64 fits a core's cache, and its exponentials take ten times as
-# long as starting a task in a thread.
+# Elements of a strip: 1 MiB of float64 fits into the cache of a core, and its exponentials take ten
+# times as long as the start of a task in a thread.
 _STRIP_ELEMENTS = 2**17
 
 
@@ -196,7 +196,7 @@ def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the threads that all blocks share, because starting threads takes time."""
+    """Return the threads that all blocks share, because the start of a thread takes time."""
     return ThreadPoolExecutor(threads, thread_name_prefix="strips")
 
 

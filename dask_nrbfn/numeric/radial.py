@@ -21,11 +21,11 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse, with_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
-# If the sum of a row is above this, its exponentials are exact wherever they exceed 1e-200 of it:
-# float64 goes down to 1e-324.
+# If the sum of a row is above this, all exponentials above 1e-200 of the sum are exact: float64
+# goes down to 1e-324.
 _LEAST_SUM = 1e-100
 
-# Distance in widths below which a row and a basis row differ by rounding alone.
+# Distance in widths below which a row and a basis row differ only by rounding.
 _LEAST_DISTANCE = 1e-7
 
 # Least exponent of rows that need a pivot. For farther rows the mean is as exact.
@@ -72,14 +72,14 @@ class RadialFeatures:
 
     The exponents are one product of matrices, see `EuclideanFactors`; those of l1 distances are
     sums over columns, see `CityBlockFactors`. If a row is so far from the basis that its
-    exponentials underflow, the largest exponent is subtracted first, so the quotient is defined
-    however far x is; ``|x|^2`` then cancels and is left out. If the basis spans hundreds of widths,
+    exponentials underflow, the largest exponent is subtracted first. So the quotient is defined
+    however far x is; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
     exponents are computed relative to a near basis row, see `Pivots`.
 
     Rows, basis or both may be in CSR.
 
-    `threads` of every method are those of the elementwise steps; BLAS has its own. Results have the
-    same bits with any number of threads.
+    `threads` is the number of threads of elementwise steps; BLAS has its own threads. Results have
+    the same bits with any number of threads.
 
     Examples
     --------

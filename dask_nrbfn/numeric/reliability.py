@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.bins import Bins
 from dask_nrbfn.numeric.types import Floats
 
-# As in most of the literature.
+# Number of bins, as in most of the literature.
 _N_BINS = 10
 
 ReliabilityBin = dict[str, float]
@@ -30,7 +30,7 @@ def judged_probability(
     Returns
     -------
     float64 (b,) and bool (b,)
-        With two classes of the second class, with more of the predicted label.
+        With two classes, the probability of the second class; with more, of the predicted label.
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], codes == 1
@@ -45,12 +45,12 @@ def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[Rel
     values : float64 (m,)
         Ascending probabilities.
     rows, occurred : float64 (m,)
-        Number, or weight, of the rows of each probability, and of those whose event occurred.
+        Number, or weight, of the rows of each probability, and of the rows whose event occurred.
 
     Returns
     -------
     list of dict
-        At most ten bins; rows of one probability are in one bin.
+        At most ten bins; rows of equal probability are in one bin.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[Rel
     """
     before = np.cumsum(rows) - rows
     bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)
-    # Rounding could part equal probabilities, and put the last into a bin of its own.
+    # Rounding could separate equal probabilities, and put the last into its own bin.
     bins = np.minimum(bins, _N_BINS - 1)[np.searchsorted(values, values)]
     sums = [np.bincount(bins, each) for each in (rows, rows * values, occurred)]
     return [
@@ -92,7 +92,7 @@ def reliability_of_rows(
 
 
 def expected_calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
-    """Return the mean distance of mean probability and observed share, weighted by the rows.
+    """Return the mean difference of mean probability and observed share, weighted by the rows.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class RankedProbabilities(Bins):
     def figures(self) -> dict[str, Any]:
         """Return the expected calibration error and the reliability bins.
 
-        Of more than 16,384 different probabilities, bins of nearly equal ones count as equal.
+        With more than 16,384 different probabilities, nearly equal probabilities count as equal.
         """
         bins = self.binned()
         rows, occurred = bins.counts.T.astype(np.float64)

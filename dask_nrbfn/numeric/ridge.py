@@ -23,24 +23,24 @@ from dask_nrbfn.numeric.types import Floats
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-# Reciprocal conditions of systems, and how much rounding each element of their gram matrix changes
-# the weights: 22 % at 0.5 of float64's eps, 2 % at 5, 0.2 % at 50, 0.02 % at 500, where alpha is
-# 1e-13; the same within a factor of five for iris, wdbc, wine, digits, MNIST and drawn tables of
-# 17 to 2,000 basis rows. Far below 1 a factorization succeeds or fails by luck, and with luck test
-# errors double. With a repeated column the luckiest of 2,000 systems came to 1.7.
+# Reciprocal conditions, in units of float64's eps. Rounding the gram matrix changes the weights by
+# 22 % at 0.5, 2 % at 5, 0.2 % at 50, and 0.02 % at 500, where alpha is 1e-13; within a factor of
+# five the same for iris, wdbc, wine, digits, MNIST and drawn tables of 17 to 2,000 basis rows. Far
+# below 1 the success of a factorization is chance, and test errors double. The highest of 2,000
+# systems with a repeated column was 1.7.
 SINGULAR = 3 * float(np.finfo(np.float64).eps)
 ILL_CONDITIONED = 10 * float(np.finfo(np.float64).eps)
 
-# From this alpha on, a system without another penalty is never singular: rounding moves the
-# eigenvalues of gram by some r eps of its trace.
+# With at least this alpha a system without another penalty is never singular: rounding changes the
+# eigenvalues of gram by about r eps times its trace.
 _SURELY_REGULAR = 1e-11
 
-# Rows of matrices that are added at a time.
+# Number of rows of matrices that are added at a time.
 _ADDED_ROWS = 64
 
-# A ridge beside a penalty that is a matrix, relative to the trace of gram: the matrix of a wide
-# kernel between basis rows is singular in float64. A ridge relative to the trace of the penalty
-# would change the results of narrow kernels.
+# A ridge in addition to a penalty that is a matrix, relative to the trace of gram. Without it the
+# matrix of a wide kernel between basis rows is singular in float64. A ridge relative to the trace
+# of the penalty would change the results of narrow kernels.
 JITTER = 1e-13
 
 # Random vectors and steps of inverse iteration. With one vector the least eigenvalue may be wrong
@@ -51,7 +51,7 @@ _STEPS = 2
 
 
 class Each(Protocol):
-    """Yields the result of a step for every value, in order, as `map` does; maybe in parallel."""
+    """A function like `map`: yields ``step(value)`` for every value in order, maybe in parallel."""
 
     def __call__(  # noqa: D102
         self, step: Callable[[Value], Result], values: Sequence[Value], /
@@ -83,12 +83,12 @@ class Locality(NamedTuple):
         ----------
         gram : float64 (r, r)
         penalty : float64 (r, r) or (r,), or None
-            Basis rows that it leaves out are not counted.
+            Basis rows that the penalty leaves out are not counted.
 
         Returns
         -------
         float
-            0 where no scores can differ.
+            0 if no scores can differ.
         """
         own = self.matrix.diagonal()
         if penalty is not None and penalty.ndim == 1:
@@ -105,14 +105,14 @@ class RidgeSystem:
     Attributes
     ----------
     gram : float64 (r, r)
-        ``Phi' Phi``, of activations less their means where these are not 0.
+        ``Phi' Phi`` of activations minus `activation_means`.
     cross : float64 (q, r)
-        ``T' Phi``, of targets and activations less their means in the same way.
+        ``T' Phi`` of targets minus `target_means` and activations minus `activation_means`.
     target_squares : float64 (q,)
-        Diagonal of ``T' T``, of targets less their means in the same way.
+        Diagonal of ``T' T`` of targets minus `target_means`.
     target_means : float64 (q,)
     activation_means : float64 (r,)
-        The means that were subtracted.
+        The subtracted means; 0 if nothing is subtracted.
     penalty : float64 (r, r) or (r,), optional
         P or its diagonal, see `Penalty`; None: I.
     locality : Locality, optional
@@ -133,9 +133,9 @@ class RidgeSystem:
     def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
         """Return the system of moments.
 
-        Classes are solved as they are. With centred targets the network has an intercept without a
-        penalty. Normalized activations, which sum to 1, contain the intercept; plain ones are
-        centred too.
+        Class indicators are not centred. With centred targets the network has an intercept without
+        a penalty. Normalized activations, which sum to 1, contain the intercept; plain activations
+        are centred too.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class RidgeSystem:
         targets: Targets,
         normalized: bool,
     ) -> Self:
-        """Return the system of the sums that `Moments` has, with the gram matrix in full.
+        """Return the system of the sums of `Moments`, given with the full gram matrix.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class RidgeSystem:
 
     @property
     def target_norm(self) -> float:
-        """``|T|_F^2``; of classes, the weight of all rows."""
+        """``|T|_F^2``; for classes, the weight of all rows."""
         return float(self.target_squares.sum())
 
     def solve(self, alpha: float) -> "RidgeSolution":
@@ -248,7 +248,7 @@ class RidgeSystem:
         return replace(self, cross=self.cross / sizes[:, None], target_squares=squares)
 
     def at(self, places: NDArray[np.int64] | None) -> Self:
-        """Return the system of the basis rows at these places, ascending; None: of all."""
+        """Return the system of the basis rows at ascending places; None: of all basis rows."""
         return self if places is None else self.keep(np.isin(np.arange(len(self.gram)), places))
 
     def keep(self, kept: NDArray[np.bool_]) -> Self:
@@ -282,8 +282,8 @@ class RidgeSolution:
     ----------
     weights : float64 (K, r)
     reciprocal_condition : float or None
-        Estimate of the least eigenvalue of the penalized matrix over its Frobenius norm; None if a
-        run of an older version did not store it.
+        Estimate of the smallest eigenvalue of the penalized matrix over its Frobenius norm; None in
+        runs of older versions, which did not store the estimate.
     """
 
     weights: Floats
@@ -320,8 +320,8 @@ def solve_weights(
         left out, and have weight 0.
     locality : Locality, optional
     directions : float64 (r, J), optional
-        Only where P is I and there is no locality. The weights of each target are in their span,
-        see `solve_components`; None: anywhere.
+        Vectors whose span contains the weights of each target, see `solve_components`; only if P is
+        I and without locality. None: no constraint.
 
     Returns
     -------
@@ -330,13 +330,13 @@ def solve_weights(
     Raises
     ------
     IllConditionedError
-        If the penalized matrix is singular in float64. It names a penalty that is enough.
+        If the penalized matrix is singular in float64. The error names a sufficient penalty.
 
     Notes
     -----
     ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step 9, and eq. 15), by one
-    Cholesky factorization: ``r^3 / 3`` flops and one more r x r matrix. Another P stands in the
-    place of I with ``r / trace(P)`` times this; to a full one `JITTER` is added. Locality adds
+    Cholesky factorization: ``r^3 / 3`` flops and one more r x r matrix. Another P replaces I and is
+    multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
     ``strength trace(gram) r / trace(R) R``.
 
     Examples
@@ -375,21 +375,22 @@ def solve_path(
     each : Each
         Solves the systems; each holds a matrix (r, r).
     estimated : bool
-        Whether conditions are estimated also where alpha alone keeps the system from being
-        singular. If not, alpha, their lower bound, is returned instead.
+        Whether conditions are also estimated if alpha alone keeps the system from being singular.
+        If not, alpha is returned, which is a lower bound.
 
     Yields
     ------
     RidgeSolution or None
-        None where the system is singular in float64.
+        None if the system is singular in float64.
 
     Notes
     -----
-    One factorization each. At r = 3,000 thirteen of them take a third of the time of the one
-    eigendecomposition that would do for all.
+    One factorization for each alpha. At r = 3,000 thirteen factorizations take a third of the time
+    of one eigendecomposition for all alphas.
 
-    Differs from LAPACK's own estimate, whose first vector is constant: that is orthogonal to the
-    difference of two equal columns, and was found 500 times too high for them.
+    Differs from LAPACK's estimate of the condition, whose first vector is constant. A constant
+    vector is orthogonal to the difference of two equal columns, which made the estimate 500 times
+    too high.
     """
     if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
         smaller = gram[np.ix_(kept, kept)], cross[:, kept]
@@ -449,22 +450,22 @@ def solve_components(
     directions : float64 (r, m)
         Independent.
     sizes, alphas : sequences of int and float
-        J and alpha of each solution; a J beyond m is m.
+        J and alpha of each solution; J is at most m.
     each : Each
-        Solves the systems of each alpha; they hold three matrices (m, m).
+        Solves the systems of each alpha, which hold three matrices (m, m).
 
     Yields
     ------
     RidgeSolution or None
-        None where the system is singular in float64, as `solve_path` has it.
+        None if the system is singular in float64.
 
     Notes
     -----
     With orthonormal columns Q of the same spans (a QR factorization) the weights are
-    ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``: what a ridge of this alpha has in the span,
-    and with J = r its weights. One Cholesky factorization of the largest system contains
-    the factors of all others in its leading blocks, so consecutive solutions of an alpha share
-    it. ``4 r^2 m`` flops, and ``m^3 / 3`` for each factorization.
+    ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``, the ridge weights of this alpha within the
+    span. The Cholesky factor of the largest system contains the factors of all smaller systems as
+    leading blocks, so consecutive solutions of an alpha share one factorization. ``4 r^2 m`` flops,
+    and ``m^3 / 3`` for each factorization.
     """
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
     inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
@@ -486,7 +487,7 @@ def solve_components(
 def _leading_solutions(
     penalized: Floats, cross: Floats, sizes: Sequence[int]
 ) -> dict[int, RidgeSolution | None]:
-    """Return the solutions of leading blocks by their size; None where one is singular."""
+    """Return the solutions of leading blocks by size; None for a singular block."""
     solutions: dict[int, RidgeSolution | None] = {}
     factor = None
     for size in sorted(set(sizes), reverse=True):
@@ -503,7 +504,7 @@ def _leading_solutions(
 
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
-    """Return mu at alpha 1: ``trace(gram) r / trace(P)``, of basis rows that are not left out.
+    """Return mu at alpha 1, ``trace(gram) r / trace(P)`` over basis rows that are not left out.
 
     Parameters
     ----------
@@ -582,9 +583,9 @@ def singular_system(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> IllConditionedError:
-    """Return the error of a system that is singular at every penalty that was tried.
+    """Return the error about a system that is singular at every tried penalty.
 
-    It names the least power of ten that is enough; each that is tried costs a factorization.
+    The error names the smallest sufficient power of ten; each tried power costs a factorization.
 
     Parameters
     ----------
@@ -592,7 +593,7 @@ def singular_system(
     alphas : sequence of float
         The penalties that were tried.
     option : str
-        The parameter that gives them.
+        Name of the parameter with these penalties.
     penalty, locality
         See `solve_weights`.
 
@@ -618,7 +619,9 @@ def singular_system(
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:
-    """Return an estimate of the least eigenvalue of a factored matrix over `norm`; 0 on overflow.
+    """Return an estimate of the smallest eigenvalue of a factored matrix over `norm`.
+
+    0 on overflow.
 
     Two steps of inverse iteration with a few random vectors: ``4 m r^2`` flops each.
     """
@@ -641,7 +644,7 @@ def solve_bytes(
     locality: bool = False,
     n_components: int = 0,
 ) -> int:
-    """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty.
+    """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
     Parameters
     ----------
@@ -650,9 +653,9 @@ def solve_bytes(
     penalty_axes : int
         See `Penalty.n_axes`.
     locality : bool
-        Whether there is a matrix of locality, which is also packed while it is read.
+        Whether there is a locality matrix, which is also packed while it is read.
     n_components : int
-        Number of directions, 0 without any.
+        Number of directions; 0 without directions.
 
     Returns
     -------
@@ -666,7 +669,7 @@ def solve_bytes(
 
 
 def components_bytes(n_basis: int, n_components: int) -> int:
-    """Return the bytes that directions add to a solve: as given, orthonormal, and their systems.
+    """Return the bytes that directions add to a solve: two sets of directions, and the systems.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ class PathWeights(NamedTuple):
     weights : float64 (A, q, r)
         NaN where a system is singular.
     intercepts : float64 (A, q)
-        Of targets less their origin.
+        Intercepts of targets minus their origin.
     """
 
     weights: Floats
@@ -34,7 +34,7 @@ DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
 
 
 class EachOf(Protocol):
-    """Returns what solves the systems of a basis of this size."""
+    """A function that returns the `Each` for the systems of a basis of some size."""
 
     def __call__(self, n_basis: int, /, *, spans: bool) -> Each: ...  # noqa: D102
 
@@ -67,8 +67,8 @@ def solve_all(
         For eigenfunctions: takes `kept`, returns vectors whose span contains the weights of
         these basis rows, float64 (r', J).
     each_of : callable
-        Takes the size of the basis and whether weights are in spans, returns what solves the
-        systems of one penalty.
+        Takes the size of the basis and whether weights are in spans, returns the `Each` that solves
+        the systems of one penalty.
     estimated : bool
         See `solve_path`.
 
@@ -113,7 +113,8 @@ def directions_among(
 ) -> Floats:
     """Return coefficients of the eigenfunctions of the kept basis rows alone.
 
-    They are those of a network without the other basis rows, so that no held-out row is seen.
+    The eigenfunctions are those of a network without the other basis rows, so they do not depend on
+    held-out rows.
 
     Parameters
     ----------

@@ -16,12 +16,14 @@ class ErrorAndRisk:
     Attributes
     ----------
     fitting_error : float
-        eps >= 1, relative to the norm of the fit (hu-nrbfn, Definition 7).
+        eps >= 1: 1 plus the ratio of the squared norms of the residuals and of the scores
+        (hu-nrbfn, Definition 7).
     spectral_risk : float
         gamma >= 1 (hu-nrbfn, Definition 5).
     objective : float
-        ``eps + alpha gamma - 1``, which the ridge minimizes (hu-nrbfn, Theorem 17). Another penalty
-        replaces the norm of the weights in gamma; locality adds its own term.
+        ``eps + alpha gamma - 1``, which the ridge minimizes (hu-nrbfn, Theorem 17). The norm of
+        another penalty replaces the norm of the weights in gamma. A penalty matrix and locality
+        each add a term.
     """
 
     fitting_error: float
@@ -58,7 +60,7 @@ class PerturbationBounds:
 
 @dataclass(frozen=True)
 class SpectralBounds:
-    """Error and risk of one fit, and their bounds.
+    """Fitting error and spectral risk of one fit, and their bounds.
 
     Attributes
     ----------
@@ -75,7 +77,7 @@ class SpectralBounds:
     attainable : RiskRange or None
         Range of the spectral risk for any target and any penalty.
     ideal : RiskRange or None
-        Range of the risk if the classes are separate; None if they are not.
+        Range of the risk for separate classes; None if the classes are not separate.
     perturbed : PerturbationBounds or None
         See `perturbation_bounds`.
     """
@@ -100,7 +102,7 @@ def error_and_risk(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> ErrorAndRisk:
-    """Return the error and risk of weights on the rows that were summed.
+    """Return the fitting error and spectral risk of weights on the summed rows.
 
     Parameters
     ----------
@@ -154,7 +156,7 @@ def spectral_bounds(
         Sum of the row weights of each class. Only for classes and for activations of at least 0
         that sum to 1 in each row, as Theorems 10 and 12 require.
     eigenvalues : float64 (r,), optional
-        `gram_eigenvalues` of gram, which do not depend on alpha. None: rank and bounds are None.
+        `gram_eigenvalues` of gram, independent of alpha. None: rank and bounds are None.
     least_weight : float
         Smallest weight of a row; 1 without weights.
 
@@ -164,7 +166,7 @@ def spectral_bounds(
 
     Notes
     -----
-    ``2 q r^2`` flops; the eigenvalues took ``4 r^3 / 3``.
+    ``2 q r^2`` flops, without the eigenvalues, which take ``4 r^3 / 3``.
 
     Examples
     --------
@@ -200,14 +202,14 @@ def spectral_bounds(
 def gram_eigenvalues(gram: Floats) -> Floats:
     """Return the eigenvalues of a gram matrix (r, r), float64 (r,), ascending.
 
-    They are the squared singular values of Phi. ``4 r^3 / 3`` flops and a copy of gram.
+    These are the squared singular values of Phi. Takes ``4 r^3 / 3`` flops and a copy of gram.
     """
     # numpy releases the interpreter lock, scipy does not.
     return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
 
 
 def _numerical_rank(eigenvalues: Floats) -> int:
-    """Return how many eigenvalues (r,) of a gram matrix exceed their rounding error.
+    """Return the number of eigenvalues (r,) of a gram matrix that exceed their rounding error.
 
     This can be less than the rank of Phi: squaring loses singular values below about 1e-8 of the
     largest.
@@ -269,7 +271,7 @@ def _ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) ->
 def perturbation_bounds(
     cross: Floats, class_weights: Floats, *, eigenvalues: Floats, least_weight: float = 1.0
 ) -> PerturbationBounds | None:
-    """Return bounds of error and risk of almost separate classes; None if they are not.
+    """Return bounds of error and risk for almost separate classes; None for other classes.
 
     Parameters
     ----------
@@ -288,8 +290,8 @@ def perturbation_bounds(
     Notes
     -----
     hu-nrbfn, Theorem 12, with each basis row in the class that activates it most; the theorem holds
-    for any choice. It differs because moments do not contain the norms of the ideal activations and
-    of their distance to the real activations. They contain bounds of both:
+    for any choice. Moments do not contain the norm of the ideal activations, or of their distance
+    to the real activations, so bounds that moments contain replace both:
 
     - M is the sum of all activations between classes. A row with the sum m is at most ``sqrt(2) m``
       from the ideal row. m is at most 1, and at most M over the smallest weight w of a row. So the
@@ -328,8 +330,8 @@ def perturbation_bounds(
 class _Norms:
     """Squared norms of the residuals, the fit and the weights.
 
-    `penalty` is the term that alpha multiplies, `beside` that of `JITTER` and locality, both over
-    the trace of gram.
+    `penalty` is the term that alpha multiplies, `beside` the term of `JITTER` and locality, both
+    divided by the trace of gram.
     """
 
     residual: float
@@ -377,7 +379,7 @@ class _Norms:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Rows and basis rows of every class that has any, and the activations between classes."""
+    """Weights and basis rows of every class with rows, and the activations between classes."""
 
     row_weights: Floats
     basis_counts: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Rows of features: an array, or in CSR where most of their values are 0."""
+"""Rows of features: an array, or in CSR if most values are 0."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from dask_nrbfn.numeric.types import Floats
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# scipy is loaded only for sparse rows: commands that only read a record start faster.
+# scipy is loaded only for sparse rows, so that commands that only read a record start faster.
 Rows: TypeAlias = Union[NDArray[Any], "csr_array"]
-"""(b, p). In CSR the columns of a row ascend, each is there once, and no stored value is 0."""
+"""Rows (b, p). In CSR the columns of a row ascend without repeats, and no stored value is 0."""
 
 
 def is_sparse(X: Rows) -> TypeGuard["csr_array"]:
     """Return whether rows are stored in CSR."""
-    # Another thread may be loading it.
+    # Another thread may be loading scipy.
     return isinstance(X, getattr(sys.modules.get("scipy.sparse"), "csr_array", ()))
 
 
@@ -31,7 +31,7 @@ def is_scipy(X: object) -> bool:
 
 
 def canonical(X: Any) -> "csr_array":
-    """Return any sparse matrix or array (b, p) as rows in CSR, which may share its memory.
+    """Return a sparse matrix or array (b, p) as rows in CSR, which may share its memory.
 
     Duplicate entries are added. Column indices are int32, which scikit-learn requires. An array of
     float16, which scipy does not support, becomes float32.
@@ -87,7 +87,7 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
     blocks : iterable of (b, p)
         All arrays or all in CSR.
     shape : tuple of int
-        Rows in all, and columns.
+        Total number of rows, and number of columns.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
 
 
 def equal(one: Rows, two: Rows) -> bool:
-    """Return whether rows are stored alike and have the same values.
+    """Return whether rows have the same form, array or CSR, and the same values.
 
     Parameters
     ----------

@@ -21,12 +21,12 @@ Kind = Literal["number", "boolean", "category", "date"]
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "date")
 MISSING = ("error", "impute", "drop")
 UNSEEN = -1.0
-"""Stored for a category that is not known; NaN is stored for a missing value."""
+"""Stored value of an unknown category; NaN is stored for a missing value."""
 
-# Features that are expanded at once before they are converted to CSR: 8 MiB.
+# Number of features that are computed at once before they are converted to CSR: 8 MiB.
 _EXPANDED_VALUES = 2**20
 _YEAR_DAYS = 365.2425
-# Integers of JSON have no limit.
+# Limit of numbers in a schema, because integers of JSON have no limit.
 _LARGEST = float(np.finfo(np.float64).max)
 _WRITTEN_NUMBER = re.compile(r"(\D*)1\D?234[.,]5(\D*)")
 # A column with more missing values than this share has an indicator feature for them.
@@ -53,8 +53,8 @@ class Column:
     missing : float
         Share of rows with a missing value.
     written : str
-        How numbers or dates are written as text, if not in the usual way: the number 1234.5 with
-        its unit and marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
+        Text form of numbers or dates, if not the usual one: the number 1234.5 with its unit and
+        marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Schema:
     missing : {"error", "impute", "drop"}
         Rows with missing values are refused, filled or left out.
     written : mapping
-        How tables are written as text: `delimiter` and the other options that were given.
+        Text form of tables: `delimiter` and other options, as given.
     """
 
     columns: tuple[Column, ...]
@@ -264,18 +264,18 @@ class Schema:
         return None
 
     def difference(self, other: "Schema") -> str | None:
-        """Return the first difference that prevents another schema from reading stored values."""
+        """Return the first difference that keeps another schema from reading the stored values."""
         for own, its in zip_longest(self.columns, other.columns):
             if own is None:
                 return f"has no column {its.name!r}"
             if its is None:
-                return f"has a column {own.name!r} more"
+                return f"has an extra column {own.name!r}"
             if own.name != its.name:
-                return f"has the column {own.name!r} in the place of {its.name!r}"
+                return f"has the column {own.name!r} where {its.name!r} is expected"
             if own.coding != its.coding:
                 return f"has a column {own.name!r} of {_other_coding(own, its)}"
             if self.fills and own.missing and not other.fills:
-                return f"has gaps in the column {own.name!r}, which are not filled"
+                return f"has missing values in the column {own.name!r}, which are not filled"
         return None
 
     def expand(self, stored: NDArray[Any]) -> Floats:
@@ -392,7 +392,7 @@ def _check_fields(what: str, values: Any, known: Mapping[str, str]) -> None:
         if name not in known:
             raise DataError(
                 f"{what} has {name!r}, which is not one of its fields.",
-                f"It has {', '.join(known)}.",
+                f"Give only {', '.join(known)}.",
             )
         if not _is(known[name], value):
             raise DataError(f"{what} has {value!r} as {name}.", f"Give {known[name]}.")

@@ -1,4 +1,4 @@
-"""Networks of rows in memory: their weights, and their errors on rows that are held out."""
+"""Networks of rows in memory: their weights, and their errors on held-out rows."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +29,8 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
 
-# Elements of the distances that all networks share, 128 MiB. Of more rows each network computes
-# its own.
+# Maximum number of distances that all networks share, 128 MiB. For more rows each network computes
+# its own distances.
 _SHARED_ELEMENTS = 2**24
 
 Entry = dict[str, Any]
@@ -39,7 +39,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class SmallTable:
-    """Rows in memory with the folds they belong to, and the rows of a basis.
+    """Rows in memory with their folds, and the rows of a basis.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class SmallTable:
     basis : (r, p)
         Not scaled.
     basis_folds : int64 (r,)
-        The folds of the basis rows, -1 for a point that is not one of the rows.
+        The folds of the basis rows; -1 for a point that is not a row.
     spread, spread_weights : (m, p) and float64 (m,)
-        The rows that widths and clusters are measured on: these, or also those without labels.
+        The rows that decide widths and clusters, possibly with rows without labels.
     block_rows : int
         Rows whose activations are computed together.
     """
@@ -128,7 +128,7 @@ class SmallTable:
         )
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """Return some of the rows, numbers or bool (n,); `spread` stays."""
+        """Return some of the rows, by indices or bool (n,); `spread` stays."""
         return replace(
             self,
             X=self.X[rows],
@@ -144,7 +144,7 @@ class SmallTable:
 
 
 def _drawn(n: int, size: int) -> NDArray[np.int64]:
-    """Return some of n places, ascending; a larger draw holds a smaller one."""
+    """Return drawn places among n, ascending; a larger draw contains a smaller one."""
     return np.sort(np.random.default_rng(0).permutation(n)[:size])
 
 
@@ -160,7 +160,7 @@ class SmallNetwork:
 
     @property
     def exponent(self) -> float | None:
-        """Exponent of the distances that the kernel sees; None for Euclidean ones."""
+        """Exponent of the distances of the kernel; None if Euclidean."""
         return kernel_named(self.kernel, self.kernel_exponent).exponent
 
 
@@ -175,22 +175,22 @@ def try_networks(
     each: Each = map,
     threads: int = 1,
 ) -> list[Entry]:
-    """Return the best ridge of each network, and its figures on rows that are held out.
+    """Return the best ridge of each network, and its figures on held-out rows.
 
     Parameters
     ----------
     table : SmallTable
     scaling : Scaling
     networks : sequence of SmallNetwork
-        All of one kind of distances. Their ridges have no locality: that is summed for the basis
-        of a fit.
+        Networks with the same kind of distances. Their ridges have no locality, which is summed
+        only for the basis of a fit.
     held_out : sequence of int
-        The folds of which each is held out once, with its basis rows.
+        Folds that are held out, one after another, each with its basis rows.
     smoothly : bool
         Whether ridges are compared by a figure that changes with every score, for few rows.
         Otherwise the error decides, and of equal errors the largest alpha.
     n_components : int
-        The most eigenfunctions of the basis that are combined.
+        Maximum number of eigenfunctions that are combined.
     each : Each
         Tries the networks; each has its own sums.
     threads : int
@@ -199,7 +199,7 @@ def try_networks(
     Notes
     -----
     The distances are computed once, the sums over rows once for each network, and one factorization
-    for each fold and ridge. Only the ridge that is chosen has a temperature. Each network takes
+    for each fold and ridge. Only the chosen ridge has a temperature. Each network takes
     ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
     """
     judging = _Judging(table, scaling, networks[0].exponent, held_out, threads=threads)
@@ -224,9 +224,9 @@ def judge_network(
     network : SmallNetwork
         Without locality.
     held_out : sequence of int
-        The folds of which each is held out once, with its basis rows.
+        Folds that are held out, one after another, each with its basis rows.
     n_components : int
-        The most eigenfunctions that are combined.
+        Maximum number of eigenfunctions that are combined.
     threads : int
         Threads of the elementwise steps.
 
@@ -234,8 +234,8 @@ def judge_network(
     -------
     entry : dict
     scores : float64 (n, q)
-        By the network without the fold of each row; of numbers less their origin. NaN for rows that
-        are not held out, and if all systems are singular.
+        Scores by the network without the fold of each row; for numbers, minus their origin. NaN for
+        rows that are not held out, and if all systems are singular.
     """
     judging = _Judging(
         table, scaling, network.exponent, held_out, threads=threads, shares_distances=False
@@ -310,7 +310,7 @@ def learned_root(
     (solution,) = system.solve_all([ridge.alpha], each=each, estimated=False)
     if solution is None:
         return np.full(table.X.shape[1], np.nan)
-    # Of numbers of other units each counts as much as the others.
+    # Numeric targets of different units count equally.
     of_targets = solution.weights / table.target_scales[:, None]
     root = np.ones(table.X.shape[1]) if scaling.root is None else scaling.root
     total = GradientSums.zeros(len(root))
@@ -324,7 +324,7 @@ def learned_root(
 class _Judging:
     """Arrays that networks with the same rows, basis, scaling and distances share.
 
-    Rows stand in groups: one for each fold that is held out, and last those of all other folds.
+    Rows are in groups: one for each held-out fold, and the last group for all other folds.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ class _Judging:
             clusters += np.bincount(nearest, weights, minlength=r)
         weight = table.spread_weights.sum()
         mean_distance = math.fsum(totals) / (weight * r)
-        # Where all rows are equal, or as good as equal, any width is as good.
+        # If all rows are (almost) equal, any width is as good.
         return mean_distance if mean_distance**2 > 0 else 1.0, clusters / weight
 
     def features(self, network: SmallNetwork) -> RadialFeatures:
@@ -393,7 +393,7 @@ class _Judging:
         smoothly : bool
             See `try_networks`.
         n_components : int
-            The most eigenfunctions that are combined.
+            Maximum number of eigenfunctions that are combined.
 
         Returns
         -------
@@ -402,7 +402,7 @@ class _Judging:
         return self._best(network, smoothly=smoothly, n_components=n_components)[0]
 
     def best_with_scores(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
-        """Return what `judge_network` returns."""
+        """Return the result of `judge_network`."""
         held_out = np.full((len(self._order), self._table.targets.n_targets), np.nan)
         entry, features, of_folds = self._best(network, smoothly=False, n_components=n_components)
         for rows, scores, _ in self._held_out(features, of_folds or []):
@@ -437,7 +437,7 @@ class _Judging:
 
     def sums_of_groups(self, features: RadialFeatures) -> list[list[Floats]]:
         """Return the sums over each group of training rows."""
-        # A single fold is not learned from, so that nothing is subtracted either.
+        # The rows of a single held-out fold are not summed, so nothing is subtracted either.
         groups = self._groups if len(self._kept) > 1 else self._groups[-1:]
         return [self._sums(features, group) for group in groups]
 
@@ -470,7 +470,7 @@ class _Judging:
         return None if self._squared is None else self._squared[rows]
 
     def system(self, features: RadialFeatures, sums: list[Floats]) -> RidgeSystem:
-        """Return the ridge system of some sums, see `sums_of_groups`; they are used up."""
+        """Return the ridge system of some sums, see `sums_of_groups`; the sums are overwritten."""
         gram, *others = sums
         mirror_in_place(gram)
         return RidgeSystem.of_sums(
@@ -497,7 +497,7 @@ class _Judging:
             Mask of the basis rows that have weights.
         ridges : sequence of Ridge
         n_components : int
-            The most eigenfunctions that are combined.
+            Maximum number of eigenfunctions that are combined.
         each : Each
             Solves the systems.
 
@@ -518,7 +518,7 @@ class _Judging:
     def _judge(
         self, features: RadialFeatures, of_folds: list[PathWeights], kind: type[JudgedSums]
     ) -> JudgedSums:
-        """Return the errors on a fold of the networks that have not seen it."""
+        """Return the errors on a fold of the networks that were fitted without the fold."""
         judged = kind.zeros(*of_folds[0].intercepts.shape)
         for rows, scores, y in self._held_out(features, of_folds):
             judged += kind.from_block(scores, y, self._table.weights[rows])
@@ -527,7 +527,7 @@ class _Judging:
     def _held_out(
         self, features: RadialFeatures, of_folds: list[PathWeights]
     ) -> Iterator[tuple[slice, Floats, NDArray[Any]]]:
-        """Yield held-out rows, their scores by networks that have not seen them, and targets."""
+        """Yield held-out rows, their scores by networks fitted without them, and their targets."""
         table, r = self._table, features.n_basis
         buffer = np.empty((0, r))
         for (weights, intercepts), kept, group in zip(
@@ -551,9 +551,9 @@ class _Judging:
 
 
 def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:
-    """Return the place of the smallest value of a figure; of equal ones, the largest "alpha".
+    """Return the place of the smallest value of a figure; of equal values, the largest "alpha".
 
-    None if the figure is None everywhere.
+    None if the figure is None in all entries.
 
     Parameters
     ----------
@@ -602,10 +602,10 @@ def try_bytes(n_rows: int, n_basis: int) -> int:
 def network_bytes(
     n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int, block_rows: int
 ) -> int:
-    """Return the bytes that trying one network holds.
+    """Return the peak memory of trying one network in bytes.
 
-    The sums of each group and of all, the system of a fold and what is kept of it, activations, the
-    weights of all folds, and scores.
+    It holds the sums of each group and of all rows, the system of a fold and of its kept basis
+    rows, activations, the weights of all folds, and scores.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sums over rows. The sum over a union of disjoint rows is the sum of their sums."""
+"""Sums over rows. The sums of disjoint sets of rows add up to the sum of their union."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -39,7 +39,7 @@ class RowSum:
         return names if len(names) == len(fields(cls)) else [*names, _TOGETHER]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the fields that are arrays by their names, and one array of all numbers."""
+        """Return the array fields by name, and one array of all number fields."""
         values = {name: getattr(self, name) for name in self.array_names() if name != _TOGETHER}
         numbers = [getattr(self, each.name) for each in fields(self) if each.type in _NUMBERS]
         return values | ({_TOGETHER: np.array(numbers, dtype=np.float64)} if numbers else {})

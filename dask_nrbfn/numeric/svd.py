@@ -1,4 +1,4 @@
-"""Truncated singular value decomposition of rows, by sums over them.
+"""Truncated singular value decomposition of rows, by sums over the rows.
 
 Halko, Martinsson & Tropp, *Finding Structure with Randomness*, 2011; Tropp, Yurtsever, Udell &
 Cevher, *Fixed-Rank Approximation of a Positive-Semidefinite Matrix from Streaming Data*, 2017.
@@ -107,11 +107,11 @@ class Decomposition(NamedTuple):
     Attributes
     ----------
     vectors : float64 (p, D)
-        Right singular vectors, those of the largest values first, each with a positive entry of
-        largest magnitude; 0 beyond the rank of X.
+        Right singular vectors, in the order of the values; the entry of largest magnitude is
+        positive. 0 beyond the rank of X.
     singular_values : float64 (D,)
     explained : float
-        Share of the squares of all values that the vectors hold.
+        Share of the sum of squares of X that the vectors explain.
     """
 
     vectors: Floats

@@ -32,7 +32,7 @@ def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class Targets(ABC):
-    """How the targets of a table enter its moments.
+    """The form in which targets enter the moments of a table.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class ClassTargets(Targets):
 
 @dataclass(frozen=True, eq=False)
 class NumberTargets(Targets):
-    """Numbers minus an origin: squares of numbers far from 0 lose digits.
+    """Numbers minus an origin, because squares of numbers far from 0 lose digits.
 
     Examples
     --------

@@ -30,19 +30,19 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
 }
 _DASHES = ("-", "--", ":", "-.")
 
-# Most lines of a chart; the best are drawn.
+# Maximum number of lines of a chart; the best are drawn.
 _MOST_LINES = 8
 _LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
-# With the colours, 16 classes can be distinguished.
+# With the colours of the page, 16 classes can be distinguished.
 _SHAPES = ("o", "s", "^", "D")
-# Longest name of a class in a legend.
+# Maximum length of the name of a class in a legend.
 _MOST_LETTERS = 12
 
 # On a phone of 375 pixels the text is 11 pixels high.
 _INCHES = (4.4, 2.7)
 
-# Longest name of a feature beside its bar.
+# Maximum length of the name of a feature beside its bar.
 _LONGEST_NAME = 24
 _STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -69,7 +69,7 @@ _LINEAR_RATIO = 30.0
 # Below this ratio, powers of ten alone are too few ticks.
 _FEW_DECADES = 200.0
 
-# Bars of a histogram, and most values that are ticks themselves.
+# Number of bars of a histogram, and maximum number of values that become ticks themselves.
 _BARS = 50
 _MOST_TICKS = 8
 
@@ -85,7 +85,7 @@ def confidence_chart(confidences: Confidences, threshold: float) -> str:
     Returns
     -------
     str
-        An SVG element, as of every chart.
+        An SVG element, like every chart.
     """
     rows = confidences.rows
     counts = confidences.counts.reshape(_BARS, -1).sum(axis=1)
@@ -96,7 +96,7 @@ def confidence_chart(confidences: Confidences, threshold: float) -> str:
         colours = [_SERIES[1] if edge < threshold else _SERIES[0] for edge in edges]
         axes.bar(edges, counts, width=0.85 / _BARS, align="edge", color=colours)
         _log_scale(axes, "y", counts[counts > 0])
-        # So that counts of 1 are visible, and the text is above the bars.
+        # These limits make counts of 1 visible, and leave space for the text above the bars.
         axes.set_ylim(0.7, 5.0 * counts.max())
         _mark(axes, threshold, f" threshold {threshold:g} ")
 
@@ -112,9 +112,9 @@ def threshold_chart(confidences: Confidences, threshold: float, n_below: int) ->
     ----------
     confidences : Confidences
     threshold : float
-        That of the fit, which is marked.
+        Threshold of the fit, which is marked.
     n_below : int
-        Rows below it.
+        Number of rows below the threshold.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
     str
     """
     residuals = target.true - target.predicted
-    # Without it, bars of almost equal residuals would have no width.
+    # The minimum width keeps bars of almost equal residuals visible.
     margin = 1e-6 * np.abs(residuals).max()
     span = (residuals.min() - margin, residuals.max() + margin)
     counts, edges = np.histogram(residuals, bins=_BARS, range=span)
@@ -210,7 +210,7 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
         _mark(axes, 0.0)
 
     title = f"Histogram of the residuals of {target.name}"
-    description = f"The root mean square of those of all rows is {target.rmse:.4g}."
+    description = f"The root mean square of the residuals of all rows is {target.rmse:.4g}."
     return _svg(f"residual-{place}", title, description, draw)
 
 
@@ -255,7 +255,7 @@ def coordinates_chart(drawn: DrawnCoordinates) -> str:
 def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Criterion) -> str | None:
     """Return the chart of held-out error, fitting error and risk against alpha.
 
-    An alpha of 0 is not on the logarithmic axis, and a singular system has no figures.
+    An alpha of 0 is not drawn on the logarithmic axis, and a singular system has no figures.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ def size_chart(
     Parameters
     ----------
     curve : sequence of dict
-        As in the record of the search.
+        See the record of the search.
     chosen : dict
         The chosen combination.
     criterion : Criterion
@@ -345,26 +345,27 @@ def pruning_chart(unexplained: Floats) -> str:
     sizes = np.arange(1, len(unexplained) + 1)
 
     def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="basis rows", ylabel="left of the squares")
+        axes = figure.add_subplot(xlabel="basis rows", ylabel="unexplained share")
         axes.plot(sizes, unexplained, color=_SERIES[0])
         _fitting_scale(axes, "x", sizes)
         _fitting_scale(axes, "y", unexplained)
 
-    description = f"{len(unexplained)} basis rows leave {unexplained[-1]:.4g}."
-    return _svg("pruning", "What is left by the number of basis rows", description, draw)
+    description = f"{len(unexplained)} basis rows leave a share of {unexplained[-1]:.4g}."
+    title = "Unexplained share of the squares by the number of basis rows"
+    return _svg("pruning", title, description, draw)
 
 
 def cells_chart(tree: CellTree, n_rows: NDArray[np.int64], errors: Floats, label: str) -> str:
-    """Return the chart of the errors of cells, above the tree that cuts them.
+    """Return the chart of the errors of cells, above the tree of the cells.
 
     Parameters
     ----------
     tree : CellTree
     n_rows : int64 (L,)
-        Rows of each cell: its width.
+        Number of rows of each cell, which is its width in the chart.
     errors : float64 (L,)
     label : str
-        Of their axis.
+        Label of the axis of the errors.
 
     Returns
     -------
@@ -389,7 +390,7 @@ def cells_chart(tree: CellTree, n_rows: NDArray[np.int64], errors: Floats, label
         below.yaxis.set_major_locator(NullLocator())
 
     worst = int(np.argmax(errors))
-    title = "Errors of the cells, and the tree that cuts them"
+    title = "Errors of the cells, and the tree that divides the rows"
     return _svg("cells", title, f"The largest is {errors[worst]:.3g}.", draw)
 
 
@@ -404,7 +405,7 @@ def feature_chart(weights: Mapping[str, float]) -> str:
         axes.set_yticks(range(len(names)), [_shortened(name) for name in names])
         axes.invert_yaxis()
 
-    description = f"{names[0]} weighs most, {values[0]:.4g}."
+    description = f"{names[0]} has the largest weight, {values[0]:.4g}."
     return _svg("features", "Weights of the heaviest features", description, draw)
 
 
@@ -458,7 +459,7 @@ def _lines_by_width(
 ) -> dict[str, dict[float, float]]:
     """Return the drawn error by width, for the best combinations of the other parameters.
 
-    Earlier versions of this package did not try scales and bases.
+    Runs of older versions did not try scales and bases.
     """
     names = [
         name
@@ -496,7 +497,7 @@ def _fitting_scale(axes: Axes, side: str, values: Any, *, always_log: bool = Fal
 
 
 def _log_scale(axes: Axes, side: str, values: NDArray[Any], *, own: bool = False) -> None:
-    """Make an axis logarithmic, with plain numbers as ticks; with `own` at the values if few."""
+    """Make an axis logarithmic, with plain numbers as ticks; with `own` at the values, if few."""
     axes.set(**{f"{side}scale": "log"})
     axis = getattr(axes, f"{side}axis")
     few_decades = values.max() / values.min() < _FEW_DECADES

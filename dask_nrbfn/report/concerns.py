@@ -17,7 +17,7 @@ _FEW_ROWS = 20
 
 
 def find_concerns(results: Results) -> list[Concern]:
-    """Return the concerns about a run, the gravest first."""
+    """Return the concerns about a run, the most serious first."""
     finished = results.finished
     found = (
         _versions(finished),
@@ -39,7 +39,7 @@ def find_concerns(results: Results) -> list[Concern]:
 def _versions(finished: FinishedRun) -> Iterator[Concern]:
     if not finished.versions:
         return
-    remedy = "The figures of the run are those of the fit, an evaluation is of the latest version."
+    remedy = "The figures of the run describe the fit; an evaluation uses the latest version."
     yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
     if finished.versions[-1]["refresh_due"]:
         reasons = {reason: None for each in finished.versions for reason in each["reasons"]}
@@ -54,9 +54,9 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
     if recall - 2 * error < FitLimits.min_recall:
         yield Concern(
             f"The search found {decimals(recall)} +- {decimals(error)} of the true neighbours.",
-            "Search exactly."
+            "Give neighbors=exact."
             if finished.searched == "candidate"
-            else "Raise overlap, lower n_partitions, or search exactly.",
+            else "Raise overlap, lower n_partitions, or give neighbors=exact.",
         )
 
 
@@ -76,8 +76,9 @@ def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
     if record.get("cap") is not None:
         yield Concern(
             f"{plural(record['n_below_threshold'], finished.searched)} are below the threshold "
-            f"{finished.params.confidence_threshold:g}; {record['cap']:,} were taken.",
-            "Give basis_size, with more memory if it asks for that, to decide yourself.",
+            f"{finished.params.confidence_threshold:g}, but the basis has at most "
+            f"{record['cap']:,} rows.",
+            "Give basis_size to choose another number. A larger basis may need more memory.",
         )
 
 
@@ -94,7 +95,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         if name == "alpha" and finished.is_of_cells:
             continue
         if name == "alpha":
-            # A search leaves some of them to try with the whole basis.
+            # After a search only some of the alphas are tried with the whole basis.
             tried = [entry["alpha"] for entry in finished.tuned()["path"]]
         if side := _border(chosen, tried, limits=(0.0, 1.0)):
             yield Concern(
@@ -123,7 +124,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
             beyond = [f"{params.width_factor * step**power:.3g}" for power in range(3)]
             remedy = (
                 f"Tune a new run with --width-factors {','.join(beyond)} (`width_factors` in "
-                "Python), which begin there."
+                "Python)."
             )
         yield Concern(f"width_factor={params.width_factor:g} is the {side} that was tried.", remedy)
 
@@ -131,7 +132,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
 def _border(
     chosen: float, grid: Sequence[float], limits: tuple[float, float] = (0.0, float("inf"))
 ) -> str | None:
-    """Return the border of the grid that equals a value; None if it is inside or at a limit."""
+    """Return the end of the grid that a value equals; None if it is inside or at a limit."""
     if len(set(grid)) < 2 or chosen in limits:
         return None
     if chosen == min(grid):
@@ -150,7 +151,7 @@ def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Conce
     if singular:
         yield Concern(
             f"The ridge system is singular at alpha={listed(list(dict.fromkeys(singular)))}.",
-            "The other alphas were compared; leave these out.",
+            "Leave these alphas out; the other alphas were compared.",
         )
 
 
@@ -163,7 +164,7 @@ def _small_classes(finished: FinishedRun) -> Iterator[Concern]:
     if small:
         yield Concern(
             f"Classes with fewer than {_FEW_ROWS} rows: {listed(small)}.",
-            "Their errors say little; more rows of them would help most.",
+            "The error rates of these classes are uncertain. Add rows of these classes.",
         )
 
 
@@ -178,5 +179,5 @@ def _memory(finished: FinishedRun) -> Iterator[Concern]:
     if over:
         yield Concern(
             f"Stages held more memory than predicted: {listed(over)}.",
-            "Leave the workers room. What the process held before the fit is counted too.",
+            "Leave spare memory for the workers. Memory held before the fit is counted too.",
         )

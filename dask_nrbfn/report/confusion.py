@@ -19,15 +19,15 @@ _MOST_PAIRS = 20
 # Wider columns do not fit side by side.
 _HEADING_LETTERS = 10
 
-# The line of rows whose class the model does not know.
+# The label of the line of rows whose class the model does not know.
 _UNKNOWN = "(unknown)"
 
 
 class Cell(NamedTuple):
     """Rows of one class with one predicted label, as text.
 
-    `heat` is from 0 to 1: for right labels the share of the class, for wrong labels the same share
-    divided by the largest one.
+    `heat` is from 0 to 1: for right labels the share of the class, for wrong labels that share
+    divided by the largest share of wrong labels.
     """
 
     text: str
@@ -54,7 +54,7 @@ class ConfusionTable:
     pairs : TextTable
         The most frequent confusions: class, label, rows, share of the class.
     classes : TextTable
-        Precision, recall, F1 and rows of the classes; of too many classes those with the least F1.
+        Precision, recall, F1 and rows of the classes; if there are too many, of the lowest F1.
     """
 
     caption: str
@@ -72,13 +72,13 @@ class ConfusionTable:
         Parameters
         ----------
         title : str
-            Names the rows.
+            Name of the rows.
         labels : sequence of str (K,)
         confusion : array-like (K, K) or (K + 1, K)
             Counts, or weights, of true classes by predicted label. The last row of K + 1 counts
             rows whose class is not in `labels`.
         most : int
-            Most classes that are shown in a table.
+            Maximum number of classes that are shown in a table.
 
         Returns
         -------
@@ -89,7 +89,7 @@ class ConfusionTable:
         totals = counts.sum(axis=1, keepdims=True)
         shares = counts / np.where(totals > 0, totals, 1.0)
         return cls(
-            f"{title} of each class (down) by the label they got (across)",
+            f"{title} of each class (down) by predicted label (across)",
             list(labels),
             _lines(own, counts, shares) if len(labels) <= most else [],
             _pairs(title, own, counts, shares),
@@ -132,7 +132,7 @@ def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -
     figures = class_figures(labels, counts)
     what = f"{title}: precision, recall and F1 of each class"
     if len(figures) > most:
-        what = f"{title}: the {most} of {plural(len(figures), 'class')} with the least F1"
+        what = f"{title}: the {most} of {plural(len(figures), 'class')} with the lowest F1"
         figures = sorted(figures, key=lambda of_class: (of_class["f1"] is None, of_class["f1"]))
     rows = [
         [
@@ -164,4 +164,4 @@ def _pairs(title: str, own_labels: Sequence[str], counts: Floats, shares: Floats
         if wrong[own, given]
     ]
     what = f"{title}: the most frequent confusions of {plural(counts.shape[1], 'class')}"
-    return TextTable(what, ["class", "taken for", "rows", "of the class"], rows)
+    return TextTable(what, ["class", "predicted", "rows", "of the class"], rows)

@@ -24,7 +24,7 @@ _MOST_CLASSES = 20
 
 
 def run_table(run: Run) -> str:
-    """Return the results and the costs of a finished run, some twenty lines of up to 100 columns.
+    """Return the results and the costs of a finished run, some twenty lines of up to 100 letters.
 
     Raises
     ------
@@ -38,9 +38,9 @@ def run_table(run: Run) -> str:
 
 
 def tuning_table(run: Run) -> str:
-    """Return tables of up to 100 columns of what tuning tried, with a star at the chosen values.
+    """Return tables, up to 100 columns wide, of the tried values, with a star at the chosen values.
 
-    A last table has the figures of the held-out rows of each class.
+    The last table has the figures of the held-out rows of each class.
 
     Raises
     ------

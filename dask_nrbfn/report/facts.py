@@ -24,7 +24,7 @@ _MOST_TRIED = 10
 
 
 def run_facts(results: Results) -> list[Fact]:
-    """Return the data, the network, its errors, the time and the memory of a run."""
+    """Return the facts about a run: its data, network, errors, time and memory."""
     finished = results.finished
     return [
         *_data_facts(results),
@@ -139,7 +139,7 @@ def _network_facts(results: Results) -> list[Fact]:
 
 
 def _cells_facts(results: Results) -> list[Fact]:
-    """Return the cells, and the network that each of them has."""
+    """Return the facts about the cells and their networks."""
     finished = results.finished
     params, record = finished.params, finished.stages["cells"]
     constant = record["n_constant"]
@@ -172,7 +172,7 @@ def _range(limits: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def _compared_facts(results: Results) -> list[Fact]:
-    """Return how one network and networks of drawn cells did, if a tuning compared them."""
+    """Return the errors of one network and of drawn cells, if a tuning compared both."""
     compared = results.finished.stages.get("cells", {}).get("compared")
     if compared is None:
         return []
@@ -223,7 +223,8 @@ def _pruning_facts(finished: FinishedRun) -> list[Fact]:
     if record is None:
         return []
     left = percent(record["unexplained"], 2)
-    return [Fact("pruned to", f"{record['n_kept']:,}, which leave {left} of the targets' squares")]
+    kept = f"{record['n_kept']:,}, which leave {left} of the targets' squares unexplained"
+    return [Fact("pruned to", kept)]
 
 
 def _locality_facts(finished: FinishedRun) -> list[Fact]:
@@ -243,7 +244,7 @@ def _loss_facts(finished: FinishedRun) -> list[Fact]:
     first, least = record["path"][0]["objective"], record["objective"]
     fell = f"objective from {number(first)} to {number(least)}"
     passes = plural(record["n_passes"], "pass")
-    taken = f", that of pass {record['taken']} taken" if "taken" in record else ""
+    taken = f", weights of pass {record['taken']}" if "taken" in record else ""
     stopped = f"stopped by the {record['stopped']}{taken}"
     return [Fact("loss", f"{record['loss']}, {passes}, {fell}, {stopped}")]
 
@@ -343,7 +344,7 @@ def _combinations(results: Results) -> TextTable:
     rounds = search.get("rounds") or [search]
 
     def place(record: dict[str, Any]) -> tuple[Any, ...]:
-        # Combinations tried on most rows come first, those without an error last.
+        # Combinations that were tried on most rows come first, those without an error last.
         size = rounds[record.get("round", 0)]
         error = record[criterion]
         figures = error or 0.0, record.get("log_loss") or 0.0
@@ -369,7 +370,7 @@ def _compared(
 ) -> TextTable:
     """Return a table of combinations with the parameters that vary among some."""
     chosen = results.finished.stages["search"]["chosen"]
-    # Earlier versions of this package varied fewer parameters. A basis size is chosen later.
+    # Runs of older versions varied fewer parameters. A basis size is chosen later.
     chosen = {name: value for name, value in chosen.items() if name in among[0]}
     varied = [name for name in chosen if len({record[name] for record in among}) > 1]
     return TextTable(

@@ -24,7 +24,7 @@ from dask_nrbfn.storage.versions import versions_of
 # Bins of the confidence, so that thresholds have steps of 0.001.
 _BINS = 1000
 
-# Number of listed least confident rows, and of most confident rows.
+# Number of listed rows with the lowest confidence, and of those with the highest confidence.
 _NAMED = 10
 
 
@@ -37,7 +37,7 @@ class FinishedRun:
     run : Run
     attributes : dict
     stages : dict
-        Records of the stages by name, in the order in which they were done.
+        Records of the stages by name, in the order of their execution.
     params : FitParams
         With the values that tuning chose.
     labels : list of str
@@ -57,15 +57,15 @@ class FinishedRun:
         Raises
         ------
         MissingDataError
-            If it is not finished.
+            If the run is not finished.
         """
-        # Other jobs may have added to it since it was opened.
+        # Other jobs may have changed the run since it was opened.
         run = Run.open(run.location)
         attributes = run.attributes
         if attributes.get("branch_of"):
             raise MissingDataError(
-                f"the run {run.location} is a branch, which was not fitted.",
-                "Report on the run that it is merged into.",
+                f"the run {run.location} is a branch, which has no fit.",
+                "Report on the run into which the branch is merged.",
             )
         stages = attributes["stages"]
         names = [stage.name for stage in stages_of_run(run)]
@@ -73,7 +73,7 @@ class FinishedRun:
         if missing:
             raise MissingDataError(
                 f"the run {run.location} is not finished: it has no {missing[0]} yet.",
-                f"Finish it with {run.begun_by}, with the parameters that it was begun with.",
+                f"Finish the run with {run.begun_by} and the parameters of its first call.",
             )
         ordered = {name: stages[name] for name in names}
         labels = label_texts(run.read("model/classes").tolist())
@@ -176,7 +176,7 @@ class NamedRows:
         return cls(np.empty(0, dtype=np.int64), np.empty(0))
 
     def least(self, start: int, values: Floats, *, sign: float = 1.0) -> Self:
-        """Return the least of these rows and further ones, by ``sign * value``.
+        """Return the rows with the smallest ``sign * value`` among these and further rows.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class NamedRows:
         return type(self)(rows[order], merged[order])
 
     def named(self, finished: FinishedRun) -> Self:
-        """Return the same rows, which are places among the searched rows, as a reader knows them.
+        """Return the rows, given by places among searched rows, with row indices, labels and ids.
 
         Parameters
         ----------

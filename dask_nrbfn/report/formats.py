@@ -8,10 +8,10 @@ from typing import Any
 
 from dask_nrbfn.errors import plural
 
-# Columns of a schema that are shown; JSON has all of them.
+# Number of columns of a schema that are shown; JSON has all.
 _MOST_COLUMNS = 40
 
-# Items that are listed in a line.
+# Number of items that are listed in a line.
 _MOST_LISTED = 5
 
 NO_NUMBER = "-"

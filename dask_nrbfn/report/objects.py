@@ -1,4 +1,4 @@
-"""Text and HTML of a dataset, a run or a model for consoles and notebooks, from metadata alone."""
+"""Text and HTML about a dataset, a run or a model for consoles and notebooks, from metadata."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ from dask_nrbfn.storage.run import Run
 _TEMPLATE = "object.html.jinja"
 _WIDTH = 100
 
-# Classes that are listed; JSON has all of them.
+# Number of classes that are listed; JSON has all.
 _MOST_CLASSES = 20
 
 
 class Summary(NamedTuple):
-    """The size, the main facts in short, all other facts by name, and tables by title."""
+    """The size, the main facts in a line, all other facts by name, and tables by title."""
 
     size: str
     short: list[str]
@@ -54,7 +54,7 @@ def represent(shown: Any, *, as_html: bool = False, **figures: Any) -> str:
         return template_named(_TEMPLATE).render(kind=kind, place=place, **summary._asdict())
     lines = [_cut(f"<{kind}> {summary.size}"), _cut(f"  {', '.join(summary.short)}")]
     if place:
-        # The end of a path tells most.
+        # The end of a path is the most informative part.
         kept = _WIDTH - len("  ...")
         lines.append(f"  {place}" if len(place) <= kept else f"  ...{place[-kept:]}")
     return "\n".join(lines)

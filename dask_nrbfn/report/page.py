@@ -32,7 +32,7 @@ from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
 
-# Cells that are described.
+# Number of cells that are listed.
 _WORST = 3
 
 # Facts that are shown below the title.
@@ -51,13 +51,13 @@ def write_report(
 ) -> None:
     """Write a page about the data, the results and the costs of a run.
 
-    The page is self-contained: it loads nothing and runs no script. The same run always gives the
-    same text.
+    The page is self-contained: it loads no other file and runs no script. The same run always gives
+    the same text.
 
     Parameters
     ----------
     run : Run
-        With its model.
+        A finished run.
     path : path
     evaluation : Evaluation or NumberEvaluation, optional
         Figures of the model on other rows, as returned by `evaluate_dataset`.
@@ -67,14 +67,14 @@ def write_report(
     Raises
     ------
     MissingDataError
-        If the run is not finished; before anything is written.
+        If the run is not finished. Nothing is written then.
     ParameterError
         If the evaluation is of a model with another number of classes, or other targets, or `path`
         is inside a Zarr group.
     ExistsError
         If a file is at `path` and `overwrite` is false, or something other than a file.
     StorageError
-        If nothing can be written there.
+        If `path` cannot be written.
     """
     results = results_of(FinishedRun.of(run), evaluation)
     with new_file(path, overwrite=overwrite) as unfinished:

@@ -1,4 +1,4 @@
-"""Reliability of probabilities: a table, and what its chart draws."""
+"""Reliability of probabilities: the table, and the data of the chart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Reliability:
     table : TextTable
         Rows, mean probability and observed share of each bin.
     event : str
-        What is probable: a class, or that the label is right.
+        Event that the probability is of: a class, or that the label is right.
     bins : sequence of dict
         See `dask_nrbfn.numeric.reliability`.
     """
@@ -38,7 +38,7 @@ class Reliability:
         Parameters
         ----------
         title : str
-            Names the rows.
+            Name of the rows.
         labels : sequence of str (K,)
         bins : sequence of dict
 

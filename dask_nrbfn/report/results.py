@@ -27,16 +27,16 @@ from dask_nrbfn.report.reliability import Reliability
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.refine import guess_as_good, read_held_out_confusion
 
-# Above it, the squared residuals are larger than the squared fit.
+# Above this fitting error, the squared residuals are larger than the squared scores.
 _LARGE_FITTING_ERROR = 2.0
 
-# Below it, most rows of a class get the label of another class.
+# Below this recall, most rows of a class get the label of another class.
 _LOW_RECALL = 0.5
 
-# Below it, less than half of the variance of a target is fitted.
+# Below this R2, less than half of the variance of a target is fitted.
 _SMALL_R2 = 0.5
 
-# Most targets that are drawn: those with the lowest R2.
+# Maximum number of targets that are drawn: the targets with the lowest R2.
 _MOST_DRAWN = 4
 
 
@@ -66,7 +66,7 @@ class Concern:
 class Criterion(NamedTuple):
     """The figure by which models are compared.
 
-    ``name`` is its name in records. On an axis with this ``label`` it is multiplied by ``factor``.
+    ``name`` is the name in records. Charts multiply the figure by ``factor`` on an axis ``label``.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Criterion(NamedTuple):
 
 
 class DrawnTarget(NamedTuple):
-    """Numbers of some rows, ``true`` and ``predicted`` float64 (m,), and figures of all rows."""
+    """``true`` and ``predicted`` numbers of some rows, float64 (m,), and figures of all rows."""
 
     name: str
     true: Floats
@@ -106,7 +106,7 @@ class DrawnCoordinates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results(ABC):
-    """Results of a run, perhaps also on other rows; the defaults are for a run without targets.
+    """Results of a run, and of an evaluation; the defaults are for a run without targets.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Results(ABC):
         """Return the number of classes or coordinates, or the names of numbers, as text."""
 
     def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
-        """Return figures of the training rows from a record of weights, beside the fitting error.
+        """Return figures of the training rows besides the fitting error.
 
         Parameters
         ----------
@@ -265,15 +265,15 @@ class ClassResults(Results):
         """Yield a concern if predicting the largest class is as good."""
         if (guess := guess_as_good(self.finished.run)) is None:
             return
-        remedy = 'Look at scale first: columns in different units want "standard".'
+        remedy = 'Check scale first: columns in different units need "standard".'
         if self.finished.params.class_weight is None:
             remedy += (
                 " To find the rows of small classes, pass --class-weight balanced "
                 '(class_weight="balanced" in Python).'
             )
         yield Concern(
-            f"The held-out error is {percent(guess.error_rate)}; to answer the largest class "
-            f"always errs in {percent(guess.guessing)}.",
+            f"The held-out error is {percent(guess.error_rate)}; always predicting the largest "
+            f"class has an error of {percent(guess.guessing)}.",
             remedy,
         )
 
@@ -282,7 +282,7 @@ class ClassResults(Results):
         error = self.finished.fitted["fitting_error"]
         if error > _LARGE_FITTING_ERROR:
             yield Concern(
-                f"The fitting error eps is {number(error)}: the residuals weigh more than the fit.",
+                f"The fitting error eps is {number(error)}: the residuals exceed the scores.",
                 "Try a smaller alpha, a larger basis, or another width_factor.",
             )
 
@@ -293,7 +293,7 @@ class ClassResults(Results):
             yield Concern(
                 f"{count(unknown)} of {plural(evaluation.n_rows, 'evaluated row')} have labels "
                 "that the model does not know.",
-                "They count as errors; train on rows of their classes too.",
+                "Rows with unknown labels count as errors. Train on rows of these classes too.",
             )
 
     def missed_classes(self) -> Iterator[Concern]:
@@ -338,7 +338,7 @@ class ClassResults(Results):
 
 
 def _calibration_error(figures: Mapping[str, Any]) -> str:
-    """Return the expected calibration error as a part of a line; it is unknown for older runs."""
+    """Return the expected calibration error as a part of a line; empty for older runs."""
     error = figures.get("expected_calibration_error")
     return "" if error is None else f", expected calibration error {decimals(error)}"
 
@@ -398,7 +398,7 @@ class NumberResults(Results):
         ]
 
     def _r2(self, r2: list[float], of: str = "") -> str:
-        """Return R2 as text; it has no unit, so several targets also have a mean."""
+        """Return R2 as text, for several targets also the mean, because R2 has no unit."""
         if len(r2) == 1:
             return f"{decimals(r2[0])}{of}"
         return f"{decimals(_average(r2))} on average{of}, {self._each(r2, decimals)}"
@@ -425,8 +425,8 @@ class NumberResults(Results):
         missed = self._below(judged["r2"], 0.0) if judged else []
         if missed:
             yield Concern(
-                f"To answer its mean always is as good on held-out rows: {listed(missed)}.",
-                'Look at scale first: columns in different units want "standard".',
+                f"Always predicting the mean is as good on held-out rows: {listed(missed)}.",
+                'Check scale first: columns in different units need "standard".',
             )
 
     def poor_fit(self) -> Iterator[Concern]:
@@ -434,8 +434,9 @@ class NumberResults(Results):
         missed = self._below(self.finished.fitted["training_r2"], _SMALL_R2)
         if missed:
             yield Concern(
-                f"Of the training rows less than half of the variance is fitted: {listed(missed)}.",
-                "Unless it is noise, try a smaller alpha, a larger basis, or another width_factor.",
+                f"Less than half of the variance of the training rows is fitted: {listed(missed)}.",
+                "Unless the rest is noise, try a smaller alpha, a larger basis, or another "
+                "width_factor.",
             )
 
     def _below(self, r2: list[float], limit: float) -> list[str]:
@@ -557,6 +558,6 @@ def results_of(
 
 def _of_another_model(evaluated: str, learnt: str) -> ParameterError:
     return ParameterError(
-        f"the evaluation has {evaluated}, the run {learnt}.",
+        f"the evaluation has {evaluated}, but the run has {learnt}.",
         "Give the evaluation of this run's model.",
     )

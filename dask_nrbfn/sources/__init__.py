@@ -1,7 +1,7 @@
-"""Foreign source formats, each read as a stream of blocks.
+"""Source formats, each read as a stream of blocks.
 
-A source knows its size and types before the first block is read, so that a dataset can be laid
-out at once. It never holds more than a few blocks.
+The size and types of a source are known before its first block is read, so that a dataset can be
+laid out at once. Most sources hold only a few blocks in memory.
 """
 
 from typing import TYPE_CHECKING

@@ -44,7 +44,7 @@ from dask_nrbfn.sources.source import (
 
 logger = logging.getLogger(__name__)
 
-# A chunk of this size is decoded beside the one in use.
+# Largest chunk that is decoded as a whole, while another chunk is in use.
 MAX_CHUNK_BYTES = 2**27
 _ROOTS = {"zarr.json", ".zgroup", ".zattrs"}
 
@@ -61,7 +61,7 @@ class AnnDataSource(Source):
     y : Column or None
         Column of the labels.
     numbers : tuple of Column
-        Columns of the targets that are numbers.
+        Columns of the numeric targets.
     weights, names : Column or None
         Columns of the weights, and of the ids.
     """
@@ -80,7 +80,7 @@ class AnnDataSource(Source):
                 yield self._block(start, min(start + size, self.n_rows))
 
     def _reading_rows(self, block_rows: int) -> int:
-        """Return rows of whole chunks, which then are decoded once, unless these are too large."""
+        """Return the rows to read at once: whole chunks, each decoded once, unless too large."""
         if self.x.order != "csc" and self.x.chunk_bytes > MAX_CHUNK_BYTES:
             return block_rows
         return max(block_rows // self.x.chunk_rows, 1) * self.x.chunk_rows
@@ -141,29 +141,29 @@ def source_of(
     weights: str | None = None,
     features: tuple[str, ...] | None = None,
 ) -> AnnDataSource:
-    """Source of the cells of a group of Zarr or HDF5.
+    """Return the source of the cells of a Zarr or HDF5 group.
 
     Parameters
     ----------
     root : group
-        As AnnData writes it.
+        In the layout of AnnData.
     place : File
-        Where it is.
+        Location of the group.
     x : str, optional
         X, raw/X, layers/NAME or obsm/NAME; by default X.
     y : str, optional
-        obs/NAME, a column of labels. A cell without one has none.
+        obs/NAME, a column of labels; a missing value is a missing label.
     targets : tuple of str
         Columns obs/NAME of numbers, instead of labels.
     weights : str, optional
         obs/NAME.
     features : tuple of str, optional
-        Names of the features that are wanted, in their order, where the store names its own.
+        Names of the wanted features, in order; ignored if the store has no feature names.
 
     Raises
     ------
     DataError
-        If the store lacks what is named, or has it in another shape or type.
+        If a named matrix or column is missing, or has an unsuitable shape or type.
     ParameterError
         If one column is named for two purposes.
     """
@@ -206,7 +206,7 @@ def source_of(
 
 
 def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
-    """Return the location of rows that can be read chunk by chunk without a copy."""
+    """Return the location of rows that can be read without a copy; None if rows are copied."""
     import zarr
 
     stored = matrix.stored.group if matrix.order == "csr" else matrix.stored
@@ -239,7 +239,7 @@ def _opened(place: File) -> Any:
     try:
         return zarr.open_group(place.path, **options)
     except (ValueError, TypeError, KeyError) as error:
-        # Of an array in uns, which is not wanted, zarr may not know the type.
+        # zarr may not know the type of an array in uns, which is not needed here.
         logger.info("%s is read without its consolidated metadata (%s).", place, error)
         return zarr.open_group(place.path, **options, use_consolidated=False)
 
@@ -299,7 +299,7 @@ def _with_features(
         )
     places = {feature: j for j, feature in enumerate(names)}
     columns = np.array([places[feature] for feature in wanted])
-    logger.info("%d of %d features of %s are taken by name.", len(wanted), len(names), matrix.name)
+    logger.info("%d of %d features of %s are used, by name.", len(wanted), len(names), matrix.name)
     return replace(matrix, shape=(matrix.shape[0], len(wanted)), columns=columns), wanted
 
 
@@ -322,7 +322,7 @@ def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
 
 @contextmanager
 def _damage_named(place: File) -> Iterator[None]:
-    # zarr, h5py and anndata have no error in common for what they cannot make sense of.
+    # zarr, h5py and anndata have no common error for data that they cannot read.
     try:
         yield
     except NRBFNError:
@@ -334,5 +334,5 @@ def _damage_named(place: File) -> Iterator[None]:
     except Exception as error:
         raise DamagedDataError(
             f"{place} cannot be read as AnnData ({type(error).__name__}: {str(error)[:200]}).",
-            "Check the place, or write it again with AnnData.",
+            "Check the path, or write the store again with AnnData.",
         ) from error

@@ -1,4 +1,4 @@
-"""Arrays whose rows are those of one table: their layout, .npy headers, and arrays in memory."""
+"""Arrays that are columns of one table: their layout, .npy headers, and arrays in memory."""
 
 import io
 import math
@@ -25,11 +25,11 @@ from dask_nrbfn.sources.dtypes import (
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Source, check_apart, check_size, numbered_targets
 
-# A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
+# Reading a zip member copies its bytes; small pieces keep these copies small.
 READ_BYTES = 1 << 20
-# A block may have 65,536 labels. Names of classes are shorter.
+# A block may have 65,536 labels of this size, 1 GiB. Names of classes are shorter.
 _MAX_LABEL_BYTES = 1 << 14
-# numpy reads no longer ones, but looks after it has read them.
+# numpy refuses longer headers too, but only after it has read them.
 _MAX_HEADER_BYTES = 10_000
 
 
@@ -44,12 +44,12 @@ class Header:
 
 
 ReadRows = Callable[[Header, int, int], Any]
-"""Returns the rows of an array from one on, up to another; called in the order of the rows."""
+"""Returns the rows of an array from a start to a stop; called in the order of the rows."""
 
 
 @dataclass(kw_only=True)
 class ArrayRows(Source):
-    """Rows of a table whose features, weights and labels or targets are arrays of their own.
+    """Rows of a table whose features, labels or targets, and weights are separate arrays.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class ArrayRows(Source):
 
 
 def _labels(read: ReadRows, y: Header, start: int, stop: int) -> np.ndarray:
-    # Text is stored in the length of the longest, and smaller once it is read.
+    # Stored text has the length of the longest label; once read, it is smaller.
     step = max(1, READ_BYTES // max(1, y.dtype.itemsize))
     pieces = [
         to_labels(read(y, first, min(first + step, stop)), y.name, first_row=first)
@@ -139,7 +139,7 @@ def stored_by_column(name: str) -> DataError:
     """Return the error about an array in Fortran order."""
     return DataError(
         f"{name} is stored column by column (Fortran order).",
-        "Save what numpy.ascontiguousarray makes of it, which can be read row by row.",
+        "Save the array row by row, as numpy.ascontiguousarray returns it.",
     )
 
 
@@ -240,7 +240,7 @@ def check_length(header: Header, n_bytes: int) -> None:
 
 
 def read_header(file: IO[bytes], name: str) -> Header:
-    """Return the header of an array, which a stream begins with.
+    """Return the header of the array at the start of a stream.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def read_header(file: IO[bytes], name: str) -> Header:
     Raises
     ------
     ValueError
-        If there is no header that numpy writes.
+        If the header is not one that numpy writes.
     """
     version = np.lib.format.read_magic(file)
     readers = {
@@ -269,12 +269,12 @@ def read_header(file: IO[bytes], name: str) -> Header:
         size = file.read(2 if version == (1, 0) else 4)
         n_bytes = int.from_bytes(size, "little")
         if n_bytes > _MAX_HEADER_BYTES:
-            raise ValueError(f"it claims {n_bytes} bytes")
+            raise ValueError(f"header size {n_bytes} bytes exceeds {_MAX_HEADER_BYTES} bytes")
         shape, fortran_order, dtype = readers[version](io.BytesIO(size + file.read(n_bytes)))
     except (NRBFNError, OSError, zipfile.BadZipFile, zlib.error):
         raise
     except Exception as error:
-        # The header is an expression; what is wrong with one may be anything.
+        # The header is a Python expression, which may raise any error.
         raise ValueError(f"the header of {name} cannot be read ({error})") from error
     if any(size < 0 for size in shape):
         raise ValueError(f"{name} has the shape {shape}")
@@ -289,10 +289,10 @@ def read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: 
     Parameters
     ----------
     files : mapping of str to binary stream
-        By the names of their arrays.
+        Open files by the names of their arrays.
     header : Header
     start, stop : int
-        The first row, and the one after the last.
+        Index of the first row, and of the row after the last.
 
     Returns
     -------
@@ -315,7 +315,7 @@ def _table(rows: Any, dtype: np.dtype) -> Any:
 
 
 def numpy_damage_named(file: File | str) -> AbstractContextManager[None]:
-    """Return a context manager that names a numpy file that cannot be read."""
-    # zipfile raises RuntimeError for encryption, and a kind of it for unknown compression.
+    """Return a context manager that raises DamagedDataError if a numpy file cannot be read."""
+    # zipfile raises RuntimeError for encryption, and a subclass for unknown compression.
     causes = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
     return damage_named(f"{file} is damaged or not a numpy file", "Write the file again.", *causes)

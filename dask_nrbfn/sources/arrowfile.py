@@ -11,7 +11,7 @@ from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
 from dask_nrbfn.sources.source import Reading
 from dask_nrbfn.sources.tablefile import Footer, Kinds, TypedFile, arrow_damage_named
 
-# What a file begins with and a stream does not.
+# First bytes of a file; a stream does not have them.
 _MAGIC = b"ARROW1"
 
 
@@ -25,9 +25,9 @@ class ArrowFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """The metadata of the file.
+        """The schema and the number of rows.
 
-        A stream says the number of its rows batch by batch: it is read as a whole.
+        A stream stores the number of rows only batch by batch, so the whole stream is read.
         """
         with self._opened() as stream:
             if self._is_stream:
@@ -41,7 +41,7 @@ class ArrowFile(TypedFile):
         with self._opened() as stream:
             for batch in self._batches(stream, columns):
                 wanted = batch.select(columns)
-                # Lengths and places in a damaged file would lead anywhere in memory.
+                # Lengths and offsets in a damaged file could point anywhere in memory.
                 wanted.validate(full=True)
                 for start in range(0, batch.num_rows, batch_rows):
                     yield wanted.slice(start, batch_rows)

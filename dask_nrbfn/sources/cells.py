@@ -15,11 +15,11 @@ from dask_nrbfn.sources.dtypes import NUMBER, TRUTH
 from dask_nrbfn.sources.written import form_of
 
 _DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+)$"
-# How whole numbers are written where others of their column are not.
+# Whole numbers in a column of decimal numbers, such as 3.0.
 _WHOLE = r"^([+-]?[0-9]+)\.0+$"
 _DAY_S = 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-# Microseconds, which are all years, before nanoseconds, which are more digits.
+# Microseconds cover all years; nanoseconds, which are tried later, have more digits.
 _TIMES = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")]
 NOT_OF_KIND = {
     "number": "not a number",
@@ -54,12 +54,12 @@ class CellError(DataError):
         return type(self), (self.column, self.text, self.what, self.row)
 
     def within(self, table: object, place: str, remedy: str | None = None) -> DataError:
-        """Return the error that says where the cell is, such as "line 3" of a table.
+        """Return the error with the place of the cell, such as "line 3" of a table.
 
         Parameters
         ----------
         table : object
-            The table, as errors call it.
+            The table, for errors.
         place : str
         remedy : str, optional
             How to mend the cell; default: all possible ways.
@@ -100,7 +100,7 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
         Of any type whose values, or whose texts, are of the column's kind.
     column : Column
     spoiled : bool
-        Whether a cell may be of another kind: it is infinite.
+        Whether a cell may be of another kind; its stored value is then infinite.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, p
 
 
 def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
-    """Return the kept cells; views of strings, which pyarrow cannot filter, as strings.
+    """Return the kept cells; string views, which pyarrow cannot filter, become strings.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def with_points(texts: pa.Array) -> pa.Array:
 def texts_of(values: pa.Array) -> pa.Array:
     """Return the cells as text without blanks around it, string (b,); null if missing.
 
-    Whole numbers are written without a point, so that a table has one text of them in any format.
+    Whole numbers are written without a point, so that they have the same text in every format.
     """
     arrow = values.type
     if pa.types.is_decimal(arrow):
@@ -277,7 +277,7 @@ def _read(array: pa.Array, column: Column) -> np.ndarray:
         try:
             return read(texts)
         except pa.ArrowInvalid:
-            # One after the other, of the few that differ.
+            # Read the few different texts one by one.
             codes, different = encoded(texts)
             return np.array([*(_alone(read, text) for text in different), np.nan])[codes]
     of = kind_of(array.type)

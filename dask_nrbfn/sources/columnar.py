@@ -48,7 +48,7 @@ from dask_nrbfn.sources.tables import (
 )
 from dask_nrbfn.sources.tabular import Rows, TableSource, no_value_error, survey_tables
 
-# X of one batch.
+# Bytes of ``X`` in one batch.
 BATCH_BYTES = 4 << 20
 
 _SHORT = {np.dtype(np.float16), np.dtype(np.float32)}
@@ -112,7 +112,7 @@ class ColumnarSource(TableSource):
             types = ", ".join(dict.fromkeys(map(str, self.types[name])))
             raise DataError(
                 f"Column {name!r} of {self.asked.origin} has incompatible types: {types}.",
-                "Write it with one type to every file, or leave it out of `keep`.",
+                "Write the column with one type to every file, or leave it out of `keep`.",
             ) from error
 
 
@@ -150,7 +150,7 @@ def open_typed(
 def _open_columnar(
     files: Sequence[TypedFile], asked: Asked, x: tuple[str, ...] = ()
 ) -> ColumnarSource:
-    """Source of the rows of files, whose footers give size and types.
+    """Return the rows of files, whose footers give size and types.
 
     Parameters
     ----------
@@ -158,14 +158,15 @@ def _open_columnar(
         With the same columns. Index columns written by pandas are not features.
     asked : Asked
     x : tuple of str
-        Further columns that become features. Of lists of numbers, each element does.
+        Columns that become features, besides the `columns` of the options. Each element of a list
+        of numbers is a feature.
 
     Returns
     -------
     ColumnarSource
-        If all features are numbers or booleans, and no row may lack one, ``x_dtype`` is uint8 where
-        all are bool, int64 where all are integers or bool, float16 where all are float16, float32
-        where all are float16 or float32; otherwise float64.
+        If all features are numbers or booleans, and no value may be missing, ``x_dtype`` is uint8
+        if all are bool, int64 if all are integers or bool, float16 if all are float16, and float32
+        if all are float16 or float32. Otherwise it is float64.
 
     Raises
     ------
@@ -213,7 +214,7 @@ def _open_columnar(
 def _with_elements(
     files: Sequence[TypedFile], asked: Asked, x: tuple[str, ...]
 ) -> tuple[Sequence[TypedFile], Asked]:
-    """Return files in which elements of lists are columns, and options that name these."""
+    """Return files in which elements of lists are columns, and options that name the elements."""
     first = files[0].footer.schema
     lists = [own.name for own in first if is_list(own.type)]
     for name in x:
@@ -232,7 +233,7 @@ def _with_elements(
 
 
 def _n_elements(name: str, known: set[str]) -> int:
-    """Return how many of some columns are the elements of a list."""
+    """Return how many of the known columns are elements of the list column `name`."""
     return next(place for place in count() if f"{name}_{place}" not in known)
 
 
@@ -250,7 +251,7 @@ def _columns(schema: pa.Schema, asked: Asked) -> tuple[str, ...]:
 def _schema(files: Sequence[TypedFile], columns: TableColumns, types: Types) -> tuple[Schema, int]:
     """Return the schema and the number of rows that are kept.
 
-    Cells are looked at only where the files do not say what has to be known of them.
+    Cells are read only if the metadata of the files does not tell enough about a column.
     """
     asked, label = columns.asked, columns.roles.label
     options, n_rows = asked.options, sum(file.footer.n_rows for file in files)
@@ -299,7 +300,7 @@ def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:
         shown = ", ".join(dict.fromkeys(map(str, types)))
         raise DataError(
             f"Column {name!r} of {asked.origin} has type {shown}, which cannot be a feature.",
-            "Leave it out with `drop`; if it has lists of numbers, name it as `x`.",
+            "Leave the column out with `drop`. Name a column of lists of numbers with `x`.",
         )
     return kind
 
@@ -344,7 +345,7 @@ def _common_type(types: set[np.dtype]) -> np.dtype:
 
 
 def _given(types: Sequence[pa.DataType], asked: Asked) -> Sequence[pa.DataType]:
-    """Return the types of labels; pandas writes a file whose labels are all absent as null."""
+    """Return the types of labels, without null, which pandas writes if a file has no labels."""
     if not asked.may_lack_labels:
         return types
     return [arrow for arrow in types if not pa.types.is_null(arrow)] or types
@@ -359,7 +360,7 @@ def _label_type(types: Sequence[pa.DataType], name: str, asked: Asked) -> np.dty
             )
     if "category" in kinds and len(kinds) > 1:
         raise DataError(
-            f"Column {name!r} is numbers in some files of {asked.origin} and strings in others.",
+            f"Column {name!r} has numbers in some files of {asked.origin}, but text in others.",
             "Write labels with one type.",
         )
     return STRING if asked.classes_are_text or "category" in kinds else INT64
@@ -383,7 +384,7 @@ def _names_of(rows: Rows, name: str, dtype: np.dtype | None) -> np.ndarray:
 
 
 def _plain_numbers(rows: Rows, name: str, dtype: np.dtype) -> np.ndarray:
-    """Return numbers or booleans (b,) as they are, NaN for none, to be stored as `dtype`."""
+    """Return numbers or booleans (b,) unchanged, NaN if missing, to be stored as `dtype`."""
     column = rows.cells[name]
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -399,7 +400,7 @@ def _plain_numbers(rows: Rows, name: str, dtype: np.dtype) -> np.ndarray:
             column = pc.cast(column, pa.int64())
         except pa.ArrowInvalid as error:
             raise DataError(
-                f"{rows.column(name)} has a number too large for int64 after {rows.place(0)}.",
+                f"{rows.column(name)} exceeds int64 in {rows.place(0)} or later.",
                 "Write the column as float64.",
             ) from error
     return column.to_numpy(zero_copy_only=False)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Pixels that are read at once: more only where a chunk has more. Fewer are not worth a request.
+# Number of pixels that are read at once, unless a chunk has more. Fewer are not worth a request.
 BOX_PIXELS = 2**16
 
 _DATE = re.compile(r"-?\d{4,}-\d\d-\d\d")
@@ -46,7 +46,7 @@ class Grid:
     sizes : mapping of str to int
         Sizes of the dimensions of the pixels, in their order.
     steps : mapping of str to int
-        Those of a box, which has whole chunks.
+        Sizes of a box, which consists of whole chunks.
     """
 
     sizes: Mapping[str, int]
@@ -80,11 +80,11 @@ class Grid:
         return math.prod(self.sizes.values())
 
     def indices(self) -> list[tuple[int, ...]]:
-        """Return the places of all boxes among each other, the last dimension first."""
+        """Return the index of each box along all dimensions; the last dimension varies fastest."""
         return [*np.ndindex(*(-(-size // self.steps[name]) for name, size in self.sizes.items()))]
 
     def box(self, index: Sequence[int]) -> dict[str, slice]:
-        """Return the box at a place."""
+        """Return the box with an index."""
         starts = {name: i * self.steps[name] for name, i in zip(self.sizes, index, strict=True)}
         return {
             name: slice(start, min(start + self.steps[name], self.sizes[name]))
@@ -92,7 +92,7 @@ class Grid:
         }
 
     def numbers(self, box: Box) -> np.ndarray:
-        """Return the numbers of the pixels of a box among all, row after row, int64 (b,)."""
+        """Return the index of each pixel of a box among all pixels, int64 (b,)."""
         places = np.ix_(*(np.arange(box[name].start, box[name].stop) for name in self.sizes))
         return np.ravel_multi_index(places, tuple(self.sizes.values())).ravel()
 
@@ -104,19 +104,19 @@ class Cube:
     Attributes
     ----------
     arrays : mapping of str to DataArray
-        Those of one scene, by their names. A pixel along a dimension that one of them lacks has the
-        value that all pixels along it share.
+        Arrays of one scene, by name. All pixels along a dimension that an array lacks share the
+        values of this array.
     feature_dims : tuple of str
-        Along them an array has several features, the first of them varying slowest. None of them:
-        the array is one feature.
+        Dimensions along which features lie; the first dimension varies slowest. An array without
+        any of them is one feature.
     place : str, optional
-        Where they are stored.
+        Where the arrays are stored.
 
     Raises
     ------
     DataError
-        If there is no such dimension, no other one, or nothing along one; if an array holds no
-        numbers.
+        If no array has a feature dimension, there are no pixels or features, or an array does not
+        hold numbers.
     """
 
     arrays: "Mapping[str, xr.DataArray]"
@@ -129,11 +129,11 @@ class Cube:
             raise DataError(
                 f"{self.name} has the dimensions {', '.join(map(str, self.dims)) or 'none'}, not "
                 f"{absent}.",
-                "Name one of them with `feature_dim`, or several with commas between them.",
+                "Name existing dimensions with `feature_dim`, with commas between several.",
             )
         n_pixels = self.grid.n_pixels if self.grid.sizes else 0
         check_size(self.name, n_rows=n_pixels, n_features=self.n_features)
-        # Of objects and complex numbers numpy would say so later, or not at all.
+        # numpy would refuse objects and complex numbers later, or not at all.
         _ = self.dtype
 
     @property
@@ -143,7 +143,7 @@ class Cube:
 
     @cached_property
     def dims(self) -> tuple[Any, ...]:
-        """All dimensions, in the order of the array that has most."""
+        """All dimensions, in the order of the array that has most dimensions."""
         arrays = sorted(self.arrays.values(), key=lambda each: -each.ndim)
         return tuple(dict.fromkeys(dim for each in arrays for dim in each.dims))
 
@@ -178,13 +178,13 @@ class Cube:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of a feature before it is decoded."""
+        """Largest number of bytes of a feature before it is decoded."""
         kinds = (each.encoding.get("dtype", each.dtype) for each in self.arrays.values())
         return max(np.dtype(kind).itemsize for kind in kinds)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the features: coordinates joined by _, of several arrays after NAME_."""
+        """Names of the features: coordinates joined by _, with NAME_ before for several arrays."""
         names: list[str] = []
         for name, array in self.arrays.items():
             along = self._along(array)
@@ -207,7 +207,7 @@ class Cube:
 
     @property
     def attrs(self) -> dict[Any, Any]:
-        """The attributes of the arrays, without those on which they differ."""
+        """The attributes of the arrays, except attributes that differ between arrays."""
         every = [told for each in self.arrays.values() for told in each.attrs.items()]
         return {
             name: value
@@ -218,7 +218,7 @@ class Cube:
     def values(self, box: Box | None = None) -> Any:
         """Return the features of the pixels of a box, or of all, (..., p).
 
-        The values of a box are in memory; all values of dask arrays are not.
+        The values of a box are loaded into memory; all values of dask arrays are not.
         """
         parts = []
         for array in self.arrays.values():
@@ -258,7 +258,8 @@ class Cube:
         if not all(isinstance(each, str) for each in text.tolist()):
             raise DataError(
                 f"{array.name} holds Python objects that are not text.",
-                "Convert it to one type, such as y.astype(float), where NaN marks a missing label.",
+                f"Convert {array.name} to one type, such as y.astype(float), where NaN marks a "
+                "missing label.",
             )
         return text.astype(STRING)
 
@@ -269,7 +270,7 @@ class Cube:
             raise DataError(
                 f"{array.name} has the dimensions {sizes}, but the pixels have "
                 f"{dict(self.grid.sizes)}.",
-                "Give one value for every pixel, or for all along a dimension.",
+                f"Give {array.name} with some or all dimensions of the pixels, of the same sizes.",
             )
 
     def _along(self, array: "xr.DataArray") -> list[str]:
@@ -284,7 +285,7 @@ class Cube:
             variable = variable.isel({name: box[name] for name in variable.dims if name in box})
         sizes |= {dim: variable.sizes[dim] for dim in self._along(array)}
         try:
-            # All of dask's stays lazy.
+            # All values of a dask array stay lazy.
             variable = variable if box is None else variable.compute()
             return variable.set_dims(sizes).data
         except (ValueError, RuntimeError, TypeError, OSError) as error:
@@ -307,7 +308,7 @@ def feature_dims(given: str | None) -> tuple[str, ...]:
 
 def _chunk(array: "xr.DataArray", dim: str) -> int:
     """Return the length of the chunks of an array along a dimension."""
-    # That of dask's, or of what was opened and not loaded; what is in memory has none.
+    # Chunks of a dask array, or of a stored array that is not loaded; others have no chunks.
     stored = array.chunksizes.get(dim) or array.encoding.get("preferred_chunks", {}).get(dim, 1)
     return int(np.max(stored))
 
@@ -330,18 +331,18 @@ def _names_along(array: "xr.DataArray", dim: Any) -> tuple[str, ...] | None:
 def _as_text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
-    # Of dates, of any calendar, and of durations.
+    # Dates of any calendar, and durations.
     told = value.isoformat() if hasattr(value, "isoformat") else str(value)
     return str(told).removesuffix("T00:00:00")
 
 
 def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: str) -> list[int]:
-    """Return the index of each wanted feature in a cube; none if no reordering is needed.
+    """Return the index of each wanted feature in a cube; empty if no reordering is needed.
 
     Parameters
     ----------
     names : sequence of str or None
-        Features of the cube, if it names them.
+        Features of the cube, if they have names.
     wanted : sequence of str or None
     what : str
         The cube, for errors.
@@ -353,17 +354,17 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
     Raises
     ------
     DataError
-        If one is missing, or there are several of its name.
+        If a wanted feature is missing, or several features have its name.
     """
     if names is None or wanted is None or tuple(names) == tuple(wanted):
         return []
-    remedy = "Give the features of the training rows, by their names and in any order."
+    remedy = "Give all features of the training rows, each once and in any order."
     if all(map(_DATE.match, names)) and all(name.lstrip("-").isdecimal() for name in wanted):
-        remedy = "An earlier version named dates by numbers: ingest and fit again."
+        remedy = "Ingest and fit again: an earlier version named dates by numbers."
     for name in wanted:
         if names.count(name) != 1:
             raise DataError(
-                f"{what} has {names.count(name) or 'no'} features named {name!r}, only "
+                f"{what} has {names.count(name) or 'no'} features named {name!r}; its features are "
                 f"{', '.join(names[:20])}.",
                 remedy,
             )
@@ -372,7 +373,7 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
 
 @dataclass(kw_only=True)
 class CubeSource(Source):
-    """Pixels of a cube as rows, but for those that lack a feature.
+    """Pixels of a cube as rows, without pixels that lack a feature.
 
     Attributes
     ----------
@@ -384,8 +385,8 @@ class CubeSource(Source):
 
     Notes
     -----
-    Rows are in the order of the boxes of a `Grid`; their ids are the pixels' numbers in the order
-    of the dimensions, which ``numpy.unravel_index`` turns into places.
+    Rows are in the order of the boxes of a `Grid`. The id of a row is the index of its pixel among
+    all pixels, which ``numpy.unravel_index`` converts to an index along each dimension.
     """
 
     cube: Cube
@@ -408,7 +409,7 @@ class CubeSource(Source):
         cube, label, targets
             As in the attributes.
         unlabelled : int, float or str, optional
-            The label, or target, of pixels that have none; None: such pixels are left out.
+            Marker for pixels without a label or target; None: these pixels are left out.
 
         Returns
         -------
@@ -445,7 +446,8 @@ class CubeSource(Source):
             raise DataError(
                 f"no pixel of {cube.name} has all features"
                 f"{'' if y_dtype is None else ' and a label'}.",
-                "Check the missing-value markers; `unlabelled` keeps pixels without a label.",
+                "Check the missing-value markers, or set `unlabelled` to keep pixels without a "
+                "label.",
             )
         sizes = ", ".join(f"{name}: {size}" for name, size in cube.grid.sizes.items())
         logger.info("ids of the rows number the pixels in the order of (%s)", sizes)

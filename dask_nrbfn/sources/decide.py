@@ -7,7 +7,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, plural
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
 from dask_nrbfn.sources.cells import numbers_of
 from dask_nrbfn.sources.survey import MOST_TEXTS, ColumnSurvey, Roles, TableOptions
@@ -20,12 +20,12 @@ from dask_nrbfn.sources.written import (
     number_reading,
 )
 
-# What pandas calls an index that it wrote to a file and reads as a column, or a header does.
+# Name of an index column that pandas wrote to a file: empty, or as pandas names it when reading.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*)?")
 
 
 class Remedies(NamedTuple):
-    """Remedies for missing values and for columns; {0} is the name of the column."""
+    """Remedies: {0} is a column, {1} an option or date format, {2} a text in the column."""
 
     gap: str
     label_gap: str
@@ -38,26 +38,29 @@ class Remedies(NamedTuple):
 
 
 FOR_FILES = Remedies(
-    "Pass `missing`='impute' to fill such cells in, `missing`='drop' to leave their rows out; or "
-    "fill them in.",
-    "Pass `missing`='drop' to leave such rows out; or `missing`='impute' to fill features in, with "
-    "`unlabelled`='' to keep rows without a label, 'nan' for numbers.",
-    "Keep it as an id with `id`={0!r}, or use it as a feature with `categorical`={0!r}.",
-    "leave it out with `drop`={0!r}, or keep it as an id with `id`={0!r}.",
-    "`{1}`={0!r} finds its row; if it marks a missing value, pass it in `missing_values`.",
+    "Pass `missing`='impute' to fill in missing values, or `missing`='drop' to leave out rows that "
+    "lack a value.",
+    "Pass `missing`='drop' to leave out rows that lack a value. Or pass `missing`='impute' to fill "
+    "in features, and `unlabelled`='' to keep rows without a label ('nan' for numeric targets).",
+    "Pass `id`={0!r} to use the column as an id, or `categorical`={0!r} to use it as a feature.",
+    "pass `drop`={0!r} to leave the column out, or `id`={0!r} to use it as an id.",
+    "If {2!r} is a mistake, pass `{1}`={0!r} for an error that names its row; if {2!r} marks a "
+    "missing value, pass it in `missing_values`.",
     " (`max_categories`)",
     "pass `date_format`='{0}={1}'",
-    "Write one unit, or leave the column out with `drop`={0!r}.",
+    "Write all numbers in one unit, or pass `drop`={0!r} to leave the column out.",
 )
 FOR_FRAMES = Remedies(
-    "Fill such cells in, as networks do with `missing`='impute', or leave their rows out.",
-    "Fill such cells in, or leave their rows out.",
-    "To use it as a feature, convert it to numbers.",
-    "leave it out if it is one.",
-    "correct it or make it missing, and convert the column to numbers or dates.",
+    "Fill in missing values, as networks do with `missing`='impute', or leave out rows that lack a "
+    "value.",
+    "Fill in missing values, or leave out rows that lack a value.",
+    "Convert the column to numbers to use it as a feature.",
+    "leave the column out if it is an id.",
+    "If {2!r} is a mistake, correct it or make it missing, and convert the column to numbers or "
+    "dates.",
     "",
-    "convert it to dates with pandas.to_datetime and format={1!r}",
-    "Write one unit, or leave the column out.",
+    "convert the column to dates with pandas.to_datetime and format={1!r}",
+    "Write all numbers in one unit, or leave the column out.",
 )
 
 
@@ -68,7 +71,7 @@ class Decision(NamedTuple):
     ----------
     schema : Schema
     lines : tuple of str
-        Lines for the log about what no option asked for.
+        Log lines about choices that no option made.
     unread : tuple of Column
         Columns with cells that cannot be read.
     """
@@ -106,7 +109,7 @@ def decide(
     remedies : Remedies
         For the errors and lines.
     origin : object
-        What the table is called.
+        Name of the table, for errors.
 
     Returns
     -------
@@ -174,7 +177,7 @@ def unnamed_error(origin: object, place: int) -> DataError:
     """
     return DataError(
         f"Column {place + 1} of {origin} has no name.",
-        "Name it if it is a feature; remove it if it is an index.",
+        "Name the column if it is a feature, or remove the column if it is an index.",
     )
 
 
@@ -190,7 +193,7 @@ def _gaps_error(
     ((name, count),) = gaps.items()
     if gap is None:
         return DataError(f"Column {name!r} has no value in {count} of its rows.", remedy)
-    further = f" and {count - 1} further rows" * (count > 1)
+    further = f" and {plural(count - 1, 'further row')}" * (count > 1)
     return DataError(f"Column {name!r} {gap(name)}{further}.", remedy)
 
 
@@ -208,8 +211,8 @@ def gap_error(problem: str, *, decided: bool = False) -> DataError:
     -------
     DataError
     """
-    remedy = "Fill it in, or leave the row out, as `skip_bad` does." if decided else FOR_FILES.gap
-    return DataError(problem, remedy)
+    remedy = "Fill in the cell, or leave the row out, as `skip_bad` does."
+    return DataError(problem, remedy if decided else FOR_FILES.gap)
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ class _Candidate:
     options : TableOptions
     remedies : Remedies
     written : str
-        How its texts are written; empty: as everywhere, or not known yet.
+        How its texts are written, as in `Column`; empty: the usual way, or not known yet.
     lines : tuple of str
         Messages about the column.
     """
@@ -264,8 +267,9 @@ class _Candidate:
     def _open_days(self, formats: Sequence[str]) -> tuple[str, str]:
         """Return the message about dates with an ambiguous order of day and month."""
         ways = " or ".join(self.remedies.dates.format(self.name, each) for each in formats[:2])
-        shown = min(self.survey.texts)
-        return f"looks like a date: {shown!r} may be day first or month first", ways
+        unread = {text for each in formats[:2] for text in self.survey.unread("date", each)}
+        shown = min(self.survey.texts.keys() - unread, default=min(self.survey.texts))
+        return f"has an ambiguous order of day and month, for example {shown!r}", ways
 
     def _recognized_texts(self) -> Self:
         """Return the column read as the kind of most of its texts, if no option sets the kind."""
@@ -286,7 +290,7 @@ class _Candidate:
             return self._read_as("date", dates.written[0])
         if units:
             shown = ", ".join(map(repr, units))
-            line = f"{name} has numbers of several units, {shown}, and is text. "
+            line = f"{name} has numbers of several units, {shown}, and is read as text. "
             line += self.remedies.units.format(name)
         elif dates.n_read == n_texts and dates.is_open:
             line = "{} {}; {}.".format(name, *self._open_days(dates.written))
@@ -308,11 +312,12 @@ class _Candidate:
         shown = min((text for text in texts if {".", ","} & {*text}), default="")
         if not shown or commas.n_read < MOST * sum(texts.values()):
             return ""
-        line = f"{self.name} has numbers such as {shown!r} and is text. Pass `decimal`=, if "
+        line = f"{self.name} has numbers such as {shown!r} and is read as text. Pass `decimal`=','"
         if not by_points:
-            return line + "they have decimal commas."
+            return f"{line} if the numbers have decimal commas."
         return (
-            f"{line}points separate thousands, or `numeric`={self.name!r} if they precede decimals."
+            f"{line} if points separate thousands, or `numeric`={self.name!r} if points precede "
+            "decimals."
         )
 
     def _numbers(self) -> tuple[Reading, tuple[str, ...]]:
@@ -339,10 +344,10 @@ class _Candidate:
             return ""
         way = f" written as {reading.written[0]}" * bool(reading.written[0])
         option = "numeric" if kind == "number" else "date"
-        mend = self.remedies.misspelt.format(self.name, option)
+        mend = self.remedies.misspelt.format(self.name, option, others[0])
         return (
-            f"{self.name} is text, though {reading.n_read} of {survey.n_values} values are "
-            f"{kind}s{way}, but {others[0]!r} is not. If that is a mistake, {mend}"
+            f"{self.name} is read as text: {reading.n_read} of {survey.n_values} values are "
+            f"{kind}s{way}, but {others[0]!r} is not. {mend}"
         )
 
     def reason_against(self) -> str | None:
@@ -357,14 +362,14 @@ class _Candidate:
         asked = name in self.options.categorical
         if asked and survey.overflows:
             raise DataError(
-                f"Column {name!r} has more than {MOST_TEXTS} values.",
-                f"Leave it out with `drop`={name!r}, or write fewer categories.",
+                f"Column {name!r} has more than {MOST_TEXTS} different values.",
+                f"Pass `drop`={name!r} to leave the column out, or write fewer categories.",
             )
         if asked or not survey.looks_like_id:
             return None
         many = "more than " * survey.overflows + str(min(survey.n_different, MOST_TEXTS))
         return (
-            f"{many} texts in {survey.n_values} rows look like an id or free text. "
+            f"{many} different texts in {survey.n_values} rows look like ids or free text. "
             f"{self.remedies.text_id.format(name)}"
         )
 
@@ -384,7 +389,7 @@ class _Candidate:
         if others:
             lines.append(
                 f"{name} has {survey.n_different} categories: the {len(shown)} most frequent have "
-                f"a feature each, the others one together{self.remedies.others}."
+                f"a feature each, all others share one feature{self.remedies.others}."
             )
         return Column(name, "category", shown, others=others, missing=missing), lines
 
@@ -396,20 +401,20 @@ class _Candidate:
         if survey.are_days:
             way = self.remedies.dates.format(name, DIGITS)
             return [
-                f"{name} looks like a date: its numbers are days such as 20201231. It is used as "
-                f"a number; {way}."
+                f"{name} looks like a date: its numbers are days such as 20201231. The column is "
+                f"used as a number; {way}."
             ]
         if survey.looks_like_id:
             return [
                 f"{name} looks like an id: {survey.n_different} different whole numbers in "
-                f"{survey.n_values} rows. It is used as a number; "
+                f"{survey.n_values} rows. The column is used as a number; "
                 f"{self.remedies.number_id.format(name)}"
             ]
         return []
 
 
 def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], list[str]]:
-    """Return the rows of each category; equal numbers are one category, with the shortest text."""
+    """Return the number of rows of each category; equal numbers are one, with the shortest text."""
     numbers = numbers_of(texts)
     if numbers is None or len({*numbers}) == len(texts):
         return texts, []
@@ -418,5 +423,5 @@ def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], l
         alike.setdefault(number, []).append(text)
     spelt = [sorted(each, key=lambda text: (len(text), text)) for each in alike.values()]
     first = min(each for each in spelt if len(each) > 1)
-    line = f"{name} has {first[1]!r} and {first[0]!r}: equal numbers, so they are one category."
+    line = f"{name}: {first[1]!r} and {first[0]!r} are equal numbers, so they are one category."
     return {each[0]: sum(texts[text] for text in each) for each in spelt}, [line]

@@ -54,10 +54,10 @@ from dask_nrbfn.sources.tabular import (
 from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, csv_damage_named, text_files
 from dask_nrbfn.sources.written import number_reading
 
-# Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
-# took 213 MiB of memory with batches of 4 MiB and 96 MiB with 1 MiB; smaller was no slower.
+# Bytes of text in one CSV batch. pyarrow always reads dozens of batches ahead: 480 MB of text took
+# 213 MiB of memory with batches of 4 MiB and 96 MiB with 1 MiB; smaller batches were no slower.
 TEXT_BYTES = 256 << 10
-# A CSV batch must hold whole lines, and the first two only hint at the longest.
+# A CSV batch must hold whole lines, whose largest size is only guessed from the first two lines.
 LINES_PER_BATCH = 16
 _CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 _BAD_CELL = re.compile(
@@ -67,23 +67,23 @@ _BAD_CELL = re.compile(
 # pyarrow's name of the type of numbers.
 _DOUBLE = "double"
 _BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
-# What pyarrow says when a cell goes on over more than two batches, or a header to the end.
+# Errors of pyarrow if a cell spans more than two batches, or a header goes on to the end.
 _LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 _DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 
 
-# Text of what is read together, once it is divided into columns: pyarrow's batches are small, and
-# each costs calls for every column.
+# Bytes of the batches that are joined after reading: pyarrow's batches are small, and each batch
+# costs calls for every column.
 TOGETHER_BYTES = 2 << 20
-# A cell of these blanks only has no value.
+# A cell of at most this many blanks has no value.
 _MOST_BLANKS = 16
 _BLANK = ("", " ")
 
 
 @dataclass(frozen=True, eq=False)
 class CsvTable:
-    """A CSV file: a `Table`, whose columns of no kind are text.
+    """A CSV file as a `Table`; columns without a kind are read as text.
 
     Attributes
     ----------
@@ -94,11 +94,11 @@ class CsvTable:
     names : tuple of str
         Names of its columns.
     originals : mapping
-        What pyarrow calls each column, by its name.
+        Name that pyarrow gives to each column, by the column's own name.
     types : mapping
-        The type that the first rows of each suggest.
+        Type of each column that its first rows suggest.
     as_text : set of str
-        Columns of numbers that have a mark with more blanks around it than pyarrow passes over.
+        Columns of numbers with a missing-value marker within more blanks than pyarrow skips.
     """
 
     file: TextFile
@@ -111,7 +111,7 @@ class CsvTable:
 
     @classmethod
     def of(cls, file: TextFile, asked: Asked) -> Self:
-        """Return the table of a file, with what its first rows show.
+        """Return the table of a file, with the column types that its first rows suggest.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class CsvTable:
 
     @property
     def decimal(self) -> str:
-        """The decimal mark, empty if it is unknown: with semicolons it may be a comma."""
+        """The decimal mark; empty if unknown, as between semicolons, where it may be a comma."""
         return _decimal_of(self.file.dialect)
 
     def place(self, row: int) -> str:
@@ -155,7 +155,7 @@ class CsvTable:
     def batches(
         self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns; no quote is left open.
+        """Yield the rows of some columns; raise DataError if a quote is left open.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class CsvTable:
             except pa.ArrowInvalid as error:
                 if not self._is_padded_mark(error):
                     raise
-                # Text is slower, so it is read only from here on, but then for all numbers.
+                # Text is slower, so numbers are read as text only from here on.
                 self.as_text.update(name for name, kind in kinds.items() if kind == "number")
                 yield from _after(n_rows, self.batches(kinds, batch_rows))
 
@@ -197,7 +197,10 @@ class CsvTable:
         return bool(cell and cell[3] == _DOUBLE and cell[4].strip(BLANKS) in self.missing_values)
 
     def types_further_on(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the types of the first values in columns whose first rows are empty."""
+        """Return the type of each named column, from the first batch in which it has values.
+
+        For columns whose first rows are empty. The type is null if no row has a value.
+        """
         types = dict.fromkeys(names, pa.null())
         for batch in self.batches(dict.fromkeys(names), SURVEY_ROWS):
             for name in filter(lambda name: pa.types.is_null(types[name]), names):
@@ -207,7 +210,7 @@ class CsvTable:
         return types
 
     def _type(self, name: str, kind: CellKind | None) -> pa.DataType:
-        # Blanks around numbers are all that pyarrow passes over.
+        # pyarrow skips blanks only around numbers.
         if kind != "number" or self.asked.spoiled:
             return pa.string()
         if kind_of(self.types[name]) == "boolean":
@@ -229,7 +232,7 @@ class CsvTable:
 
 
 def _after(n_rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what comes after the first rows."""
+    """Yield the rows after the first `n_rows`."""
     for batch in batches:
         if len(batch) > n_rows:
             yield batch.slice(n_rows)
@@ -243,7 +246,7 @@ def _decimal_of(dialect: Dialect) -> str:
 def together(
     batches: Iterable[pa.RecordBatch], n_bytes: int, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`.
+    """Yield the same rows in batches of about `n_bytes` bytes and at most `batch_rows` rows.
 
     Parameters
     ----------
@@ -274,8 +277,8 @@ def _joined(batches: list[pa.RecordBatch], batch_rows: int) -> list[pa.RecordBat
 def _shown(cells: pa.Array, marks: Sequence[str], dialect: Dialect) -> pa.DataType:
     """Return the type that the first cells of a column suggest.
 
-    pyarrow knows no dates behind blanks, and more than there are kinds. What has decimal commas is
-    no category of text: that it is no number either will be said.
+    pyarrow does not recognize dates after blanks, and has more types than there are kinds. Texts
+    with decimal commas count as numbers, so that a later error suggests the option `decimal`.
     """
     if not pa.types.is_string(cells.type):
         return pa.string() if kind_of(cells.type) is None else cells.type
@@ -290,7 +293,7 @@ def _shown(cells: pa.Array, marks: Sequence[str], dialect: Dialect) -> pa.DataTy
         has_marks = dialect.delimiter != ";" and all(map(_THOUSANDS.fullmatch, different))
         if not has_marks and all(map(_DECIMAL_COMMA.fullmatch, different)):
             return pa.float64()
-    # What has marks between thousands is text until all of it has been looked at.
+    # Numbers with thousands separators are text until all rows have been surveyed.
     for arrow in (pa.float64(), pa.bool_(), pa.timestamp("us"))[has_marks:]:
         # The first value nearly always decides; reading all non-numbers one by one is slow.
         if all(_are_of(arrow, part) for part in (texts[:1], texts)):
@@ -351,7 +354,7 @@ def open_rows(reading: Reading) -> CsvSource:
     texts = text_files(tuple(reading.files), named=asked.named, **said)
     source = _open_csv(texts, asked)
     if not texts[0].dialect.header:
-        # Files to predict from have none either.
+        # Files to predict from have no header either.
         said["no_header"] = True
     if "missing_values" in asked.options.said:
         said["missing_values"] = list(asked.options.missing_values)
@@ -360,16 +363,16 @@ def open_rows(reading: Reading) -> CsvSource:
 
 
 def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
-    """Source of the rows of CSV files, which are read once to find the column types.
+    """Return the rows of CSV files, which are first read to find the column types.
 
     Parameters
     ----------
     files : tuple of TextFile
-        With the same columns, whose first rows show which are numbers, true and false, or dates.
+        With the same columns. The first rows show which are numbers, booleans or dates.
     asked : Asked
-        Labels are int64 if every one is a whole number ("3", "-1", "2.0"; not "03"), true or
-        false, otherwise text; so are ids, without "2.0". Where a model knows labels that are text,
-        they are text.
+        Labels are int64 if all are whole numbers ("3", "-1", "2.0"; not "03"), true or false, and
+        if no label of the model is text; otherwise text. Ids are int64 if all are written as "3" or
+        "-1"; otherwise text.
 
     Raises
     ------
@@ -391,7 +394,7 @@ def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
             raise
         problem, remedy = error.args
         raise DataError(
-            problem, f"{remedy} If the first line is a row, say `no_header`."
+            problem, f"{remedy} If the first line is a row of data, pass `no_header`."
         ) from error
     label, ids = columns.roles.label, columns.id
     if asked.schema is not None:
@@ -402,7 +405,7 @@ def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     kinds = {}
     for name in columns.features:
         kind = asked.options.kind(name, types[name])
-        assert kind is not None  # Of text there is always one.
+        assert kind is not None  # Text always has a kind.
         kinds[name] = kind
     late: dict[str, _WrittenNumberError] = {}
     label_kind, id_kind = _LabelKind(asked), _LabelKind()
@@ -419,7 +422,7 @@ def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         except _WrittenNumberError as error:
             if error.column in late or kinds.get(error.column) != "number":
                 raise
-            # Its first values are bare: only all of them show how they are written.
+            # The first values are plain numbers: only all values show how they are written.
             late[error.column], kinds[error.column] = error, "text"
             label_kind, id_kind = _LabelKind(asked), _LabelKind()
     for column in schema.columns:
@@ -446,7 +449,8 @@ def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
 def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) -> None:
     """Raise DataError if unnamed columns may differ from the columns of a schema.
 
-    Of a table whose first column, the label, is left out, each column is called as the one before.
+    Such columns are named by their place. Without the first column, the label, each column has the
+    name of the column before.
     """
     if tables[0].file.dialect.header:
         return
@@ -457,14 +461,14 @@ def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) 
         raise DataError(
             f"{columns.asked.origin} has no header and {len(columns.names)} columns, but training "
             f"had {n_known}: the missing columns cannot be identified.",
-            "Give all columns that training had, in the same order.",
+            "Give all columns of the training table, in the same order.",
         )
 
 
 def _types_of(
     tables: Sequence[CsvTable], names: Sequence[str], asked: Asked
 ) -> dict[str, list[pa.DataType]]:
-    """Return the column types in each table; without an option, the types of the first values."""
+    """Return the types of each column in all tables; columns that begin empty are read further."""
     types = {name: [table.types[name] for table in tables] for name in names}
     empty = [name for name in names if all(map(pa.types.is_null, types[name]))]
     if empty and asked.schema is None:
@@ -474,7 +478,7 @@ def _types_of(
 
 
 class _WrittenNumberError(DataError):
-    """A cell of a column of bare numbers has a number with marks or a unit."""
+    """A column of plain numbers has a number with thousands separators or a unit."""
 
     column = ""
 
@@ -485,7 +489,7 @@ class _LabelKind:
     Parameters
     ----------
     asked : Asked, optional
-        Of labels; None: they are ids.
+        Options of the table, for labels; None for ids.
 
     Attributes
     ----------
@@ -502,12 +506,12 @@ class _LabelKind:
         self._refused: DataError | None = None
 
     def see(self, rows: Rows, name: str) -> None:
-        """Take the labels in a column of further rows.
+        """Add the labels in a column of further rows.
 
         Raises
         ------
         DataError
-            If one is empty that must not be.
+            If a label is empty, but must not be.
         """
         labels = given = _bare(rows.cells[name])
         if self._asked is not None and self._asked.may_lack_labels:
@@ -586,10 +590,8 @@ def _csv_reader(
 
 
 def _padded(texts: Iterable[str]) -> list[str]:
-    """Return texts also with a blank before or after, which pyarrow takes from numbers alone.
-
-    It has a table of them for each column: of 16 blanks 0.35 MiB, measured at 1,000 columns.
-    """
+    """Return texts also with a blank before or after, which pyarrow skips only around numbers."""
+    # pyarrow keeps these texts for each column, so the number of blanks is limited.
     padded = [f"{before}{text}{after}" for text in texts for before in _BLANK for after in _BLANK]
     return [*padded, *(" " * n for n in range(_MOST_BLANKS + 1) if "" in padded)]
 
@@ -632,7 +634,7 @@ def _explained(file: TextFile, error: Exception, asked: Asked | None) -> DataErr
             line += file.dialect.skipped
             return DataError(
                 f"{file} has a row of more than {limit} bytes in line {line}.",
-                "Shorten its cells; labels are names of classes.",
+                "Shorten the cells of the row.",
             )
     if cell := _BAD_CELL.search(message):
         return _bad_cell_error(file, *cell.groups(), asked=asked)
@@ -662,7 +664,7 @@ def _bad_cell_error(
         written.column = name
         return written
     if file.dialect.decimal != "," and _DECIMAL_COMMA.fullmatch(value):
-        return DataError(error.args[0], "Pass `decimal`=, if numbers have decimal commas.")
+        return DataError(error.args[0], "Pass `decimal`=',' if numbers have decimal commas.")
     return error
 
 
@@ -672,18 +674,17 @@ def _open_quote_error(file: TextFile, opened: int) -> DataError:
     quote = file.dialect.quote
     return DataError(
         f"{file} ends inside a quote that opens in line {line}.",
-        f"Close it at the end of its cell, or write {quote}{quote} for a quote that belongs to "
-        "the text.",
+        f"Close the quote at the end of its cell, or write {quote}{quote} for a quote in a text.",
     )
 
 
 def _line_of_counted_row(file: TextFile, row: int) -> int:
-    """Line, from 1, in which a row begins whose number pyarrow counts from 1 with the header."""
+    """Return the line (from 1) of a row that pyarrow counts from 1, including the header."""
     return _line_of_row(file, row - 1 - file.dialect.header)
 
 
 def _line_of_row(file: TextFile, row: int) -> int:
-    """Line, from 1, in which a row begins whose number counts from 0 without the header."""
+    """Return the line (from 1) of a row that is counted from 0, without the header."""
     skip_empty = _skips_empty_lines(file.head(), file.dialect.mark)
     with file.open() as text:
         line = line_of_row(text, row + file.dialect.header, file.scan(), skip_empty=skip_empty)

@@ -19,9 +19,9 @@ BLANK_RUNS = " "
 """The delimiter of cells that any number of spaces and tabs separates."""
 QUOTES = ('"', "'")
 DECIMALS = (".", ",")
-# pyarrow takes one byte; these occur in no number and are not quotes.
+# Allowed delimiters: one byte, as pyarrow requires, that is not a quote or part of a number.
 MARKS = {*string.punctuation, "\t", BLANK_RUNS} - {*"\"'.+-_"}
-# As they are typed in a shell.
+# Names of a tab in a shell.
 _TYPED = {"tab": "\t", r"\t": "\t"}
 # Blanks around a cell do not belong to it.
 BLANKS = " \t"
@@ -29,8 +29,8 @@ _COLUMN_NAME = "column_{}"
 _NUMBERED = re.compile(_COLUMN_NAME.format("([0-9]+)"))
 # The line that sets the delimiter for Excel.
 _SEP_LINE = re.compile(r"\"?sep=(.)\"?[\r\n]*", re.IGNORECASE)
-# So many numbers in ascending or descending order are names, such as wavelengths; fewer may be a
-# row, such as the first one of iris.
+# At least this many numbers in ascending or descending order are column names, such as wavelengths.
+# Fewer may be a row of data, such as the first row of iris.
 _NAMES_IN_ORDER = 8
 
 
@@ -80,7 +80,7 @@ class Dialect:
         return "\t" if self.delimiter == BLANK_RUNS else self.delimiter
 
     def names(self, header: Iterable[str]) -> tuple[str, ...]:
-        """Names of the columns whose first row is read as `header`.
+        """Return the names of columns whose first row has the cells `header`.
 
         >>> Dialect().names(["age", " class "]), Dialect(header=False).names(["39", " <=50K"])
         (('age', 'class'), ('column_0', 'column_1'))
@@ -126,13 +126,14 @@ def check_dialect(
     if decimal is not None and decimal == delimiter:
         raise ParameterError(
             f"`delimiter` and `decimal` are both {decimal!r}.",
-            "Tables with decimal commas have another `delimiter`, such as ;",
+            "Give another `delimiter`, such as ; for tables with decimal commas.",
         )
     try:
         " ".encode(encoding or "utf-8")
     except (LookupError, ValueError) as error:
         raise ParameterError(
-            f"`encoding` is {encoding!r}.", "Give one that Python knows, such as latin-1 or utf-16."
+            f"`encoding` is {encoding!r}.",
+            "Give an encoding that Python knows, such as latin-1 or utf-16.",
         ) from error
 
 
@@ -143,13 +144,13 @@ class Beginning:
     Attributes
     ----------
     lines : sequence of str
-        With their ends.
+        With their line ends.
     usual : Dialect
-        Stays in doubt.
+        Used in doubt.
     delimiters, quotes : collection of str
-        The allowed ones.
+        The allowed characters.
     cut : bool
-        Whether the text goes on.
+        Whether the text goes on after these lines.
     """
 
     lines: Sequence[str]
@@ -161,7 +162,7 @@ class Beginning:
     def recognized(self, named: Collection[str] | None = None) -> Dialect:
         r"""Return the dialect, with the line where the table begins and whether it has a header.
 
-        `named` are columns that a user names; if it is None, the header is as usual.
+        `named` are columns that a user names; None: `usual` says whether there is a header.
 
         Notes
         -----
@@ -234,10 +235,10 @@ class Beginning:
         return counts[0] if len(set(counts)) == 1 else 0
 
     def _by_blanks(self, found: Sequence[Dialect]) -> Dialect | None:
-        """Return the dialect with blanks between cells, if it divides all rows and no other does.
+        """Return the dialect with blanks between cells, if no other one divides all rows.
 
-        A column has numbers, no other delimiter is in all lines, outside of quotes, and if tabs
-        divide all rows too, something in each line is aligned by several spaces.
+        A column must have numbers, and no other delimiter may be in all lines outside of quotes. If
+        tabs divide all rows too, each line must have several spaces between cells.
         """
         lines, usual = self.lines, self.usual
         if found and ([way.delimiter for way in found] != ["\t"] or usual.delimiter == "\t"):
@@ -296,7 +297,7 @@ def has_header(lines: Sequence[str], way: Dialect, named: Collection[str] = ()) 
     Parameters
     ----------
     lines : sequence of str
-        With their ends.
+        With their line ends.
     way : Dialect
         How the lines are written.
     named : collection of str
@@ -308,9 +309,10 @@ def has_header(lines: Sequence[str], way: Dialect, named: Collection[str] = ()) 
 
     Notes
     -----
-    It does if it has a column that a user names, and does not if a user names ``column_3`` and the
-    like, as the columns are called otherwise. In doubt it does, unless it has numbers above numbers
-    that are no names of columns, as whole numbers in ascending or descending order can be.
+    The first row is a header if it has a column that a user names. It is not one if a user names
+    ``column_3`` or the like, as columns without a header are named. Otherwise it is a header unless
+    it has numbers above numbers. Numbers that may be column names do not count: whole numbers, or
+    many numbers, in ascending or descending order.
 
     Examples
     --------
@@ -333,7 +335,7 @@ def has_header(lines: Sequence[str], way: Dialect, named: Collection[str] = ()) 
 
 
 def _n_marked(lines: Sequence[str]) -> int:
-    """Return how many lines there are up to the last number sign that begins one at the top."""
+    """Return the number of lines at the top up to the last one that begins with a number sign."""
     top = takewhile(lambda line: line.startswith("#") or not line.strip(), lines)
     return max((place for place, line in enumerate(top, 1) if line.strip()), default=0)
 

@@ -1,9 +1,8 @@
 """The allowed types of features, targets and weights of every source, and how they are stored.
 
-Features are numbers, and true and false are 1 and 0; so are targets that are not labels, which
-become float64. Labels are whole numbers, as which true and false count too, or text; other numbers
-are not labels. A CSV file has no types: a label column is text there unless all of it
-reads as numbers.
+Features are numbers; true and false become 1 and 0. Numeric targets follow the same rule and become
+float64. Labels are whole numbers, true and false (as 1 and 0), or text; other numbers are not
+labels. A CSV file has no types: its label column is text unless all labels can be read as numbers.
 """
 
 import re
@@ -25,7 +24,7 @@ NUMBER = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan",
     re.IGNORECASE,
 )
-# What is stored as a whole number for no label, where an empty cell means that.
+# Whole number that is stored for a missing label, if an empty cell means a missing label.
 NO_LABEL = int(np.iinfo(np.int64).min)
 TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
@@ -52,7 +51,7 @@ def label_of_text(text: str, decimal: str = ".") -> int | float | str:
     """
     if text in TRUTH:
         return TRUTH[text]
-    # As a number has it that is a feature.
+    # Blanks and decimal marks are read as in features.
     number = text.strip(" \t").translate(str.maketrans(f".{decimal}", f"{decimal}."))
     if number == "-0" or not NUMBER.fullmatch(number):
         return text
@@ -64,7 +63,7 @@ def label_of_text(text: str, decimal: str = ".") -> int | float | str:
 
 
 def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """Type that features of `dtype` are stored as, in the machine's byte order.
+    """Return the type that features of `dtype` are stored as, in the machine's byte order.
 
     Parameters
     ----------
@@ -109,12 +108,12 @@ def as_features(rows: np.ndarray) -> np.ndarray:
 
 
 def _is_bfloat16(dtype: np.dtype) -> bool:
-    # What packages add to numpy is void to it, and to the .npy files that it writes.
+    # To numpy and its .npy files, types of other packages such as bfloat16 are void.
     return dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
 
 
 def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """Type that values in CSR are stored as: float32, or float64 where that has not all of `dtype`.
+    """Return the type of values in CSR: float32, or float64 if float32 cannot hold all of `dtype`.
 
     Parameters
     ----------
@@ -140,7 +139,7 @@ def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """Type that labels of `dtype` become: int64 for bool and numbers, StringDType for text.
+    """Return the type that labels are stored as: int64 for bool and numbers, StringDType for text.
 
     Parameters
     ----------
@@ -177,7 +176,8 @@ def checked_mark(
 ) -> int | str | float | None:
     """Return the marker for a missing label, of the type that labels are stored as.
 
-    Where an empty cell does, text is the mark itself, a whole number `NO_LABEL`, a number NaN.
+    If the marker means empty cells, the result is `NO_LABEL` for whole numbers, NaN for numeric
+    targets, and the marker itself for text.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def checked_mark(
     if y_dtype is None:
         raise ParameterError(
             f"`unlabelled` is {unlabelled!r}, but there are no labels or targets.",
-            "Leave it out: it applies to labels and targets only.",
+            "Leave `unlabelled` out: it applies to labels and targets only.",
         )
     if y_dtype == STRING:
         return str(unlabelled)
@@ -213,9 +213,10 @@ def checked_mark(
             return float(unlabelled)
     elif isinstance(label := label_of_text(str(unlabelled)), int):
         return label
+    noun = "label" if target_names is None else "target"
     raise ParameterError(
-        f"`unlabelled` is {unlabelled!r}, but the targets are numbers.",
-        "Give the number that marks a missing target.",
+        f"`unlabelled` is {unlabelled!r}, but the {noun}s are numbers.",
+        f"Give the number that marks a missing {noun}.",
     )
 
 
@@ -239,7 +240,7 @@ def check_weight_dtype(dtype: np.dtype, name: str) -> None:
 
 
 def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarray:
-    """Labels (b,) as int64 or StringDType.
+    """Return labels (b,) as int64 or StringDType.
 
     Parameters
     ----------
@@ -270,7 +271,7 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
             values = np.strings.decode(values, "utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{name} has bytes that are not UTF-8 after row {first_row} (the first is 0).",
+                f"{name} has bytes other than UTF-8 at or after row {first_row} (the first is 0).",
                 "Write labels as UTF-8 text.",
             ) from error
     if values.dtype.kind == "U":
@@ -280,10 +281,10 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
 
 
 def are_whole(values: np.ndarray) -> np.ndarray:
-    """Return which numbers are labels: whole, within int64, and floats no other number's."""
+    """Return which numbers are labels: whole, within int64, and exact if they are floats."""
     if values.dtype.kind == "f":
-        # float64, because the bound overflows float16. From it on, a float may have been another
-        # whole number.
+        # As float64, because the bound overflows float16. Above the bound, a float may stand for
+        # several whole numbers.
         wide = values.astype(np.float64)
         return (wide == np.floor(wide)) & (abs(wide) < 2.0**53)
     if values.dtype.kind == "u":
@@ -296,6 +297,6 @@ def _refuse_objects(dtype: np.dtype, name: str) -> None:
     if dtype.hasobject and dtype.kind != "T":
         raise DataError(
             f"{name} holds Python objects, not numbers or text of one type.",
-            "Convert it to one type, such as X.astype(float), X.toarray() of a sparse matrix, "
-            "or y.astype(str).",
+            "Convert the values to one type, such as X.astype(float), X.toarray() of a sparse "
+            "matrix, or y.astype(str).",
         )

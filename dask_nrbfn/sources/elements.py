@@ -2,7 +2,7 @@
 
 Arrays of Zarr and of HDF5 are sliced alike, so that matrices, codes of categories and names are
 read in blocks of rows. anndata, which takes a second to load, reads the rest: slices of sparse
-matrices, and as a whole columns of other kinds and layouts before AnnData 0.7.
+matrices, whole columns of other types, and layouts before AnnData 0.7.
 """
 
 import importlib
@@ -19,11 +19,11 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, sparse_dtype
 
-# One reading of a column that is looked through before its rows are wanted.
+# Rows of a column that are read at once to scan the column.
 _SCANNED_ROWS = 1 << 20
-# Of a matrix in CSC as much is decoded at a time, and as much is held as rows.
+# Bytes of a CSC matrix that are decoded at a time; as many bytes are held as rows.
 _CSC_BYTES = 1 << 27
-# A value of float64 and its row.
+# Bytes of a float64 value and its row index.
 _VALUE_BYTES = 12
 
 
@@ -33,7 +33,7 @@ def installed(name: str) -> ModuleType:
     Raises
     ------
     ParameterError
-        If it is not installed.
+        If the module is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -78,13 +78,13 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the values; a float if they are sparse."""
+        """Type of the values; a float if the matrix is sparse."""
         own = np.dtype(self.stored.dtype)
         return own if self.order is None else sparse_dtype(own, self.name)
 
     @property
     def n_values(self) -> int | None:
-        """Number of stored values; None of an array."""
+        """Number of stored values; None for an array."""
         return None if self.order is None else int(self.stored.group["data"].shape[0])
 
     @property
@@ -96,7 +96,7 @@ class Matrix:
 
     @property
     def chunk_rows(self) -> int:
-        """Number of rows that are decoded at once; in CSR any number."""
+        """Number of rows that are decoded at once; 1 in CSR, where any rows can be read."""
         if self.order == "csc":
             return -(-self.shape[0] // self.readings)
         chunks = getattr(self.stored, "chunks", None)
@@ -116,7 +116,7 @@ class Matrix:
         Parameters
         ----------
         start, stop : int
-            The first row, and the one after the last.
+            Index of the first row, and of the row after the last.
 
         Returns
         -------
@@ -175,7 +175,7 @@ class Column:
         Parameters
         ----------
         start, stop : int
-            The first row, and the one after the last.
+            Index of the first row, and of the row after the last.
 
         Returns
         -------
@@ -194,7 +194,7 @@ class Column:
         Parameters
         ----------
         start, stop : int
-            The first row, and the one after the last.
+            Index of the first row, and of the row after the last.
 
         Returns
         -------
@@ -218,7 +218,7 @@ class Frame:
     ----------
     name : str
     stored : group or pandas.DataFrame
-        The latter of a structured array, as AnnData wrote before its version 0.7.
+        A DataFrame for a structured array, which AnnData wrote before version 0.7.
     """
 
     name: str
@@ -244,7 +244,7 @@ class Frame:
 
     @classmethod
     def of(cls, element: Any, name: str, uns: Any = None) -> "Frame":
-        """Return the frame that an element is.
+        """Return an element as a frame.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ class Frame:
         name : str
             Such as "obs".
         uns : group, optional
-            May have categories of a very old frame.
+            May have the categories of a frame in an old layout.
 
         Returns
         -------
@@ -268,7 +268,7 @@ class Frame:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, without that of the index."""
+        """Names of the columns, without the index."""
         listed = self.stored.columns if self._is_whole else self.stored.attrs.get("column-order")
         if listed is None:
             listed = sorted({*self.stored.keys()} - {self.index})
@@ -306,7 +306,7 @@ class Frame:
         if name not in known:
             raise DataError(
                 f"{origin} has no column {name!r}; it has {_listed(known)}.",
-                f"Name one of these with `{option}`.",
+                f"Name an existing column with `{option}`.",
             )
         return self.column(name.removeprefix(f"{self.name}/"))
 
@@ -323,7 +323,7 @@ class Frame:
         Raises
         ------
         DataError
-            If it is encoded in another way than columns are.
+            If the element is not encoded as a column.
         """
         if self._is_whole:
             element = (self.stored.index if name == self.index else self.stored[name]).array
@@ -333,13 +333,13 @@ class Frame:
                 categories = _texts(element["categories"])
                 return Column(f"{self.name}/{name}", element["codes"], categories)
             if (place := element.attrs.get("categories")) is not None:
-                # Of AnnData 0.7: a path in Zarr, a reference in HDF5.
+                # AnnData 0.7 stores a path in Zarr, a reference in HDF5.
                 return Column(f"{self.name}/{name}", element, _texts(self.stored[place]))
             element = element if is_array(element) else read_elem(element)
         if hasattr(element, "isna"):
             from pandas import Categorical
 
-            # None of an array of pandas has the code -1.
+            # Missing values of a pandas array have the code -1.
             coded = element if hasattr(element, "codes") else Categorical(element)
             return Column(f"{self.name}/{name}", coded.codes, _texts(coded.categories.to_numpy()))
         if len(getattr(element, "shape", ())) != 1:
@@ -389,9 +389,8 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
     element = _element_at(root, name)
     if element is None or _encoding_of(element) == "null":
         raise DataError(
-            f"{origin} has no {name!r} with rows of features; it has "
-            f"{_listed(_matrix_names(root))}.",
-            "Name one of these with `x`.",
+            f"{origin} has no matrix {name!r}; it has {_listed(_matrix_names(root))}.",
+            "Name an existing matrix with `x`.",
         )
     return matrix_of(element, name, origin)
 
@@ -425,26 +424,26 @@ def matrix_of(element: Any, name: str, origin: object) -> Matrix:
         for column in element.columns:
             if column.dtype.kind not in "biuf":
                 raise DataError(
-                    f"{column.name} of {origin} has no numbers.",
-                    f"Store {name} with columns of numbers alone.",
+                    f"{column.name} of {origin} is not a column of numbers.",
+                    f"Store only columns of numbers in {name}.",
                 )
     if len(getattr(element, "shape", ())) != 2:
         raise DataError(
             f"{name} of {origin} is stored as {_told(element)}.",
-            "Store it as an array or csr_matrix of two dimensions.",
+            f"Store {name} as an array or csr_matrix of two dimensions.",
         )
     return Matrix(name, tuple(element.shape), element)
 
 
 def _encoding_of(element: Any) -> str:
-    """Return how an element is encoded, "array" or "dataframe" where it does not say."""
+    """Return the encoding that an element records; by default "array" or "dataframe"."""
     if sparse := attribute(element, "h5sparse_format", ""):
         return f"{sparse}_matrix"
     return attribute(element, "encoding-type", "array" if is_array(element) else "dataframe")
 
 
 def attribute(element: Any, name: str, default: Any) -> Any:
-    """Return an attribute of an element, text where it is bytes.
+    """Return an attribute of an element; bytes are decoded.
 
     Parameters
     ----------
@@ -461,7 +460,7 @@ def attribute(element: Any, name: str, default: Any) -> Any:
 
 
 def is_array(element: Any) -> bool:
-    """Return whether an element is an array, and no group."""
+    """Return whether an element is an array, not a group."""
     return hasattr(element, "dtype")
 
 
@@ -472,7 +471,7 @@ def _element_at(root: Any, name: str) -> Any:
         return root.get("raw.X" if field and "raw.X" in root else name)
     if place not in ("layers", "obsm") or field not in _members(root, place):
         return None
-    # Before AnnData 0.7 a structured array has all of them.
+    # Before AnnData 0.7, one structured array has all layers, or all of obsm.
     return read_elem(root[place])[field] if is_array(root[place]) else root[place][field]
 
 
@@ -518,6 +517,6 @@ def _texts(stored: Any, start: int = 0, stop: int | None = None) -> np.ndarray:
         stored = stored.asstr()
     values = np.asarray(stored[start:stop])
     if values.dtype.kind == "O" and len(values) and isinstance(values[0], bytes):
-        # Text of HDF5 that is said to be ASCII.
+        # Text that HDF5 declares as ASCII.
         values = np.array([value.decode() for value in values])
     return values.astype(STRING) if values.dtype.kind in "OU" else values

@@ -21,13 +21,13 @@ def open_rows(reading: Reading) -> ColumnarSource:
 class ExcelFile(TypedFile):
     """The first sheet of an Excel file, whose first row names the columns.
 
-    It is in memory as a whole: a sheet has a million rows at most.
+    The whole sheet is in memory; a sheet has at most a million rows.
 
     Parameters
     ----------
     file : File
     marks : sequence of str
-        What stands in text for no value.
+        Markers of a missing value in text.
     """
 
     def __init__(self, file: File, marks: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class ExcelFile(TypedFile):
 
     @property
     def footer(self) -> Footer:
-        """The metadata of the sheet."""
+        """The schema and the number of rows."""
         table, _ = self._sheet
         return Footer(table.schema, table.num_rows)
 
@@ -45,12 +45,12 @@ class ExcelFile(TypedFile):
         yield from table.select(list(kinds)).combine_chunks().to_batches(batch_rows)
 
     def place(self, row: int) -> str:
-        """Return the number that the sheet shows of a row."""
+        """Return the row number that the sheet shows."""
         return f"row {self._sheet[1][row]} of the sheet"
 
     @cached_property
     def _sheet(self) -> tuple[pa.Table, list[int]]:
-        """The table, and the numbers of its rows; empty ones are left out."""
+        """The table without empty rows, and the row numbers that the sheet shows."""
         try:
             import openpyxl
         except ImportError as error:
@@ -68,19 +68,20 @@ class ExcelFile(TypedFile):
                 ]
         except (NRBFNError, PermissionError):
             raise
-        except Exception as error:  # openpyxl passes on what zip, XML and its own code say.
+        except Exception as error:  # openpyxl also raises errors of zip and XML.
             raise DamagedDataError(
-                f"{self} cannot be read as Excel: {error!r}.", "Save it again, or as CSV."
+                f"{self} cannot be read as an Excel file ({type(error).__name__}: {error}).",
+                "Save the file again in Excel, or save the sheet as CSV.",
             ) from error
         if not rows:
-            raise DataError(f"{self} is empty: its first sheet has no rows.", "Give a table.")
+            raise DataError(f"{self} is empty: its first sheet has no rows.", "Give another file.")
         (_, header), *others = rows
         names = ["" if cell is None else str(cell).strip() for cell in header]
         columns = [
             self._column([row[place] if place < len(row) else None for _, row in others])
             for place in range(len(names))
         ]
-        # Cells that were only formatted make columns without anything.
+        # Cells with a format but no value make empty columns.
         shown = [
             place
             for place, name in enumerate(names)

@@ -1,4 +1,4 @@
-"""Files of this machine and files behind URLs, read the same way."""
+"""Local files and files behind URLs, read in the same way."""
 
 import io
 import os
@@ -15,8 +15,8 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 
-# One request for rows that are read in order. File systems' own sizes go up to 50 MiB, of which
-# they hold two.
+# Bytes of one request for rows that are read in order. The default sizes of file systems go up to
+# 50 MiB, and two blocks of this size are held.
 REQUEST_BYTES = 8 << 20
 
 
@@ -28,7 +28,7 @@ class File:
     ----------
     path : str
     storage_options : mapping
-        Appear in no text.
+        Never shown in a text.
     """
 
     path: str
@@ -53,12 +53,12 @@ class File:
         return self.path.startswith(("http://", "https://"))
 
     def is_directory(self) -> bool:
-        """Return whether it is a directory, or a prefix in an object store.
+        """Return whether the path is a directory, or a prefix in an object store.
 
         Raises
         ------
         MissingDataError
-            If nothing is there.
+            If the path does not exist.
         """
         if self.is_remote:
             return bool(self._info()["type"] == "directory")
@@ -67,13 +67,13 @@ class File:
         return os.path.isdir(self)
 
     def n_bytes(self) -> int | None:
-        """Return its size; None where a server does not say."""
+        """Return the size of the file; None if the server does not send it."""
         return self._info()["size"] if self.is_remote else os.path.getsize(self)
 
     def stamps(self) -> dict[str, str]:
-        """Return the size, and the time or entity tag, of each file in it by its path inside.
+        """Return size and time (or entity tag) of each file by its path in the directory.
 
-        A web server lists nothing.
+        Empty for web servers, which do not list files.
         """
         if self._is_web:
             return {}
@@ -103,14 +103,14 @@ class File:
             return [replace(self, path=fs.unstrip_protocol(name)) for name in inside]
 
     def open(self, *, jumps: bool = False, ahead: bool = True) -> IO[bytes]:
-        """Open it to read bytes.
+        """Open the file to read bytes.
 
         Parameters
         ----------
         jumps : bool
-            Whether bytes are wanted elsewhere than in their order.
+            Whether bytes are read out of order.
         ahead : bool
-            Whether to fetch more than is asked for.
+            Whether to fetch more bytes than are asked for.
 
         Raises
         ------
@@ -208,7 +208,7 @@ def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterato
     Parameters
     ----------
     problem, remedy : str
-        What is wrong, to which the library's own text is added, and how to mend it.
+        Texts of the error; the text of the library's error is added to `problem`.
     *causes : type of Exception
         Errors of the library, without PermissionError.
     """
@@ -227,7 +227,7 @@ def _explained(file: File) -> Iterator[None]:
     except NRBFNError:
         raise
     except FileNotFoundError as error:
-        # Of a web address fsspec says so too when the server refuses, fails or is missing.
+        # For web addresses, fsspec raises this error also if the server refuses or fails.
         reason = error.__cause__ or error
         absent = isinstance(reason, FileNotFoundError) or getattr(reason, "status", None) == 404
         if file._is_web and not absent:
@@ -236,7 +236,7 @@ def _explained(file: File) -> Iterator[None]:
             error
         )
     except Exception as error:
-        # Every file system has errors of its own.
+        # Every file system has its own errors.
         raise _unreadable(file, error) from error
 
 

@@ -1,7 +1,7 @@
 """The table of source formats. To add a format, write its module and add its line to `FORMATS`.
 
-A format's module has `open_rows(reading) -> Source`. It is imported when a file of it is read, so
-that a command can list the formats without loading their libraries.
+The module has a function `open_rows(reading) -> Source`. It is imported when a file of the format
+is read, so that a command can list the formats without loading their libraries.
 """
 
 import json
@@ -34,15 +34,15 @@ class Format:
     module : str
         Name of its module in this package.
     about : str
-        What it is, for lists of formats.
+        Description for lists of formats.
     suffixes : tuple of str
     options : mapping of str to str
-        The options that it takes, each with what it names; empty where the option's own help says
-        so.
+        The accepted options, each with its meaning; empty if the help of the option says it.
     files : {"one", "several", "keyed"}
         Whether a directory may have several files, and subdirectories key=value.
     is_named : bool
-        Whether `format` may name it. A format that is not is recognized by its content or options.
+        Whether the option `format` accepts the name. Other formats are recognized by their content
+        or options.
     """
 
     module: str
@@ -91,20 +91,20 @@ FORMATS = {
         is_named=False,
     ),
 }
-"""Every format by name; sources are recognized in this order."""
+"""Every format by name, in the order of lists of formats."""
 
 SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 NAMED_FORMATS = tuple(name for name, each in FORMATS.items() if each.is_named)
-# Tables of programs that can save CSV.
+# Suffixes of spreadsheets whose programs can save CSV.
 _SHEETS = (".xls", ".xlsb", ".ods", ".numbers")
-# Rasters that engines of xarray open.
+# Suffixes of rasters that xarray can open.
 _RASTERS = (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 # Metadata of a Zarr group.
 _ZARR = {"zarr.json", ".zgroup"}
 _SCENE_REMEDY = (
-    "name the dimension of its features with `feature_dim`, or its variables with `variable`"
+    "For a scene, name its feature dimension with `feature_dim`, or its variables with `variable`."
 )
-# What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
+# Files that Hugging Face's `datasets` writes beside Arrow files, and beside several datasets.
 _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
 
 
@@ -122,7 +122,7 @@ def meanings(option: str) -> str:
 
 
 def _listed_formats(*, with_options: bool) -> list[str]:
-    """Return lines that list the formats, with the options that name their parts if wanted."""
+    """Return lines that list the formats, and their options if wanted."""
     lines = []
     for name, each in FORMATS.items():
         lines.append(f"- {' '.join((name, *each.suffixes))}: {each.about}.")
@@ -160,11 +160,11 @@ def open_source(
     Parameters
     ----------
     source : path or URL
-        Files of a directory have one suffix and are read in the order of their names. Those of
-        Parquet and Arrow may be in subdirectories key=value, whose keys are columns.
+        Files of a directory have one suffix and are read in the order of their names. Parquet and
+        Arrow files may be in subdirectories key=value, whose keys become columns.
     format : str, optional
-        A name in `FORMATS`; by default the suffix decides; if it is unknown, the first lines
-        of text do.
+        A name in `FORMATS`. By default the suffix decides, or the first lines of text if the suffix
+        is unknown.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
     **options
@@ -175,8 +175,8 @@ def open_source(
     MissingDataError
         If there is no such file.
     ParameterError
-        If an option does not go with the format, `target` is given beside labels, or one thing is
-        named for two purposes.
+        If the format does not accept an option, labels and `target` are both given, or a column or
+        array is named for two purposes.
     DataError
         If the format is unknown, or the table is empty or has types that cannot be used.
     DamagedDataError
@@ -236,7 +236,7 @@ def holds_rows(
     by_name = format is not None or suffix_of(place) in SUFFIXES
     try:
         if not place.is_directory():
-            # A server may know no directories.
+            # Some servers do not list directories.
             return not place.is_remote or by_name
     except MissingDataError:
         return by_name
@@ -270,8 +270,8 @@ def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File,
             return "anndata", {}
         if any(entry.name in _ZARR for entry in place.entries()):
             raise DataError(
-                f"{place} is a Zarr group without cells of AnnData.",
-                f"If it is a scene, {_SCENE_REMEDY}; a dataset or a run is not ingested.",
+                f"{place} is a Zarr group, but not an AnnData store.",
+                f"{_SCENE_REMEDY} A dataset or a run cannot be ingested.",
             )
     files = data_files(place) if is_directory else {place: {}}
     for file in files:
@@ -290,11 +290,11 @@ def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File,
 
 
 def _check_options(reading: "Reading", name: str, format: str | None) -> None:
-    """Raise ParameterError if an option is given that the format does not take."""
+    """Raise ParameterError if an option is given that the format does not accept."""
     taken = FORMATS[name].options
     given = reading.given | ({"format": format} if format and not FORMATS[name].is_named else {})
     if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
-        # Arrays of numbers have such columns in their order.
+        # Arrays have the columns of a plain schema, in the same order.
         del given["schema"]
     for option, value in given.items():
         if option not in taken:
@@ -319,13 +319,14 @@ def data_files(directory: File) -> dict[File, dict[str, str]]:
 
 
 def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
-    # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
+    # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
     entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
     names = {entry.name for entry in entries}
     if _HUGGING_FACE_DICT in names:
         splits = ", ".join(sorted(names - {_HUGGING_FACE_DICT}))
         raise DataError(
-            f"{directory} has several datasets of Hugging Face: {splits}.", "Give one of them."
+            f"{directory} has several datasets of Hugging Face: {splits}.",
+            "Give the directory of one dataset.",
         )
     if names >= _HUGGING_FACE:
         entries = _hugging_face_files(directory, {entry.name: entry for entry in entries})
@@ -346,20 +347,21 @@ def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, 
 
 
 def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[File]:
-    """Return the data files that a directory says it has."""
+    """Return the data files that the state.json of a directory lists."""
     state = entries["state.json"]
     try:
         with state.open() as file:
             names = [told["filename"] for told in json.loads(file.read())["_data_files"]]
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedDataError(
-            f"{state} does not say what {directory} has ({error!r}).", "Write the directory again."
+            f"{state} does not list the data files of {directory} ({error!r}).",
+            "Write the directory again.",
         ) from error
     absent = [name for name in names if name not in entries]
     if absent:
         raise MissingDataError(
             f"{directory} lacks {', '.join(absent)}, which its state.json lists.",
-            "Copy all files that were written together.",
+            "Copy all files of the dataset.",
         )
     return [entries[name] for name in names]
 
@@ -367,7 +369,7 @@ def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[Fi
 def _subdirectory_error(directory: File, name: str) -> DataError:
     return DataError(
         f"{directory} has a subdirectory, {name}.",
-        "Put all data files side by side; those of Parquet and Arrow may be in subdirectories "
+        "Put all data files into one directory; Parquet and Arrow files may be in subdirectories "
         "named key=value.",
     )
 
@@ -385,13 +387,13 @@ def _format_of(file: File, *, is_csv: bool) -> str:
         return SUFFIXES[suffix]
     if suffix.lower() in _SHEETS:
         raise DataError(
-            f"{file} has the suffix {suffix}, which is not read.",
-            "Save the sheet as CSV or .xlsx in the program that wrote it.",
+            f"{file} has the suffix {suffix}, which is not supported.",
+            "Save the sheet as CSV or .xlsx in the program that wrote the file.",
         )
     if suffix.lower() in _RASTERS:
         raise DataError(
             f"{file} is read as a scene, but its features are not known.",
-            f"{_SCENE_REMEDY.capitalize()}.",
+            _SCENE_REMEDY,
         )
     from dask_nrbfn.sources.textfile import text_kind
 
@@ -400,8 +402,8 @@ def _format_of(file: File, *, is_csv: bool) -> str:
         raise DataError(
             f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
             "a table of text.",
-            f"Pass its `format`: {', '.join(NAMED_FORMATS)}. Supported are {', '.join(SUFFIXES)}, "
-            "and with `feature_dim` or `variable` scenes.",
+            f"Pass `format` as one of {', '.join(NAMED_FORMATS)}. Supported suffixes are "
+            f"{', '.join(SUFFIXES)}. Scenes need `feature_dim` or `variable`.",
         )
     logger.info("ingest: %s is read as %s, as its first lines show", file, kind)
     return kind

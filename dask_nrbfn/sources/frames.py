@@ -30,12 +30,12 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
     Raises
     ------
     DataError
-        If two of its columns have one name, as text.
+        If two columns have the same name as text.
     """
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
     except nw.exceptions.DuplicateError as error:
-        # The columns of an Arrow table are not their names.
+        # The `columns` of an Arrow table are not names.
         raise _same_name(getattr(X, "column_names", None) or X.columns, name) from error
     if not isinstance(frame, nw.DataFrame):
         return None
@@ -46,7 +46,7 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
 
 def _same_name(names: Iterable[Any], name: str) -> DataError:
     twice = Counter(map(str, names)).most_common(1)[0][0]
-    return DataError(f"{name} has several columns named {twice!r}.", "Give them different names.")
+    return DataError(f"{name} has several columns named {twice!r}.", "Rename the columns.")
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
@@ -109,7 +109,7 @@ def plain_rows(X: Any, name: str = "X") -> Any:
     ------
     DataError
         If a column is text, a category of text, dates or anything else that is not a number, or two
-        have one name.
+        columns have the same name.
     """
     if as_frame(X, name) is None or not hasattr(X, "isetitem"):
         return X
@@ -122,7 +122,7 @@ def plain_rows(X: Any, name: str = "X") -> Any:
             text = f"{dtype}" if categories is None else f"category of {categories.dtype}"
             raise DataError(
                 f"Column {column_name!r} of {name} has type {text}, which is not a number.",
-                f"Leave it out or encode it, as pandas.get_dummies({name}) does.",
+                f"Leave the column out, or encode it, as pandas.get_dummies({name}) does.",
             )
         if isinstance(dtype, np.dtype) and kind in "iuf":
             continue
@@ -136,10 +136,10 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 
 
 def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
-    """Return labels (n,) of Python objects, bytes, nullable or categories as an array of one type.
+    """Return labels (n,) of objects, bytes, nullable types or categories as an array of one type.
 
-    That type is bool, a number or, where it is text, object. What numpy can tell the type of, and
-    scikit-learn takes, is returned as it is.
+    The type is bool or a number; for text it is object. Labels whose type numpy recognizes and
+    scikit-learn accepts are returned unchanged.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
     if values.ndim != 1 or (dtype is None and values.dtype.kind not in "OSTU"):
         return y
     if values.dtype.kind == "U":
-        # Text as which numpy writes whatever is beside text.
+        # numpy converts all other values beside text to text.
         values = np.asarray(y, dtype=object)
     if values.dtype.kind in "ST":
         return to_labels(values, name, first_row=first_row).astype(object)
@@ -193,7 +193,7 @@ def typed_labels(
 ) -> np.ndarray:
     """Return `plain_labels` as an array in which text is StringDType.
 
-    Where `unlabelled` means so, missing ones are what `checked_mark` makes of it.
+    If `unlabelled` means empty cells, missing labels become the marker of `checked_mark`.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def typed_labels(
 
 
 def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.ndarray | None]:
-    """Return labels with a given one in place of each missing one, and which are missing.
+    """Return labels in which missing ones are replaced by a given label, and which are missing.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.nd
     -------
     labels : array-like (n,)
     missing : bool (n,) or None
-        None if none is missing, or `unlabelled` does not mean them.
+        None if no label is missing, or `unlabelled` does not mean empty cells.
     """
     if not means_empty(unlabelled) or np.ndim(y) != 1:
         return y, None
@@ -263,7 +263,7 @@ def are_boolean(y: Any, unlabelled: int | str | float | None = None) -> bool:
 
 
 def plain_dtype(dtype: Any) -> np.dtype:
-    """Numpy type of a pandas type, or of its categories; object where that has none."""
+    """Return the numpy type of a pandas type, or of its categories; object if there is none."""
     if hasattr(dtype, "categories"):
         return plain_dtype(dtype.categories.dtype)
     if isinstance(dtype, np.dtype):

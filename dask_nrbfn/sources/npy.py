@@ -28,7 +28,7 @@ from dask_nrbfn.sources.source import Reading
 
 
 def open_rows(reading: Reading) -> ArrayRows:
-    """Return the rows of .npy files, with labels, targets and weights of others."""
+    """Return the rows of .npy files, with labels, targets and weights from other .npy files."""
     files = {"x": (str(reading.place), (*reading.files,)), **column_files(reading)}
     check_roles({role: name for role, (name, _) in files.items()})
     shards = {role: shards_of(role, name, own) for role, (name, own) in files.items()}
@@ -47,13 +47,15 @@ def column_files(reading: Reading) -> dict[str, tuple[str, tuple[File, ...]]]:
 
 
 def _npy_files(path: str, beside: File) -> tuple[File, ...]:
-    """Return an .npy file, or the .npy files of a directory, with the options of another file."""
+    """Return the .npy file or files at a path, with the storage options of another file."""
     place = replace(beside, path=path)
     if not (place.is_directory() if place.is_remote else os.path.isdir(place)):
         return (place,)
     files = data_files(place)
     if suffix_of(next(iter(files))) != ".npy":
-        raise DataError(f"{place} has no .npy files.", "Give a directory of .npy files, or one.")
+        raise DataError(
+            f"{place} has no .npy files.", "Give an .npy file, or a directory of .npy files."
+        )
     return tuple(files)
 
 
@@ -64,7 +66,7 @@ class Shards:
     Attributes
     ----------
     header : Header
-        Of all rows.
+        Header of the whole array.
     files : mapping
         The header of each file, in order.
     """
@@ -112,8 +114,8 @@ def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
     for other in others:
         if (other.shape[1:], other.dtype.kind) != (first.shape[1:], first.dtype.kind):
             raise DataError(
-                f"{other.name} has shape {other.shape} and dtype {other.dtype}, {first.name} "
-                f"{first.shape} and {first.dtype}.",
+                f"{other.name} has shape {other.shape} and dtype {other.dtype}, but {first.name} "
+                f"has shape {first.shape} and dtype {first.dtype}.",
                 "Write the same columns, of one kind, to all files of a directory.",
             )
     n_rows = sum(header.shape[0] for header in headers.values() if header.shape)
@@ -123,11 +125,11 @@ def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
 
 
 def _file_header(file: File, *, option: str | None = None) -> Header:
-    """Header of an .npy file, which holds all that it says; `option` is what it was given as."""
+    """Return the header of an .npy file, if the file has all its rows; `option` names the file."""
     if option and not file.is_remote and not os.path.isfile(file):
         raise MissingDataError(
             f"{file} is not a file.",
-            f"Give `{option}` the path of an .npy file, or of a directory of them.",
+            f"Give `{option}` the path of an .npy file, or of a directory of .npy files.",
         )
     with numpy_damage_named(file), file.open() as stream:
         header = read_header(stream, str(file))

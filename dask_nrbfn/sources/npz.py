@@ -30,14 +30,14 @@ from dask_nrbfn.sources.source import Reading
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# zipfile unpacks any others as far as they go: a megabyte may become gigabytes.
+# zipfile unpacks other compressions without a limit: a megabyte may become gigabytes.
 _BOUNDED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _MatrixRows = Callable[[int, int], "csr_array"]
 
 
 def open_rows(reading: Reading) -> ArrayRows:
-    """Return the rows of an .npz file; for a sparse matrix, other columns are .npy files."""
+    """Return the rows of an .npz file; labels and weights of a sparse matrix are .npy files."""
     file = reading.place
     with (
         numpy_damage_named(file),
@@ -75,8 +75,8 @@ def _members(reading: Reading, members: Collection[str]) -> dict[str, str]:
             existing = ", ".join(map(repr, members)) or "none"
             raise DataError(
                 f"{reading.place} has no array {named[role]!r}; it has {existing}.",
-                "Name the array of the features with `x`, of labels with `y` or of numbers with "
-                "`target`, of weights with `weights`.",
+                "Name the features with `x`, labels with `y` or numeric targets with `target`, and "
+                "weights with `weights`.",
             )
     check_roles(found)
     return found
@@ -99,14 +99,14 @@ def _matrix_rows(reading: Reading, members: Mapping[str, Header]) -> ArrayRows:
     file = reading.place
     if reading.x is not None:
         raise ParameterError(
-            f"`x`={reading.x} is given, but {file} has only a sparse matrix.", "Leave it out."
+            f"`x`={reading.x} is given, but {file} has only a sparse matrix.", "Leave `x` out."
         )
     files = column_files(reading)
     check_roles({"x": str(file), **{role: name for role, (name, _) in files.items()}})
     shards = {role: shards_of(role, name, own) for role, (name, own) in files.items()}
     shape = tuple(map(int, np.atleast_1d(_whole_member(file, "shape"))))
     if len(shape) != 2:
-        raise DataError(f"{file} holds an array of shape {shape}.", "Save a matrix: (n, p).")
+        raise DataError(f"{file} holds an array of shape {shape}.", "Save a matrix (n, p).")
     data = members["data"]
     headers = {role: own.header for role, own in shards.items()}
     headers["x"] = Header(str(file), shape, data.dtype)
@@ -171,12 +171,12 @@ def _whole_member(file: File, name: str) -> np.ndarray:
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> Header:
-    """Return the header of an array in an .npz file, which holds all that it says."""
+    """Return the header of an array in an .npz file, if the file has all its rows."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in _BOUNDED_COMPRESSION:
         raise DataError(
-            f"{name} is not compressed as numpy compresses.",
-            "Save it again with numpy.savez_compressed, which can be read piece by piece.",
+            f"{name} has a compression that numpy does not write.",
+            "Save the array again with numpy.savez_compressed, which can be read piece by piece.",
         )
     with archive.open(info) as member:
         header = read_header(member, name)
@@ -186,8 +186,8 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header:
 
 @contextmanager
 def _opened_member(file: File, name: str) -> Iterator[IO[bytes]]:
-    """Give an array of an .npz file, to be read from its header on."""
-    # Each member from a stream of its own: they are read in turn, from places far apart.
+    """Yield the stream of an array in an .npz file, at the start of its header."""
+    # Each member has its own stream, because members are read in turn from distant places.
     with (
         file.open(jumps=True) as stream,
         zipfile.ZipFile(stream) as archive,

@@ -11,7 +11,7 @@ from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
 from dask_nrbfn.sources.source import Reading
 from dask_nrbfn.sources.tablefile import Footer, Kinds, TypedFile, arrow_damage_named
 
-# What pyarrow buffers of each column of a file; by default, all of a row group.
+# Bytes that pyarrow buffers for each column; by default, the column of a whole row group.
 _COLUMN_BYTES = 64 << 10
 
 
@@ -25,14 +25,14 @@ class ParquetFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """The metadata of the file."""
+        """The schema and the number of rows."""
         return Footer(self._metadata.schema.to_arrow_schema(), self._metadata.num_rows)
 
     def tells(self, name: str) -> bool:
         """Return whether a column has a value in every row and cannot be an id.
 
-        Ids are whole numbers of which nearly all differ: more than the least and the largest of
-        each row group leave room for.
+        Whole numbers are ids if nearly all of them differ. The minimum and maximum of each row
+        group limit how many numbers can differ.
         """
         column = self._places.get(name)
         if column is None:
@@ -58,10 +58,10 @@ class ParquetFile(TypedFile):
 
     def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
         columns = list(kinds)
-        # Each text is made once for a batch, not for every row.
+        # As a dictionary, each text is created once for a batch, not for every row.
         categories = [name for name, kind in kinds.items() if kind in ("category", "text")]
         with self._opened(categories) as opened:
-            # All row groups at once would be fetched at once from a URL.
+            # Without this loop, all row groups would be fetched from a URL at once.
             for group in range(opened.num_row_groups):
                 yield from opened.iter_batches(batch_rows, row_groups=[group], columns=columns)
 
@@ -77,7 +77,7 @@ class ParquetFile(TypedFile):
                 ) as opened:
                     yield opened
                 return
-            # One request for what lies side by side in a row group, not one for each column.
+            # One request for adjacent columns of a row group, not one for each column.
             with (
                 self.file.open(jumps=True, ahead=False) as stream,
                 parquet.ParquetFile(stream, read_dictionary=categories, pre_buffer=True) as opened,

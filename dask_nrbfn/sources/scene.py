@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """The variables of a file or Zarr group that are mapped, and the feature dimensions.
+    """The chosen variables of a file or Zarr group, and the feature dimensions.
 
     Attributes
     ----------
     place : File
     variables : tuple of str
     feature_dims : tuple of str
-        Without any, each variable is a feature.
+        If empty, each variable is a feature.
     """
 
     place: File
@@ -56,13 +56,13 @@ class Scene:
         MissingDataError, DamagedDataError
             If xarray cannot open `place`.
         ParameterError
-            If no dimension is named, or if not exactly one variable has it.
+            If no dimension is named, or if not exactly one variable has the dimension.
         """
         dims = feature_dims(feature_dim)
         if not dims and (variables is None or len(variables) == 1):
             raise ParameterError(
                 f"{place} is read as a scene, but the dimension of its features is not known.",
-                "Name their dimension with `feature_dim`, or several variables with `variable`.",
+                "Name the dimension with `feature_dim`, or several variables with `variable`.",
             )
         if variables is None:
             with open_scene(place) as opened:
@@ -100,13 +100,13 @@ class Scene:
         Raises
         ------
         ParameterError
-            If there is none.
+            If the scene lacks the variable.
         """
         if name not in opened.variables:
             names = ", ".join(map(str, opened.data_vars)) or "none"
             raise ParameterError(
-                f"`{option}` is {name}, and the variables of {self.place} are {names}.",
-                "Name one of them.",
+                f"`{option}` is {name}, but the variables of {self.place} are {names}.",
+                f"Name an existing variable with `{option}`.",
             )
         return opened[name]
 
@@ -146,7 +146,7 @@ class Scene:
                 unlabelled=unlabelled,
             )
         except BaseException:
-            # The error would keep it open.
+            # The traceback of the error would keep the dataset open.
             opened.close()
             raise
 
@@ -158,7 +158,7 @@ class Scene:
 
     def state(self, cube: Cube) -> str:
         """Return a digest of the sizes and times of the files that a cube is stored in."""
-        # A Zarr group has a directory for each; what else is added to it changes no pixel.
+        # A Zarr group has a directory for each variable; other directories change no pixel.
         names = {"", *cube.arrays, *cube.coords, *self.feature_dims}
         files = [each for each in self.place.stamps().items() if each[0].partition("/")[0] in names]
         return _digest(sorted(files))
@@ -177,8 +177,8 @@ def open_scene(place: File) -> "xr.Dataset":
     Returns
     -------
     Dataset
-        To be closed: HDF5 gives what a file held as long as the process has it open, also if the
-        file was written again.
+        The caller must close the dataset. While a process has a file open, HDF5 returns the old
+        values even if the file is written again.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def open_scene(place: File) -> "xr.Dataset":
         If the scene does not exist, or no installed engine reads it.
     """
     xr = import_xarray()
-    # A server may know no directories.
+    # Some servers do not list directories.
     by_name = place.is_remote and PurePath(place.name).suffix in ("", ".zarr")
     is_zarr = by_name or place.name.endswith(".zip") or place.is_directory()
     how: dict[str, Any] = {"engine": "zarr"} if is_zarr else {}
@@ -195,7 +195,7 @@ def open_scene(place: File) -> "xr.Dataset":
     target = place.open(jumps=True) if place.is_remote and not is_zarr else place.path
     try:
         with warnings.catch_warnings():
-            # Of metadata in many places, and of what later versions will read otherwise.
+            # Warnings about metadata that is not consolidated, and about changes in later versions.
             warnings.simplefilter("ignore")
             opened = xr.open_dataset(target, **how, cache=False)
     except FileNotFoundError as error:

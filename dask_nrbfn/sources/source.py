@@ -1,4 +1,4 @@
-"""The contract between a foreign format and the dataset written from it."""
+"""The interface of source formats: `Source`, its blocks, and the options of reading."""
 
 import csv
 from abc import ABC, abstractmethod
@@ -16,16 +16,16 @@ from dask_nrbfn.sources.files import File
 if TYPE_CHECKING:
     from dask_nrbfn.sources.survey import ColumnSurvey, TableOptions
 
-# A block has at least one row: 128 MiB of float64. A larger number comes from a damaged header, or
-# stands where an index should be.
+# A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
+# damaged header, or from a number that is no feature index.
 MAX_FEATURES = 2**24
 
 
 class Block(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, c), an array or in CSR, ``y`` labels (b,) or float64 targets (b, q), float64
-    ``weights`` and ``ids`` (b,); None where the source has none.
+    ``X`` (b, c) is an array or in CSR. ``y`` has labels (b,) or float64 targets (b, q). ``weights``
+    (float64) and ``ids`` are (b,). Columns that the source does not have are None.
     """
 
     X: Rows
@@ -35,9 +35,9 @@ class Block(NamedTuple):
 
 
 class StoredAt(NamedTuple):
-    """A Zarr store and the path in it, such as "obsm/X_pca", of rows that need not be copied.
+    """Location of rows that need not be copied: a Zarr store, and a path such as "obsm/X_pca".
 
-    A dataset that refers to them reads `chunk_rows` at once, or a multiple.
+    A dataset that refers to these rows reads `chunk_rows` of them at once, or a multiple.
     """
 
     place: str
@@ -57,7 +57,7 @@ class Source(ABC):
         CSR float32 or float64.
     y_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` for labels, ``float64`` for numeric targets;
-        None without either.
+        None without labels and targets.
     has_weights : bool
         Whether every block has weights. Their values are checked when they are stored.
     feature_names : tuple of str or None
@@ -70,20 +70,20 @@ class Source(ABC):
     id_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None without ids.
     n_values : int or None
-        About how many values are stored where blocks are in CSR; None for arrays.
+        Approximate number of stored values if blocks are in CSR; None for arrays.
     unlabelled : int, str, float or None
         The marker in ``y`` for a missing label, where the source itself defines one.
     read_as : mapping of str or None
-        The options by which the rows were found, for formats without named columns.
+        The options with which the rows were read, for formats without named columns.
     stored_at : StoredAt or None
-        Where ``X`` is if it need not be copied.
+        Where ``X`` is stored, if it need not be copied.
     boolean_labels : bool
         Whether the labels 0 and 1 mean false and true.
     bad_rows : list of int
-        Row indices, read so far, of a table whose cells may be spoiled: rows with a cell that is
-        no value of its column, which counts as missing.
+        Indices of the rows, read so far, that have a cell of a wrong kind, which counts as missing.
+        Only for tables whose cells may be spoiled.
     unseen : dict
-        Cells, read so far, whose category a given schema does not have, by column.
+        Cells, read so far, whose category is not in the given schema, by column.
     """
 
     n_rows: int
@@ -121,7 +121,7 @@ class Source(ABC):
 
     @abstractmethod
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, in blocks of any number of rows; `block_rows` are wanted."""
+        """Yield all rows in order, in blocks of any size; about `block_rows` rows are best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,20 +135,20 @@ class Reading:
     files : mapping
         Its files in order, each with the key=value pairs of its subdirectories.
     x, y, label, target, weights : str, optional
-        Where features, labels, numeric targets and sample weights are; `FORMATS` says what each
-        format takes.
+        Where features, labels, numeric targets and sample weights are; `FORMATS` says which of them
+        each format accepts.
     schema : Schema, optional
-        The columns of a table, and how its text was written; by default its cells decide.
+        The columns of a table, and how its text is written; by default inferred from the cells.
     table : TableOptions, optional
         The other options of a table.
     n_features : int, optional
-        Features of svmlight text, which may show fewer.
+        Number of features of svmlight text, whose rows may have fewer.
     variable, feature_dim : str, optional
         Variables of a scene, and the dimensions along which its features lie.
     unlabelled : int, float or str, optional
         The marker for a missing label. In a table "" and nan mean empty cells.
     classes : sequence of int or str, optional
-        The labels of a model. A table's label that differs by a final full stop is taken as one.
+        The labels of a model. Labels of a table may differ from them by a final full stop.
     trained_features : int, optional
         The number of features of a model: the default of `n_features`.
     spoiled : bool
@@ -156,7 +156,7 @@ class Reading:
     read_as : mapping of str
         `Source.read_as` of the rows that a model was trained on: defaults for this place.
     delimiter, quote, decimal, encoding, no_header
-        How CSV is written; by default its first lines decide.
+        How CSV is written; by default found from the first lines.
     """
 
     place: File
@@ -183,7 +183,7 @@ class Reading:
     no_header: bool = False
 
     def names(self, option: str) -> tuple[str, ...] | None:
-        """Return the comma-separated names that an option gives, None if it is not given."""
+        """Return the comma-separated names in an option, None if the option is not given."""
         given = getattr(self, option)
         return None if given is None else named_columns(option, given)
 
@@ -195,7 +195,7 @@ class Reading:
 
     @property
     def given(self) -> dict[str, Any]:
-        """All given options that some formats do not take."""
+        """All given options that some formats do not accept."""
         names = ("x", "y", "label", "target", "weights", "n_features", "variable", "feature_dim")
         given = {name: getattr(self, name) for name in names}
         given |= {} if self.table is None else self.table.said
@@ -211,12 +211,12 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     batches : iterable of Block
         Each may have any number of rows, 0 included.
     block_rows : int
-        Rows of a block b, at least 1.
+        Number of rows b of a block, at least 1.
 
     Yields
     ------
     Block
-        A view, if one batch has all of its rows.
+        A view if all of its rows are in one batch.
     """
     held: list[Block] = []
     n_held = 0
@@ -252,7 +252,7 @@ def _joined(blocks: list[Block]) -> Block:
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
-    """Return the comma-separated names that an option gives; quotes protect a comma.
+    """Return the comma-separated names in an option; quotes protect a comma.
 
     Parameters
     ----------
@@ -266,12 +266,12 @@ def named_columns(option: str, given: str) -> tuple[str, ...]:
     tuple of str
     """
     try:
-        # Nothing at all is a line without any name.
+        # The csv module finds no cell in empty text.
         names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
     except csv.Error as error:
         raise ParameterError(
-            f"`{option}`={given!r} names no columns ({error}).",
-            "Write their names with commas between them, and quotes around a name that has one.",
+            f"`{option}`={given!r} cannot be read as column names ({error}).",
+            "Write commas between the names, and quotes around a name that has a comma.",
         ) from error
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -312,14 +312,14 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
     ----------
     option : str
     name : str or None
-        What the option names.
+        Column or array that the option names.
     *others : str or None
-        What has another role.
+        Columns or arrays with another role.
     """
     if name is not None and name in others:
         raise ParameterError(
-            f"`{option}`={name} names the features, labels or targets.",
-            f"Name what holds nothing else, or leave `{option}` out.",
+            f"`{option}`={name} also has another role, such as features, labels or weights.",
+            f"Name a column or array without another role, or leave `{option}` out.",
         )
 
 
@@ -341,5 +341,5 @@ def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
     if n_features > MAX_FEATURES:
         raise DataError(
             f"{origin} has {n_features} feature columns.",
-            f"Check the file; at most {MAX_FEATURES} are supported, so hash or project them first.",
+            f"Check the file, or hash or project the rows to at most {MAX_FEATURES} features.",
         )

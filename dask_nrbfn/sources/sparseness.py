@@ -1,4 +1,4 @@
-"""Which rows are stored in CSR."""
+"""The choice between dense rows and rows in CSR."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ _SPARSE = ("auto", "yes", "no")
 
 # Narrower rows are as small when dense, and every step of a fit accepts dense rows.
 _WIDE = 256
-# Of a value its column is stored too, an int32.
+# CSR stores an int32 column index with each value.
 _INDEX_BYTES = 4
-# Rows of a table that show how many values it has.
+# Bytes of the first rows of a table, from which the number of values is estimated.
 _SHOWN_BYTES = 2**24
 
 
@@ -37,8 +37,8 @@ def _pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
 def stored_values(source: Source, sparse: str) -> int | None:
     """Return about how many values of a source are stored in CSR; None if it is stored dense.
 
-    With "auto" the number of values decides; for a table of numbers, the values of
-    its first rows, if all of them are 0 or 1.
+    With "auto", CSR is chosen if it takes less than half of the bytes. A table must also have only
+    0 and 1 in its first rows, from which the number of its values is estimated.
 
     Parameters
     ----------

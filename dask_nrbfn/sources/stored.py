@@ -58,7 +58,7 @@ def schema_of(
 
 
 def frame_options(missing: str) -> TableOptions:
-    """Return the options of a table whose columns were chosen before.
+    """Return the options of a table in memory, all columns of which are features.
 
     Raises
     ------
@@ -67,13 +67,13 @@ def frame_options(missing: str) -> TableOptions:
     """
     if missing not in ("error", "impute"):
         raise ParameterError(
-            f"`missing` is {missing!r}.", "Give error or impute. To drop rows, remove them before."
+            f"`missing` is {missing!r}.", "Give error or impute, or remove rows yourself."
         )
     return TableOptions(missing=missing)
 
 
 def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
-    """Return whether features have to be made of the columns of a table.
+    """Return whether a schema is needed to make features of the columns of a table.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
     Raises
     ------
     DataError
-        If `X` has not two dimensions, or a column has values of several types.
+        If `X` does not have two dimensions, or a column has values of several types.
     """
     frame = _framed(X, name)
     return {str(column.name): _arrow(column, name).type for column in frame.iter_columns()}
@@ -114,7 +114,7 @@ def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
 def kinds_of(
     types: Mapping[str, Collection[pa.DataType]], options: TableOptions, name: str = "X"
 ) -> dict[str, CellKind]:
-    """Return what the cells of each column are read as.
+    """Return the kind that the cells of each column are read as.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def kinds_of(
         kind = options.kind(column, given)
         if kind is None:
             raise DataError(
-                f"Column {column!r} of {name} has type {', '.join(map(str, given))}, which is no "
-                "number, boolean, text, category or date.",
-                "Leave it out, or convert it.",
+                f"Column {column!r} of {name} has type {', '.join(map(str, given))}, which is not "
+                "a number, boolean, text, category or date.",
+                "Leave the column out, or convert it.",
             )
         kinds[column] = kind
     return kinds
@@ -155,7 +155,7 @@ def survey_columns(
     ----------
     X : frame, or array (n, c)
     kinds : mapping
-        What the cells of each column are read as.
+        Kind that the cells of each column are read as.
     name : str
         The table, for errors.
     kept : bool (n,), optional
@@ -232,7 +232,7 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
     Raises
     ------
     DataError
-        If the frame lacks one.
+        If the frame lacks a column.
     """
     labels = {str(label): label for label in _framed(X, name).columns}
     names = tuple(labels)
@@ -264,7 +264,8 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
             stored[:, place] = stored_values(cells, schema.columns[place])
         except CellError as error:
             where = f"row {error.row} (the first is 0)"
-            raise error.within(name, where, "Give a value of its kind, or none.") from error
+            remedy = "Give a value of the column's kind, or a missing value."
+            raise error.within(name, where, remedy) from error
         add_unseen(unseen, cells, stored[:, place], schema.columns[place])
     for line in unseen_lines(unseen):
         logger.warning("%s: %s", name, line)
@@ -305,7 +306,7 @@ def check_gaps(
 
 
 def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame[Any]:
-    """Return a frame in one form, or an array (n, c) as one, with the columns of a schema."""
+    """Return a frame, or an array (n, c) as a frame with the columns of a schema."""
     frame = as_frame(X, name)
     if frame is not None:
         return frame
@@ -314,7 +315,7 @@ def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame[Any
     if rows.ndim != 2:
         raise DataError(
             f"{name} has shape {rows.shape}.",
-            "Give a frame in memory, or an array of rows and columns that is not sparse.",
+            "Give a frame in memory, or a dense array with two dimensions.",
         )
     names = _array_names(rows.shape[1], name, schema)
     columns = {
@@ -341,7 +342,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 
 
 def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
-    """Return where a column first lacks a value, as errors say it."""
+    """Return where a column first lacks a value, as part of an error."""
     (column,) = (each for each in _framed(X, name).iter_columns() if str(each.name) == wanted)
     values = _arrow(column, name)
     if surveys[wanted].kind in ("category", "text"):
@@ -362,5 +363,5 @@ def _arrow_of(convert: Callable[[], pa.Array], column: Any, name: str) -> pa.Arr
         raise DataError(
             f"Column {column!r} of {name} has values of several types, or of an unknown "
             f"type ({error}).",
-            "Convert it to one type, such as float or str.",
+            "Convert the column to one type, such as float or str.",
         ) from error

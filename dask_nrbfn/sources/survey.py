@@ -31,10 +31,10 @@ MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A"
 """Markers of a missing value in text, besides empty text."""
 
 CellKind = Kind | Literal["text"]
-"""What cells are read as: text as it is written may turn out to be of any kind."""
+"""Kind that cells are read as; "text" may turn out to be of any kind."""
 
 MOST_TEXTS = 2**16
-"""Texts of a column that are counted: some MiB of them."""
+"""Largest number of different texts of a column that are counted, which takes some MiB."""
 
 # Number of smallest hashes, and of sampled texts. The hashes estimate the number of distinct
 # numbers to 1.6 %.
@@ -59,7 +59,7 @@ _OPTIONS_OF_KINDS: dict[Kind, str] = {
 
 # Largest size of the stored sets of columns in which rows lack values.
 _GAP_SETS_BYTES = 16 << 20
-# Overhead of a Python set.
+# Overhead of a stored set in Python.
 _SET_BYTES = 150
 
 
@@ -84,7 +84,7 @@ class TableOptions:
     missing_values : tuple of str
         Markers of a missing value in text, besides empty cells.
     max_categories : int
-        The most frequent categories get a feature each.
+        Number of the most frequent categories that get a feature each.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class TableOptions:
                     if seen.setdefault(name, option) != option:
                         raise ParameterError(
                             f"`{seen[name]}` and `{option}` both name {name!r}.",
-                            "Name a column for one of them.",
+                            "Name each column in one option only.",
                         )
 
     @property
@@ -160,7 +160,7 @@ class TableOptions:
         return self if "missing_values" in self.said else replace(self, missing_values=marks)
 
     def like(self, schema: Schema) -> Self:
-        """Return the options that ask for the columns and kinds of a schema only."""
+        """Return the options that set the columns and kinds of a schema."""
         of_kind: dict[str, Any] = {
             option: tuple(column.name for column in schema.columns if column.kind == kind)
             for kind, option in _OPTIONS_OF_KINDS.items()
@@ -186,9 +186,9 @@ class TableOptions:
         }
 
     def kind(self, name: str, types: Iterable[pa.DataType]) -> CellKind | None:
-        """Return what the cells of a column are read as; None if no kind fits its types.
+        """Return the kind that a column is read as; None if no kind fits its types.
 
-        Text is read as "text", whose values decide the kind, unless an option gives a category.
+        Text is read as "text", whose values decide the kind, unless an option sets a category.
 
         Parameters
         ----------
@@ -222,16 +222,16 @@ class Roles(NamedTuple):
 
 
 class ColumnSurvey:
-    """Statistics of the cells of one column, which add over rows.
+    """Statistics of the cells of one column; surveys of different rows can be added.
 
     Parameters
     ----------
     kind : {"number", "boolean", "category", "date", "text"}
-        What its cells are read as; the values of text decide its kind later.
+        Kind that its cells are read as; the kind of "text" is decided later from the values.
     fills : bool
         Whether the median is needed: it takes up to 0.5 MiB for each column.
     decimal : {".", ",", ""}
-        Decimal mark of numbers in text; empty if it is not known.
+        Decimal mark of numbers in text; empty if unknown.
 
     Attributes
     ----------
@@ -248,9 +248,9 @@ class ColumnSurvey:
 
     Notes
     -----
-    The same for all divisions of the rows: counts add, bins do (`Bins`), and the least hashes of
-    all rows are among the least of each of their parts (Bar-Yossef et al. 2002), as are the texts
-    of the least checksums.
+    A survey does not depend on how rows are divided into parts. Counts and bins add. The smallest
+    hashes of all rows are among the smallest hashes of each part (Bar-Yossef et al. 2002), and so
+    are the texts with the smallest checksums.
 
     Examples
     --------
@@ -277,12 +277,12 @@ class ColumnSurvey:
         Returns
         -------
         bool (b,)
-            Which of them have no value.
+            Which cells have no value.
 
         Raises
         ------
         CellError
-            If a cell cannot.
+            If a cell cannot be read as the kind.
         """
         if self.kind in ("category", "text"):
             codes, texts = encoded(values, as_written=self.kind == "text")
@@ -349,12 +349,12 @@ class ColumnSurvey:
         counts = np.array([*self.texts.values()], dtype=np.int64)[read, None]
         if self.fills:
             found.bins += Bins.of_values(values[read], counts)
-        # What is said to be a number, or written with a unit, is no id.
+        # Numbers that an option declares, or that have a unit, are not ids.
         found.are_whole = found.are_days = False
         return found
 
     def sample(self) -> dict[str, int]:
-        """Return rows of at most 4,096 of its texts, the same ones whatever the order of rows."""
+        """Return the row counts of at most 4,096 texts, the same texts in any order of rows."""
         if len(self.texts) <= _MOST_HASHES:
             return self.texts
         kept = heapq.nsmallest(_MOST_HASHES, self.texts, key=lambda text: (_checksum(text), text))
@@ -396,7 +396,7 @@ class ColumnSurvey:
         if self.decimal == "," and not written:
             texts = with_points(texts)
         if not written and kind in _SHAPES:
-            # What has another shape would be read text by text.
+            # Texts of another shape would be read one by one.
             fits = pc.match_substring_regex(texts, _SHAPES[kind])
             texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
         return stored_values(texts, Column("", kind, written=written), spoiled=True)
@@ -417,7 +417,7 @@ class ColumnSurvey:
 
     @property
     def median(self) -> float:
-        """Median of the stored values; there is at least one."""
+        """Median of one or more stored values, exact for up to 16,384 different values."""
         return median(self.bins)
 
     @property
@@ -480,7 +480,7 @@ class GapSets:
     Attributes
     ----------
     are_all : bool
-        Whether all sets of columns are held, which take 16 MiB at most.
+        Whether all sets of columns are held; they are dropped if they take more than 16 MiB.
 
     Examples
     --------

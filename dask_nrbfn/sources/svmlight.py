@@ -25,9 +25,9 @@ from dask_nrbfn.sources.source import (
 # a comment crosses the end of a span (seen with scikit-learn 1.9).
 BATCH_BYTES = 2 << 20
 
-# The only name of numeric targets: what each line begins with.
+# The only allowed `target`: the number at the start of each line.
 _TARGET = "label"
-# What is recorded of rows whose indices count from 0.
+# The record of rows whose indices count from 0.
 _COUNTED_FROM_ZERO = {"first_index": "0"}
 
 
@@ -78,9 +78,9 @@ def open_rows(reading: Reading) -> SvmlightSource:
     shown = highest + 1 - first_index if highest >= 0 else 0
     if n_features is not None and shown > n_features:
         raise DataError(
-            f"{reading.place} has the index {highest}, which is feature {shown}, but only "
-            f"{n_features} features are expected.",
-            "Give rows with at most this number of features.",
+            f"{reading.place} has the index {highest} (feature {shown}), but only {n_features} "
+            "features are expected.",
+            f"Give rows with at most {n_features} features.",
         )
     width = shown if n_features is None else n_features
     check_size(str(reading.place), n_rows=n_rows, n_features=width if n_rows else 1)
@@ -115,7 +115,7 @@ def _parsed(
                 bad = next(i for i, text in enumerate(lines) if _width(text) == X.shape[1])
                 raise DataError(
                     f"{file} has the index {X.shape[1] - 1} in line {line + bad + 1}.",
-                    f"Number the features from 1; a row may have {MAX_FEATURES}.",
+                    f"Number the features from 1 to at most {MAX_FEATURES}.",
                 )
             yield X, y
             line += len(lines)

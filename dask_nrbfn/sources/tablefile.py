@@ -1,4 +1,4 @@
-"""Files whose columns have types, of any format; keys of directories and lists as columns."""
+"""Files whose columns have types, in any format; directory keys and lists become columns."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from dask_nrbfn.sources.survey import CellKind
 
 logger = logging.getLogger(__name__)
 
-# What Hive calls the directory of rows that have no value.
+# Value that Hive writes in the name of a directory of rows without a value.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 Kinds = Mapping[str, CellKind | None]
@@ -27,7 +27,7 @@ Kinds = Mapping[str, CellKind | None]
 
 
 class Footer(NamedTuple):
-    """The metadata of a file."""
+    """The schema and the number of rows of a file."""
 
     schema: pa.Schema
     n_rows: int
@@ -55,7 +55,7 @@ class TypedFile(ABC):
     @property
     @abstractmethod
     def footer(self) -> Footer:
-        """The metadata of the file."""
+        """The schema and the number of rows."""
 
     def tells(self, name: str) -> bool:
         """Return whether the file records that a column is complete and cannot be an id."""
@@ -77,7 +77,7 @@ class TypedFile(ABC):
 
     @abstractmethod
     def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield what `batches` does."""
+        """Yield batches, as `batches` does."""
 
     def place(self, row: int) -> str:
         """Return the number of a row."""
@@ -85,7 +85,7 @@ class TypedFile(ABC):
 
 
 class _ChangedFile(TypedFile):
-    """A file that is read with other columns than it has itself.
+    """A file that is read with changed columns.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class _ChangedFile(TypedFile):
 
     @cached_property
     def footer(self) -> Footer:
-        """The metadata of the file, with the changed columns."""
+        """The schema, with the changed columns, and the number of rows."""
         schema, n_rows = self._of.footer
         return Footer(self._changed_schema(schema), n_rows)
 
@@ -120,12 +120,12 @@ class _ChangedFile(TypedFile):
         return schema
 
     def _own_kinds(self, kinds: Kinds) -> Kinds:
-        """Return the columns to be read of the file itself."""
+        """Return the kinds of the columns to read from the unchanged file."""
         return kinds
 
     @abstractmethod
     def _changed(self, batch: pa.RecordBatch, kinds: Kinds, first_row: int) -> pa.RecordBatch:
-        """Return a batch, which begins with `first_row`, with the columns that are wanted."""
+        """Return a batch, which begins with row `first_row`, with the wanted columns."""
 
 
 class _KeyedFile(_ChangedFile):
@@ -186,7 +186,7 @@ class ListedFile(_ChangedFile):
     ----------
     of : TypedFile
     lengths : mapping
-        How long all lists of each of these columns are.
+        Length of all lists of each of these columns.
     """
 
     def __init__(self, of: TypedFile, lengths: Mapping[str, int]) -> None:
@@ -229,8 +229,8 @@ class ListedFile(_ChangedFile):
         other = pc.index(pc.not_equal(lengths, length), True).as_py()
         if other >= 0:
             raise DataError(
-                f"Column {name!r} of {self} has a list of {lengths[other]} in "
-                f"{self.place(first_row + other)}, not of {length}.",
+                f"Column {name!r} of {self} has a list of length {lengths[other]} in "
+                f"{self.place(first_row + other)}, but the length {length} is expected.",
                 "Write lists of one length.",
             )
         values = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, length)
@@ -301,14 +301,14 @@ class NamedFile(_ChangedFile):
             return pa.DictionaryArray.from_arrays(pc.add(codes.cast(pa.int64()), 1), names)
         except pa.ArrowIndexError as error:
             raise DataError(
-                f"Column {name!r} of {self} has a number without a name; it has {len(names) - 1} "
-                "names.",
+                f"Column {name!r} of {self} has a number without a class name, but only "
+                f"{len(names) - 1} names.",
                 f"Write numbers from 0 to {len(names) - 2}, or -1.",
             ) from error
 
 
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the names of the classes of columns of numbers, as Hugging Face's datasets say them.
+    """Return the class names that Hugging Face's `datasets` records for columns of numbers.
 
     >>> features = {"y": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
     >>> told = json.dumps({"info": {"features": features}})
@@ -323,7 +323,7 @@ def class_names(schema: pa.Schema) -> dict[str, list[str]]:
             if "_type" in feature and feature["_type"] == "ClassLabel"
         }
     except (KeyError, TypeError, ValueError, AttributeError):
-        # Others write what they like there.
+        # Other programs may write other metadata under this key.
         return {}
     return {
         name: own
@@ -377,7 +377,7 @@ def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, 
         if kind_of(arrow.value_type) not in ("number", "boolean"):
             raise DataError(
                 f"Column {name!r} of {files[0]} has type {arrow}, which is not a list of numbers.",
-                "Leave it out, or write numbers.",
+                "Leave the column out, or write lists of numbers.",
             )
         is_fixed = pa.types.is_fixed_size_list(arrow)
         lengths[name] = arrow.list_size if is_fixed else _first_length(files, name)
@@ -405,7 +405,7 @@ def _first_length(files: Sequence[TypedFile], name: str) -> int:
     if not (first := next(firsts, None)):
         raise DataError(
             f"Column {name!r} of {files[0]} has no value in its first row.",
-            "Begin with a row that has a list: all lists must have its length.",
+            "Begin with a row that has a list, which sets the length of all lists.",
         )
     return len(first)
 
@@ -419,7 +419,7 @@ def _typed(texts: Sequence[str | None]) -> pa.Array:
 
 
 def arrow_damage_named(file: File, format_name: str) -> AbstractContextManager[None]:
-    """Return a context manager that names a file that pyarrow cannot read.
+    """Return a context manager that raises DamagedDataError if pyarrow cannot read a file.
 
     Parameters
     ----------

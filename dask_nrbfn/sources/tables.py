@@ -48,7 +48,7 @@ def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 class MissingLabelError(DataError):
-    """A row has no label or target where each must have one."""
+    """A row has no label or target, but every row must have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Asked:
     roles : Roles
     options : TableOptions
     schema : Schema or None
-        The columns; None: their cells decide.
+        The columns; None: inferred from the cells.
     classes : tuple of int or str, or None
         The labels of a model.
     spoiled : bool
@@ -151,10 +151,8 @@ class Asked:
         """
         mark, noun = ("nan", "target") if is_target else ("", "label")
         # The schema decided how missing values are handled.
-        leave_out = (
-            "Remove such rows" if self.schema else "Pass `missing`='drop' to leave such rows out"
-        )
-        remedy = f"{leave_out}, or pass `unlabelled`='{mark}' to keep them without a {noun}."
+        leave_out = "Remove" if self.schema else "Pass `missing`='drop' to leave out"
+        remedy = f"{leave_out} rows without a {noun}, or pass `unlabelled`='{mark}' to keep them."
         return MissingLabelError(problem, remedy)
 
     @property
@@ -174,7 +172,7 @@ class Asked:
         DataError
             If a requested column is missing.
         ParameterError
-            If one is named for two purposes.
+            If a column is named for two purposes.
         """
         options, roles, ids = self.options, self._roles(names), self._ids(names)
         targets = tuple(("target", name) for name in roles.targets or ())
@@ -195,7 +193,7 @@ class Asked:
             known = {column.name for column in self.schema.columns}
             for option, name in used[:-1]:
                 check_apart(option, name, *known)
-            # What names the rows now may have been a feature when the schema was decided.
+            # The column of ids may have been a feature when the schema was decided.
             taken -= known
         rest = tuple(name for name in names if name not in taken)
         if self.schema is not None:
@@ -215,7 +213,7 @@ class Asked:
         known = (schema.label, *(schema.targets or ()), schema.weights)
         if absent := [name for name in known if name is not None and name not in names]:
             logger.info(
-                "%s has no %s, which its schema names as label, target or weights",
+                "%s has no column %s, which the schema names as label, target or weights",
                 self.origin,
                 shown_names(absent),
             )
@@ -229,7 +227,7 @@ class Asked:
     def _ids(self, names: tuple[str, ...]) -> str | None:
         """Return the requested id column, or the id column of the schema if it exists."""
         own = None if self.schema is None else self.schema.id
-        # A column may have no name.
+        # The name of a column may be empty.
         if self.options.id is not None:
             return self.options.id
         return own if own in names else None
@@ -299,7 +297,7 @@ def schema_columns(
 
 
 def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:
-    """Raise DataError if a table has no column of the name that an option gives.
+    """Raise DataError if a table does not have a column that an option names.
 
     Parameters
     ----------
@@ -313,7 +311,7 @@ def check_column(origin: str, name: str, names: tuple[str, ...], option: str) ->
     if name not in names:
         raise DataError(
             f"{origin} has no column {name!r}; it has {shown_names(names)}.",
-            f"Name one of its columns with `{option}`.",
+            f"Name an existing column with `{option}`.",
         )
 
 
@@ -338,7 +336,7 @@ def label_values(column: pa.Array) -> np.ndarray:
 def lacks_label(column: pa.Array) -> np.ndarray:
     """Return which cells of a label column have no value, bool (b,).
 
-    Those are nulls, NaN, which pandas may write as text, and empty text.
+    These are nulls, NaN (also as text, which pandas may write) and empty text.
 
     >>> lacks_label(pa.array(["a", " ", None, "NaN"])).tolist()
     [False, True, True, True]

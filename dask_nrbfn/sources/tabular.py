@@ -1,4 +1,4 @@
-"""Rows of tables of any format: one pass surveys the cells, further ones read them."""
+"""Rows of tables in any format: one pass surveys the cells, later passes read them."""
 
 import logging
 from abc import abstractmethod
@@ -27,16 +27,16 @@ from dask_nrbfn.sources.tables import (
 
 logger = logging.getLogger(__name__)
 
-# Rows and cells that are looked at together, at most.
+# Largest number of rows, and of cells, that are surveyed together.
 SURVEY_ROWS, _SURVEY_CELLS = 1 << 16, 1 << 22
 
 
 class Table(Protocol):
-    """A file of named columns; its text is the path."""
+    """A file of named columns; ``str`` of a table is the path."""
 
     @property
     def decimal(self) -> str:
-        """Decimal mark of its text, empty if it is not known."""
+        """Decimal mark of the text, empty if unknown."""
         ...
 
     def batches(
@@ -47,7 +47,7 @@ class Table(Protocol):
         Parameters
         ----------
         kinds : mapping
-            As what each column is read; None: as its own type.
+            Kind that each column is read as; None: its own type.
         batch_rows : int
             The largest number of rows of a batch.
 
@@ -71,7 +71,7 @@ class Rows:
     ----------
     table : Table
     first_row : int
-        The number of the first one, from 0.
+        Index of the first of these rows in the table.
     cells : mapping
         Some columns, (b,) each, by name.
     """
@@ -88,7 +88,7 @@ class Rows:
         return f"Column {name!r} of {self.table}"
 
     def place(self, row: int) -> str:
-        """Return the name of a row for errors; the first of these rows is 0."""
+        """Return the name of a row for errors, given its index among these rows."""
         return str(self.table.place(self.first_row + row))
 
     def lacks(self, name: str, row: int) -> str:
@@ -99,7 +99,7 @@ class Rows:
         name : str
             The column.
         row : int
-            One of these rows, the first of which is 0.
+            Index among these rows.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class Rows:
             row = int(infinite.argmax())
             raise DataError(
                 f"{self.column(name)} has {self.cells[name][row].as_py()} in {self.place(row)}.",
-                "Remove the row or fill the value in; every value must be finite.",
+                "Remove the row, or write a finite value.",
             )
 
 
@@ -217,7 +217,7 @@ class TableSource(Source):
         Raises
         ------
         DataError
-            If there is no such column, or one has types that have none in common.
+            If a column is missing, or has types without a common type.
         """
         for name in names:
             check_column(self.asked.origin, name, self.columns.names, "keep")
@@ -253,11 +253,11 @@ class TableSource(Source):
             logger.warning("ingest: %s", line)
         if n_mended:
             logger.info(
-                "ingest: %d labels are taken without the full stop that they end in", n_mended
+                "ingest: %d labels are read as known labels, except for a final full stop", n_mended
             )
 
     def _ids_again(self) -> Iterator[np.ndarray]:
-        """Yield the ids of consecutive rows, read without anything else."""
+        """Yield the ids of consecutive rows, read without other columns."""
         name = self.columns.id
         assert name is not None
         for rows in read(self.tables, {name: None}, SURVEY_ROWS):
@@ -293,7 +293,7 @@ class TableSource(Source):
 
 
 class _IdsAgain:
-    """Ids of a column that is also a feature and is read a second time as one.
+    """Ids from a column that is also a feature, so that it is read a second time.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def read(
 
 
 def _kinds_of(columns: Iterable[Column]) -> dict[str, CellKind | None]:
-    """Return the kind that each column is read as: text if numbers or dates are not bare."""
+    """Return the kind that each column is read as: text for an unusual form of numbers or dates."""
     return {column.name: "text" if column.written else column.kind for column in columns}
 
 
@@ -356,13 +356,13 @@ def survey_tables(
     kinds: Mapping[str, CellKind],
     see: Callable[[Rows], None],
 ) -> tuple[Schema, int]:
-    """Return the schema of tables and the number of rows that are kept, reading them once.
+    """Return the schema of tables, and the number of rows that are kept.
 
     Parameters
     ----------
     tables : tuple of Table
     columns : TableColumns
-        If a schema is asked for, the columns are as it says.
+        If the options have a schema, these are its columns.
     kinds : mapping
         Kinds of the columns that may become features.
     see : callable
@@ -473,7 +473,7 @@ def _add(
 def add_unseen(
     unseen: dict[str, ColumnSurvey], array: pa.Array, stored: np.ndarray, column: Column
 ) -> None:
-    """Add the cells of a category column whose category its schema does not have.
+    """Add the cells of a category column whose category is not in the schema.
 
     Parameters
     ----------
@@ -482,7 +482,7 @@ def add_unseen(
     array : Array (b,)
         The cells.
     stored : float64 (b,)
-        What is stored of them.
+        Stored values of the cells.
     column : Column
     """
     if column.kind == "category" and (new := stored == UNSEEN).any():
@@ -501,7 +501,7 @@ def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
 
 
 def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
-    """Raise DataError naming the first cell that is not written as its column."""
+    """Raise DataError naming the first cell that cannot be read as its column is written."""
     for rows in read(tables, _kinds_of(columns), SURVEY_ROWS) if columns else ():
         _gaps_of(rows, columns)
 
@@ -514,7 +514,7 @@ def _gaps_of(rows: Rows, columns: Iterable[Column]) -> dict[str, np.ndarray]:
 def _read_gaps(
     tables: tuple[Table, ...], schema: Schema, columns: TableColumns
 ) -> tuple[int, Counter[str]]:
-    """Read how many rows lack a value, and how many in each column."""
+    """Return how many rows lack a value, and how many in each column, reading all rows."""
     n_gaps, counts = 0, Counter[str]()
     # An id may be a feature too.
     kinds = _of_others(columns) | _kinds_of(schema.columns)
@@ -527,19 +527,20 @@ def _read_gaps(
 
 def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) -> int:
     """Return the number of complete rows; log how many are left out, and for which columns."""
+    where = ", ".join(f"{name} {count}" for name, count in lacking.items() if count)
     if n_gaps == n_rows:
         raise DataError(
-            f"every row of {origin} lacks a value.",
-            "Pass `missing`='impute', or leave columns out with `drop`.",
+            f"every row of {origin} lacks a value: {where}.",
+            "Pass `missing`='impute' for features, or leave columns out with `drop`. Set "
+            "`unlabelled` to keep rows without a label.",
         )
     if n_gaps:
-        where = ", ".join(f"{name} {count}" for name, count in lacking.items() if count)
         logger.info("ingest: %d rows that lack values are left out: %s", n_gaps, where)
     return n_rows - n_gaps
 
 
 def _lacking(rows: Rows, columns: TableColumns) -> dict[str, np.ndarray]:
-    """Return which cells of labels, targets and weights, by column, have rows left out."""
+    """Return which labels, targets and weights, by column, are missing and leave a row out."""
     asked, name, lacking = columns.asked, columns.roles.weights, {}
     if name is not None:
         values = _cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
@@ -592,7 +593,7 @@ def _weights(rows: Rows, name: str, asked: Asked) -> np.ndarray:
 
 
 def _without_stops(y: np.ndarray | None, classes: tuple[int | str, ...]) -> int:
-    """Take the full stop from labels that are known without it, or add it; return how many."""
+    """Add or remove a final full stop to get known labels; return how many labels changed."""
     n_mended = 0
     if y is None:
         return 0

@@ -1,4 +1,4 @@
-"""Files of CSV text: unpacked and decoded, with the dialect that each is written in."""
+"""Files of CSV text: decompressed and decoded, with the dialect of each file."""
 
 import codecs
 import csv
@@ -30,17 +30,17 @@ from dask_nrbfn.sources.quotes import BlanksOut, QuoteScan, lines_of
 
 logger = logging.getLogger(__name__)
 
-# What Python and pyarrow say of bytes that are not packed or encoded so.
+# Errors of Python and pyarrow for bytes that cannot be decompressed or decoded.
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 # Bounds the search for a line end in a file that has none.
 _LONGEST_LINE_BYTES = 64 << 20
-# What a dialect is sniffed on.
+# Lines and bytes from which a dialect is found.
 _SNIFFED_LINES = 1000
 _SNIFFED_BYTES = 1 << 20
 # A label and values with their indices; also a line without values.
 _SVMLIGHT = re.compile(r"([+-]?[0-9.]+( +(qid:)?[0-9]+:[0-9.eE+-]+)*)? *(#.*)?")
 _NO_TEXT = re.compile(r"[^\t\n\f\r\x20-\uffff\U00010000-\U0010ffff]")
-# What JSON, XML, ARFF and scripts begin with.
+# First characters of JSON, XML, ARFF and scripts.
 _OTHER_FORMATS = ("{", "[", "<", "@", "%", "#!")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
@@ -52,7 +52,7 @@ class TextFile:
     Parameters
     ----------
     file : File
-        Packed where its name ends in .gz or .zst.
+        Compressed if its name ends in .gz or .zst.
     dialect : Dialect
     """
 
@@ -64,7 +64,7 @@ class TextFile:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open its table as UTF-8, with one `dialect.mark` between cells and quotes around them."""
+        """Open the table as UTF-8, with one `dialect.mark` and no padding between cells."""
         with _unpacked(self.file) as stream:
             text: Any = stream
             if codecs.lookup(self.dialect.encoding).name != "utf-8":
@@ -135,16 +135,16 @@ def _arrow(stream: IO[bytes]) -> pa.NativeFile:
 
 
 def csv_damage_named(file: File) -> AbstractContextManager[None]:
-    """Return a context manager that names a file that is not text."""
+    """Return a context manager that raises DamagedDataError if a file is not text."""
     return damage_named(
         f"{file} cannot be read as CSV",
-        "Write it as UTF-8 text, or say its `encoding`, such as cp1252, which Excel writes.",
+        "Write the file as UTF-8 text, or pass its `encoding`, such as cp1252, which Excel writes.",
         *UNREADABLE,
     )
 
 
 def text_kind(file: File) -> str | None:
-    """Return the format that the first lines of a file look like, csv or svmlight; None: neither.
+    """Return the format of a file by its first lines: csv, svmlight, or None for neither.
 
     Text is CSV if all its lines have the same number of cells, more than one.
     """
@@ -175,7 +175,7 @@ def text_files(
     no_header: bool = False,
     named: Collection[str] | None = None,
 ) -> tuple[TextFile, ...]:
-    """Return files of one table with their dialects: options, or else the first lines, decide.
+    """Return the files of a table with their dialects, from options or from the first lines.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def _beginning(file: File, encoding: str | None) -> Beginning:
     encoding = encoding or ("utf-16" if marked else "utf-8")
     text = beginning.decode(encoding, "replace").removeprefix("\ufeff")
     lines = [*io.StringIO(text, newline="")]
-    # The last line is part of one if more comes.
+    # The last line may be incomplete if the text goes on.
     whole = lines[: len(lines) - more][:_SNIFFED_LINES]
     return Beginning(whole, Dialect(encoding=encoding), cut=len(whole) < len(lines))
 

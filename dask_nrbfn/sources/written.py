@@ -1,4 +1,4 @@
-"""Notations of numbers and dates in text that a reader does not know in advance."""
+"""Notations of numbers and dates in text, recognized from the values of a column."""
 
 import re
 from collections import Counter
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.dtypes import NUMBER
 
-# Most cells of a column are written in one way if this share of the cells is.
+# A column has one notation if at least this share of its cells has this notation.
 MOST = 0.99
-# More units than these are words that happen to follow numbers.
+# With more units than this, the units are words that happen to follow numbers.
 _MOST_UNITS = 5
 _BLANK = "[ \u00a0\u202f]"
 _MARKS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}
@@ -68,9 +68,9 @@ _DAYS = (
 )
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
 DIGITS = "%Y%m%d"
-"""Days as whole numbers."""
+"""Format of days as whole numbers, such as 20201231."""
 FORMATS = (*map("".join, product(_DAYS, _CLOCKS)), DIGITS)
-# Texts by which formats are tried that may read all of them.
+# Number of texts that formats are first tried on.
 _TRIED = 32
 # No number or date has more characters.
 _LONGEST = 64
@@ -83,9 +83,9 @@ class NumberForm:
     Attributes
     ----------
     prefix, suffix : str
-        What stands before and after each of them, with blanks.
+        Texts before and after each number, with blanks.
     mark : str
-        Between thousands; empty for none.
+        Thousands separator; empty if there is none.
     decimal : {".", ","}
     """
 
@@ -96,7 +96,7 @@ class NumberForm:
 
     @classmethod
     def of(cls, written: str) -> Self | None:
-        """Return the form of what `str` makes of one; None of anything else.
+        """Return the form whose ``str`` is `written`; None if there is no such form.
 
         >>> NumberForm.of("$1,234.5") == NumberForm("$", ",")
         True
@@ -111,11 +111,11 @@ class NumberForm:
 
     @property
     def unit(self) -> tuple[str, str]:
-        """What is written before and after numbers, without blanks."""
+        """Prefix and suffix of the numbers, without blanks."""
         return self.prefix.strip(), self.suffix.strip()
 
     def read(self, texts: pa.Array) -> np.ndarray:
-        """Return the numbers of texts, float64 (m,); NaN where one is written otherwise."""
+        """Return the numbers of texts, float64 (m,); NaN for texts in another form."""
         whole, decimal = "[0-9]+", re.escape(self.decimal)
         if self.mark:
             mark = _BLANK if re.fullmatch(_BLANK, self.mark) else f"[{self.mark}]"
@@ -160,7 +160,7 @@ class DateFormat:
         Raises
         ------
         ParameterError
-            If it has another directive than those known, one of them twice, or names no day.
+            If the text has an unknown directive, has one twice, or does not give a day.
         """
         parts = re.findall(r"%.|[^%]+|%", text)
         names, pattern = [], ""
@@ -192,7 +192,7 @@ class DateFormat:
         return _compiled(self.pattern).fullmatch(text) is not None
 
     def read(self, texts: pa.Array) -> np.ndarray:
-        """Return texts as days since 1970, float64 (m,); NaN where one is written otherwise."""
+        """Return texts as days since 1970, float64 (m,); NaN for texts in another form."""
         found = pc.extract_regex(texts, f"^{self.pattern}$")
         named = {field.name: pc.struct_field(found, field.name) for field in found.type}
         none = pc.is_null(found).to_numpy(zero_copy_only=False)
@@ -246,7 +246,7 @@ def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
     Raises
     ------
     ParameterError
-        If dates are written as nothing that is known.
+        If `written` is not a known format of dates.
     """
     if kind == "date":
         return DateFormat.of(written)
@@ -276,9 +276,9 @@ class Reading(NamedTuple):
     Attributes
     ----------
     written : tuple of str
-        How they are written: of dates each format that reads as many of them as any other.
+        Notations; for dates, every format that reads the largest number of rows.
     n_read : int
-        Rows that are read so.
+        Number of rows that are read in this notation.
     """
 
     written: tuple[str, ...]
@@ -296,7 +296,7 @@ def number_reading(texts: Mapping[str, int], decimal: str) -> tuple[Reading, tup
     Parameters
     ----------
     texts : mapping
-        Rows of each.
+        Number of rows of each text.
     decimal : {".", ",", ""}
         The decimal mark. If it is unknown, a comma needs evidence to separate thousands.
     """
@@ -406,7 +406,7 @@ def _is_thousands(mark: str, texts: Mapping[str, NumberForm], decimal: str) -> b
     if mark == "," and not decimal:
         return any(text.count(",") > 1 or "." in text for text in marked)
     if re.fullmatch(_BLANK, mark) and len(marked) == len(texts):
-        # Numbers of telephones and towns have blanks too, all in one place.
+        # Telephone numbers and postal codes have blanks too, always in the same place.
         digits = {re.sub(r"\D", "", text) for text in marked}
         return len({*map(len, digits)}) > 1 or len(next(iter(digits))) % 3 > 0
     return True
@@ -426,5 +426,5 @@ def _no_format(text: str) -> ParameterError:
     known = ", ".join(f"%{name}" for name in (*_DIRECTIVES, "A", "B"))
     return ParameterError(
         f"`date_format` is {text!r}.",
-        f"Give year, month and day, such as %d/%m/%Y; known are {known}, %I together with %p.",
+        f"Give year, month and day, such as %d/%m/%Y. Known directives are {known}; %I needs %p.",
     )

@@ -7,8 +7,8 @@ from typing import Any
 def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the record with the held-out errors of the chosen network; empty without a tuning.
 
-    It is the record of the cells if they have networks, of the losses if some were tried, else of
-    the penalties.
+    The record of the cells if cells have networks, of the losses if several losses were tried, else
+    of the penalties.
     """
     if of_cells := cells_record(stages):
         return of_cells
@@ -17,6 +17,6 @@ def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def cells_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the record of the cells of a run; empty if one network has all rows."""
+    """Return the record of the cells of a run; empty if one network is fitted to all rows."""
     record = stages.get("cells", {})
     return record if "fitting_error" in record else {}

@@ -36,7 +36,7 @@ class BasisRecord:
     n_below_threshold : int or None
         Rows, or candidates, of low confidence; None if the basis does not need confidences.
     cap : int or None
-        The limit by memory or `MOST_FOUND`, if it cut the basis.
+        The limit by memory or `MOST_FOUND`, if the limit reduced the basis.
     """
 
     n_basis: int
@@ -55,7 +55,7 @@ def _compute(job: StageJob) -> BasisRecord:
     run, dataset = job.run, job.dataset
     cap = None
     if asked_size(run.chosen_params, dataset) is None:
-        # A run that is resumed with other memory keeps the limit that it began with.
+        # A run that is resumed with more or less memory keeps its first limit.
         most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
     chosen = run_task(job.engine, _choose_basis, run, dataset, cap, label="basis")
@@ -72,20 +72,20 @@ def _compute(job: StageJob) -> BasisRecord:
 
 
 def _warn_capped(job: StageJob, record: BasisRecord) -> None:
-    """Log which rows are left out, and the seconds with and without these rows."""
+    """Log how many rows are left out, and the seconds with and without these rows."""
     params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
     assert cap is not None
     assert n_below is not None
     by_memory = cap < MOST_FOUND
     logger.warning(
-        "basis: %d %ss are below the threshold %g; %s %d, %s are taken.%s Give a basis size%s to "
-        "decide yourself.",
+        "basis: %d %ss are below the threshold %g, but %s %d basis rows: %s are chosen.%s Give a "
+        "basis size%s to choose another number.",
         n_below,
         _searched(job.run),
         params.confidence_threshold,
-        "the memory at hand allows" if by_memory else "without a basis size at most",
+        "the memory allows only" if by_memory else "a fit without a basis size has at most",
         cap,
-        "a draw of them" if params.basis_rule == "uniform" else "the least confident of them",
+        "drawn ones" if params.basis_rule == "uniform" else "the least confident ones",
         "" if by_memory or job.remaining_s is None else _more_s(job.remaining_s, cap, n_below),
         " or more memory" if by_memory else "",
     )
@@ -93,8 +93,8 @@ def _warn_capped(job: StageJob, record: BasisRecord) -> None:
 
 def _more_s(remaining_s: Callable[[int], float], cap: int, n_below: int) -> str:
     return (
-        f" These take about {remaining_s(cap):.0f} s from here, all would take "
-        f"{remaining_s(n_below):.0f} s."
+        f" The rest of the fit takes about {remaining_s(cap):.0f} s; with all of the rows it "
+        f"would take {remaining_s(n_below):.0f} s."
     )
 
 
@@ -108,8 +108,8 @@ def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
     logger.info("basis: %d of %d rows", record.n_basis, run.n_rows)
     if uniform and n_beyond:
         logger.info(
-            "basis: %d %ss are below the threshold %g; %d of the basis are beyond it, because "
-            "too few distinct ones, or none of a class, are below",
+            "basis: %d %ss are below the threshold %g; %d basis rows are not, because too few "
+            "distinct rows, or no rows of a class, are below",
             record.n_below_threshold,
             _searched(run),
             threshold,
@@ -143,7 +143,7 @@ def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> dict[str, Any]
 
 
 def read_labelled_rows(run: Run) -> NDArray[np.int64]:
-    """Return the places of the basis rows among the labelled rows, -1 for others, int64 (r,)."""
+    """Return the place of each basis row among the labelled rows, or -1, int64 (r,)."""
     return run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
 
 
@@ -184,7 +184,7 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
     if values.ndim != 2 or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise ParameterError(
             f"the basis has dtype {values.dtype} and shape {values.shape}.",
-            "Give finite numbers, one row for each basis row.",
+            "Give finite numbers in two dimensions, one row for each basis row.",
         )
     if params.basis_size not in (None, len(values)):
         raise ParameterError(
@@ -207,9 +207,10 @@ def _check(context: FitContext) -> None:
         most = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
         least = max(dataset.n_classes, 1)
         if not least <= params.basis_size <= most:
+            reason = "; each class needs a basis row" if dataset.n_classes else ""
             raise ParameterError(
                 f"`basis_size` is {params.basis_size}.",
-                f"Give at least one basis row per class and at most all rows: {least} to {most}.",
+                f"Set `basis_size` to a number from {least} to {most}{reason}.",
             )
 
 
@@ -218,20 +219,20 @@ def _check_candidates(context: FitContext) -> None:
     asked, n_classes = params.candidates, context.dataset.n_classes
     if asked != "auto" and not source_of(params).by_confidence:
         raise ParameterError(
-            f"`candidates` is {asked}, but `{named}`={params.basis} does not use the confidence.",
+            f"`candidates` is {asked}, but `{named}`={params.basis} does not use confidences.",
             f"Leave `candidates` out, or give `{named}`=sknn.",
         )
     least = max(params.basis_size or 0, n_classes)
     if isinstance(asked, int) and asked < least:
         raise ParameterError(
             f"`candidates` is {asked}, but the basis has at least {least} rows.",
-            f"Give `candidates` of at least {least}, or all.",
+            f"Set `candidates` to all, or to at least {least}.",
         )
 
 
 def _check_given(context: FitContext) -> None:
     if context.basis is None:
-        raise ParameterError("the basis rows are missing.", "Pass them as `basis`.")
+        raise ParameterError("the basis rows are missing.", "Pass the basis rows as `basis`.")
     basis, n_features = np.asarray(context.basis), context.dataset.n_features
     if given_basis(context.params, basis) != context.params:
         raise ParameterError(
@@ -240,7 +241,7 @@ def _check_given(context: FitContext) -> None:
         )
     if basis.shape[1] != n_features:
         raise ParameterError(
-            f"the basis rows have {basis.shape[1]} columns, X has {n_features}.",
+            f"the basis rows have {basis.shape[1]} columns, but X has {n_features}.",
             "Give basis rows with the columns of X.",
         )
 

@@ -51,7 +51,7 @@ def search_candidates(
     Returns
     -------
     dict
-        "n_repaired", "n_probes" and "distance_sum".
+        Fields "n_repaired" and "n_probes" of `NeighborsRecord`, and the "distance_sum".
     """
     n_candidates = of_searched(run).n_rows
     if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
@@ -140,7 +140,7 @@ class _CandidatesPass:
 
 
 def _without_copies(rows: Rows, params: FitParams) -> NDArray[np.int64]:
-    """Return the places of the rows, without surplus copies of a row."""
+    """Return the places of rows, without copies of a row that no list needs."""
     repeats = find_repeats(rows, n_neighbors=params.n_neighbors, seed=params.random_state)
     return np.flatnonzero(repeats.searched)
 
@@ -152,7 +152,7 @@ def _read_file(run: Run) -> InvertedFile:
 
 
 def _store_lists(run: Run, reduction: Reduction) -> dict[str, Any]:
-    """Store the lists of all candidates; return the incomplete ones and the sum of distances."""
+    """Store the lists of all candidates; return the incomplete lists and the sum of distances."""
     nearest, searched = read_total(run, reduction), of_searched(run)
     for start, stop in searched.spans:
         searched.write_rows("neighbors/indices", start, nearest.indices[start:stop])

@@ -1,4 +1,4 @@
-"""The rows of cells, and the network of each."""
+"""The rows and the networks of cells."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -46,12 +46,22 @@ ALPHAS = tuple(10.0**-power for power in range(3, 10))
 
 
 def asked_basis(run: Run) -> int:
-    """Return the number of basis rows of every cell, fewer where there are fewer distinct rows."""
+    """Return the requested number of basis rows of a cell; a cell may have fewer distinct rows."""
     return basis_of_cell(run.params)
 
 
 def read_cell_targets(run: Run, dataset: Dataset) -> Targets:
-    """Return how the targets of a dataset enter the moments of all cells."""
+    """Return the targets of a dataset in the form that the moments of all cells use.
+
+    Parameters
+    ----------
+    run : Run
+    dataset : Dataset
+
+    Returns
+    -------
+    Targets
+    """
     if dataset.of_numbers:
         return NumberTargets(run.read("cells/origin"))
     return ClassTargets(dataset.n_targets)
@@ -71,7 +81,7 @@ def fit_cells(
     ----------
     job : StageJob
     rows, fits : str
-        Names of the parts with the rows cell by cell, and of those with the networks.
+        Names of the parts with the rows cell by cell, and of the parts with the networks.
     cells : sequence of int
     keeps_scores : bool
         Whether the scores of held-out rows are stored too.
@@ -101,7 +111,7 @@ def fit_cells(
 
 
 def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
-    """Return the bytes that the fit of a cell holds, beside the process and the chunks.
+    """Return the peak memory of the fit of a cell in bytes, without the process and the chunks.
 
     Parameters
     ----------
@@ -135,7 +145,7 @@ def _blocks(run: Run, dataset: Dataset) -> Iterator[tuple[int, int]]:
 def _route_block(
     run: Run, dataset: Dataset, start: int, stop: int, wanted: list[int] | None
 ) -> PartResult:
-    """Store the rows of a block cell by cell; of all cells or of those that are wanted."""
+    """Store the rows of a block cell by cell, for all cells or only for the wanted cells."""
     (block,) = dataset.blocks(start, stop, stop - start)
     tree, scaled = read_tree(run), read_scaling(run).apply(block.X)
     members = tree.route(scaled, margin=run.chosen_params.cell_overlap)
@@ -154,7 +164,7 @@ def routed_rows(
     ----------
     block : LabelledBlock
     start : int
-        Number of its first row.
+        Row number of the first row of the block.
     members : Members
     weighting : RowWeights
     n_cells : int
@@ -162,7 +172,7 @@ def routed_rows(
     Returns
     -------
     PartResult
-        The fields of `CellRows`, and the "counts" of the rows of each cell.
+        The fields of `CellRows`, and the number of rows of each cell as "counts".
     """
     places, cells, own = members
     assert block.targets is not None
@@ -183,7 +193,7 @@ def routed_rows(
 
 
 def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
-    """Store how many rows of each cell every block has; return the totals.
+    """Store the number of rows of each cell in every block; return the total of each cell.
 
     Parameters
     ----------
@@ -203,7 +213,7 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
 
 
 class CellRows(NamedTuple):
-    """The rows of a cell and those within the margin of it, in row order.
+    """The rows of a cell and of its margin, in row order.
 
     Attributes
     ----------
@@ -233,7 +243,7 @@ class CellRows(NamedTuple):
 
 
 def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
-    """Yield the rows of a cell, those of one block after another.
+    """Yield the rows of a cell, block by block.
 
     Parameters
     ----------
@@ -256,7 +266,17 @@ def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
 
 
 def read_cell(run: Run, rows: str, cell: int) -> CellRows:
-    """Return all rows of a cell, see `cell_pieces`."""
+    """Return all rows of a cell.
+
+    Parameters
+    ----------
+    run, rows, cell
+        See `cell_pieces`.
+
+    Returns
+    -------
+    CellRows
+    """
     return CellRows.joined([*cell_pieces(run, rows, cell)])
 
 
@@ -343,7 +363,7 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
 def _judged(
     run: Run, dataset: Dataset, of_cell: CellRows, fitted: CellFit
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the error on held-out rows of a cell, and the sums over them."""
+    """Return the error on the held-out rows of a cell, and the sums over these rows."""
     own, scores = of_cell.take(of_cell.own), fitted.held_out[of_cell.own]
     targets = read_cell_targets(run, dataset).shifted(own.targets)
     kind = judged_sums(dataset)
@@ -386,7 +406,7 @@ def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> 
     fits : str
         Name of the parts with the networks.
     parts : sequence of int
-        Numbers of these parts: the places of the cells among those that were fitted.
+        Numbers of the parts: the places of the cells among the fitted cells.
 
     Returns
     -------
@@ -408,7 +428,7 @@ def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> An
     kind : type
         Type of the sum.
     prefix : str
-        Begins the names of its arrays.
+        First part of the names of the arrays of the sum.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""One network against networks of cells, on the same held-out rows."""
+"""Comparison of one network with networks of cells on the same held-out rows."""
 
 import logging
 from typing import Any
@@ -36,24 +36,24 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# The names of the rows and networks of all cells. Updates of a run need the networks.
+# The names of the parts with the rows and networks of all cells. Updates need the networks.
 ROWS, FITS = "cells-rows", "cells/networks"
 
-# Whole cells that are drawn, and the names of what they leave.
+# Number of drawn cells, and the names of the groups that a comparison stores.
 _DRAWN = 8
 _SAMPLE, _ONE = "cells-sample", "cells-one"
 _DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
 
-# Standard errors by which cells have to do better: the fit gives one network more rows than it is
-# judged with.
+# Standard errors by which cells must do better: one network is trained on fewer rows here than in
+# the fit.
 _CLEARLY = 2.0
 
-# The one network has no more basis rows than can be solved a few times in a minute.
+# Most basis rows of the one network, which can be solved a few times in a minute.
 _MOST_BASIS = 4096
 
 
 def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
-    """Judge one network and the networks of drawn cells on the held-out rows of these.
+    """Compare one network with the networks of drawn cells on the held-out rows of these cells.
 
     Parameters
     ----------
@@ -63,19 +63,19 @@ def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     Returns
     -------
     dict or None
-        "one" and "cells", the figures of both; "gains" and "standard_errors" of cells, by the loss
-        and by the smooth loss; "n_rows", "n_cells", and "gained", whether cells do better by more
-        than two standard errors in both. None if one network has more basis rows than can be tried.
+        "one" and "cells": the figures of both. "gains" and "standard_errors": by how much cells do
+        better in the loss and in the smooth loss. "gained": whether both gains exceed two standard
+        errors. "n_rows", "n_cells". None if one network has too many basis rows to be tried.
 
     Notes
     -----
-    The one network is trained on a sample, and on the rows of the drawn cells. Each row is scored
-    by networks that were trained without its fold.
+    The one network is trained on a sample and on the rows of the drawn cells. Each row is scored
+    by networks that were trained without the fold of the row.
     """
     run = job.run
     size = run.chosen_params.basis_size
     if size is not None and size > _MOST_BASIS:
-        logger.info("cells: not tried beside %d basis rows", size)
+        logger.info("cells: not tried, because one network has %d basis rows", size)
         return None
     rng = np.random.default_rng(run.chosen_params.random_state)
     drawn = sorted(rng.permutation(n_cells)[:_DRAWN].tolist())
@@ -96,7 +96,7 @@ def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
 
 def comparing_bytes(s: FitSizes, n_rows: int) -> int:
-    """Return the bytes that a comparison holds, beside the process and the chunks.
+    """Return the peak memory of a comparison in bytes, without the process and the chunks.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
 
 
 def _rows_of(run: Run, rows: str, cells: list[int]) -> CellRows:
-    """Return the rows in some cells, ascending."""
+    """Return the rows of some cells, in ascending order."""
     pieces = [read_cell(run, rows, cell) for cell in cells]
     joined = CellRows.joined(pieces)
     own = np.flatnonzero(joined.own)
@@ -170,7 +170,7 @@ def _rows_of(run: Run, rows: str, cells: list[int]) -> CellRows:
 
 
 def _table(run: Run, dataset: Dataset, of_cells: CellRows) -> SmallTable:
-    """Return the rows of a sample that are in no drawn cell, then those of the cells."""
+    """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
     params, tuning = run.chosen_params, run.remaining_tuning
     assert tuning is not None
     size = search_rows(run.n_rows, dataset.row_values, tuning)

@@ -1,4 +1,4 @@
-"""Stage "cells": the table is cut by a tree, and every cell has a network of its own."""
+"""Stage "cells": a tree divides the table into cells, each with its own network."""
 
 import logging
 from collections.abc import Sequence
@@ -67,39 +67,39 @@ logger = logging.getLogger(__name__)
 # Prefix of the groups that are deleted once the networks are stored.
 _SCRATCH = "cells-"
 
-# The tree is grown on so many rows, as many as a node holds with ease.
+# Most rows on which the tree is grown. They fit easily into the memory of a node.
 _TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
 
 
 @dataclass(frozen=True)
 class CellsRecord(HeldOutFigures):
-    """The cells and the figures of their networks, None if the tuning preferred one network.
+    """The cells and the figures of their networks; None if the tuning preferred one network.
 
     Attributes
     ----------
     n_cells : int
-        L; 1 if the tuning preferred one network.
+        1 if the tuning preferred one network.
     n_rows : int
         Rows in all cells.
     n_basis, largest : int or None
-        Basis rows of all cells, and of the cell that has most.
+        Number of basis rows of all cells, and the largest number of a cell.
     fitting_error, spectral_risk : float or None
-        See `ErrorAndRisk`: of all rows, and the largest of all cells.
+        See `ErrorAndRisk`: the error of all rows, and the largest risk of a cell.
     row_range : list of int or None
-        The fewest and the most rows of a cell.
+        The smallest and the largest number of rows of a cell.
     width_range, alpha_range : list of float or None
-        The least and the largest width and alpha of a cell.
+        The smallest and the largest width and alpha of a cell.
     n_learned, n_constant : int or None
-        Cells with column weights of their own, and cells whose scores are constant.
+        Number of cells with their own column weights, and of cells with constant scores.
     class_weights : list of float or None
         See `RowWeights`.
     chosen : dict or None
-        What a tuning chose.
+        Parameters that a tuning chose.
     compared : dict or None
-        How one network and networks of drawn cells do on the same held-out rows, if a tuning
-        compared them.
+        Figures of one network and of networks of drawn cells on the same held-out rows, if a tuning
+        compared both.
     training_r2 : list of float or None
-        Of the training rows, for every target.
+        R^2 of the training rows for every target.
     """
 
     n_cells: int
@@ -120,7 +120,7 @@ class CellsRecord(HeldOutFigures):
 
 
 def _compute(job: StageJob) -> CellsRecord:
-    """Cut the table and fit every cell, unless a tuning finds that one network does as well."""
+    """Divide the table and fit every cell, unless one network does as well in a tuning."""
     run, dataset, engine = job.run, job.dataset, job.engine
     if not run.has("cells/origin"):
         run.drop("cells")
@@ -145,7 +145,18 @@ def _compute(job: StageJob) -> CellsRecord:
 
 
 def cells_basis(params: FitParams, n_rows: int) -> int:
-    """Return the number of basis rows of all cells that a fit is planned for."""
+    """Return the planned total number of basis rows of all cells.
+
+    Parameters
+    ----------
+    params : FitParams
+    n_rows : int
+        Rows of the table.
+
+    Returns
+    -------
+    int
+    """
     n_cells = planned_cells(params, n_rows)
     return n_cells * min(basis_of_cell(params), -(-n_rows // n_cells))
 
@@ -169,7 +180,7 @@ def _grow(run: Run, dataset: Dataset) -> None:
 
 
 def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
-    """Store the networks of all cells together; return the figures of all."""
+    """Store the networks of all cells together; return the figures of all cells."""
     every, group = range(n_cells), run.group("cells")
     records = [run.part_record(FITS, cell) for cell in every]
     cells = [record for record in records if record is not None]
@@ -225,7 +236,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
 
 
 def _numbers_in_all(dataset: Dataset) -> NDArray[np.int64]:
-    """Return the numbers that labelled rows have among all rows."""
+    """Return the row numbers of labelled rows in the dataset with all rows."""
     return replace(dataset, labelled_only=False).labelled_rows()
 
 
@@ -243,19 +254,19 @@ def _figures(run: Run, dataset: Dataset, cells: Sequence[int], residuals: Floats
 
 
 def read_networks(run: Run) -> CellNetworks:
-    """Return what the networks of the cells of a run have of their own."""
+    """Return the tree and the arrays that differ between the networks of the cells of a run."""
     names = CellNetworks.array_names()
     return CellNetworks.from_arrays({name: run.read(f"cells/{name}") for name in names})
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Return the cost: every cell is a task that tries widths, learns weights and solves."""
+    """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
     params, tuning = s.params, s.tuning
     n_cells, r = planned_cells(params, s.n), basis_of_cell(params)
     # At every split, the share of the rows of a normal column that lie within the overlap.
     overlapping = (1.0 + 0.8 * params.cell_overlap) ** ceil(log2(max(n_cells, 1)))
     mean = round(overlapping * -(-s.n // n_cells))
-    # Cells that cannot be split are larger: their memory is checked once their rows are counted.
+    # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most = min(s.n, 2 * mean)
     r = min(r, mean)
     n_folds = (tuning or TuneParams()).folds
@@ -297,20 +308,21 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if cells cannot have networks with these parameters or rows."""
+    """Raise ParameterError if several cells do not support the parameters or the rows."""
     params, tuning, dataset = context.params, context.tuning, context.dataset
     n_rows = dataset.of_labelled().n_rows
     if isinstance(params.cells, int) and params.cells > n_rows:
         raise ParameterError(
-            f"`cells` is {params.cells}, and {plural(n_rows, 'row')} are to be cut.",
-            f"Give `cells` of at most {n_rows}.",
+            f"`cells` is {params.cells}, but only {plural(n_rows, 'row')} can be divided into "
+            "cells.",
+            f"Set `cells` to at most {n_rows}.",
         )
     unfit = unfit_for_cells(params, tuning, sparse=context.rows(None).is_sparse)
     unfit["a validation dataset"] = context.validation is not None
     for what, given in unfit.items():
         if given:
             raise ParameterError(
-                f"`cells` is {params.cells}, but networks of cells do not support {what}.",
+                f"`cells` is {params.cells}, but a fit with several cells does not support {what}.",
                 "Give `cells`=1.",
             )
 
@@ -320,7 +332,7 @@ def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool
 
 
 def _leaves(run: Run) -> tuple[str, ...]:
-    """Return the confusion of classes, and the sums over the rows of every cell."""
+    """Return the names of the confusion of classes and of the sums over the rows of every cell."""
     if not run.has("cells/errors"):
         return ()
     names = [*Moments.array_names(), *(f"solved_{name}" for name in SolvedCell._fields)]

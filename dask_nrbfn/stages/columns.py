@@ -30,12 +30,12 @@ from dask_nrbfn.weighting import (
 
 logger = logging.getLogger(__name__)
 
-# The most columns that one line of the log names.
+# Maximum number of columns that one line of the log names.
 _NAMED = 5
 
 
-# A column with a deviation so many times smaller hardly changes a distance. At least this share of
-# the columns must have one: the border pixels of images have such deviations too.
+# A column whose deviation is this many times smaller hardly changes a distance. The warning needs
+# at least this share of such columns, because border pixels of images have small deviations too.
 _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 
@@ -61,8 +61,8 @@ class ColumnsRecord:
 def _compute(job: StageJob) -> ColumnsRecord:
     """Store the mean and squared deviation of every column.
 
-    It reads every chunk. So a missing or damaged chunk, a NaN, an unknown label and weights that
-    overflow or underflow are found before the long stages.
+    Every chunk is read, so that a missing or damaged chunk, a NaN, an unknown label, and weights
+    that overflow or underflow are found before the long stages.
     """
     run, dataset = job.run, job.dataset
     reduction = Reduction("columns", _ColumnsPass, {"": ColumnStatistics}, run.layout)
@@ -118,23 +118,23 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
     Raises
     ------
     DataError
-        If no row has any, or the names differ.
+        If no row has a target, or the names differ.
     """
     if target_names is None:
         if not dataset.has_targets or dataset.of_numbers:
             has = "no labels" if not dataset.has_targets else "numeric targets, not labels"
             raise DataError(
                 f"{dataset.location} has {has}.",
-                "Name what holds labels: a column of a table as `label`, a member of an .npz file "
+                "Name the labels: a column of a table as `label`, a member of an .npz file "
                 "or the path of an .npy file as `y`.",
             )
     elif dataset.target_names != target_names:
         labels = "none" if not dataset.has_targets else "labels"
         found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
         raise DataError(
-            f"the targets of {dataset.location} are {found}, the network's "
+            f"the targets of {dataset.location} are {found}, but the network predicts "
             f"{', '.join(target_names)}.",
-            "Write it with these columns as `target`.",
+            f"Write the rows again with {', '.join(target_names)} as `target`.",
         )
     if dataset.n_rows == dataset.n_unlabelled:
         raise DataError(
@@ -164,7 +164,7 @@ def read_scaling(run: Run, scale: str | None = None) -> Scaling:
     ----------
     run : Run
     scale : str, optional
-        Default: that of the parameters of the run.
+        Default: the scale of the parameters of the run.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def _tell_unseen(dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray
 
 
 def _tell_unlike(dataset: Dataset, deviations: Floats) -> None:
-    """Warn of columns of a table that hardly count because others have far larger numbers."""
+    """Warn of columns that hardly change distances because others have far larger numbers."""
     varying = np.flatnonzero(deviations > 0)
     small = varying[deviations[varying] * _UNLIKE < deviations.max()]
     if len(small) < _UNLIKE_SHARE * max(len(varying), 1):

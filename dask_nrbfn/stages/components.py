@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ComponentsRecord:
-    """The number of eigenfunctions and the least of their eigenvalues."""
+    """The number of eigenfunctions, and the smallest eigenvalue of these."""
 
     n_components: int
     least_eigenvalue: float
@@ -77,12 +77,12 @@ def read_directions(run: Run, n_components: int | None) -> Floats | None:
     ----------
     run : Run
     n_components : int or None
-        J.
+        Number J of eigenfunctions.
 
     Returns
     -------
     float64 (r, J) or None
-        None: no restriction.
+        None: weights are not restricted.
     """
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 
@@ -123,15 +123,17 @@ def _check(context: FitContext) -> None:
     for name, (values, needed) in unfit.items():
         if needed not in values:
             raise ParameterError(
-                f"`components` is {most}, and `{name}` is {values[0]}.",
-                f"Give `{name}`={needed}, or no `components`." if needed else "Give one of them.",
+                f"`components` is {most}, but `{name}` is {values[0]}.",
+                f"Give `{name}`={needed}, or leave `components` out."
+                if needed
+                else f"Give `components` or `{name}`, not both.",
             )
     if context.embeds:
         _check_coordinates(context.dataset, params, most)
     elif params.basis_size is not None and most > params.basis_size:
         raise ParameterError(
-            f"`components` is {most}, and the basis has {params.basis_size} rows.",
-            f"Give `components` of at most {params.basis_size}.",
+            f"`components` is {most}, but the basis has only {params.basis_size} rows.",
+            f"Set `components` to at most {params.basis_size}.",
         )
 
 
@@ -140,12 +142,12 @@ def _check_coordinates(dataset: Dataset, params: FitParams, n_coordinates: int) 
     if dataset.n_rows < n_needed:
         raise DataError(
             f"X has n_samples = {dataset.n_rows}, too few for {n_coordinates} coordinates.",
-            f"Give at least {n_needed} rows, or fewer `components`.",
+            f"Give at least {n_needed} rows, or a smaller `components`.",
         )
     if params.basis_size is not None and params.basis_size < n_needed:
         raise ParameterError(
-            f"`components` is {n_coordinates}, and the basis has {params.basis_size} rows.",
-            f"Give `components` of at most {params.basis_size - 1}: one eigenfunction is constant.",
+            f"`components` is {n_coordinates}, but the basis has only {params.basis_size} rows.",
+            f"Set `components` to at most {params.basis_size - 1}: one eigenfunction is constant.",
         )
 
 

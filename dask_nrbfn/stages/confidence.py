@@ -38,7 +38,7 @@ class ConfidenceRecord:
 
 
 def _compute(job: StageJob) -> ConfidenceRecord:
-    """Store the soft-kNN confidence of every row, or candidate."""
+    """Store the soft-kNN confidence of every row, or of every candidate."""
     run, dataset, engine = of_searched(job.run), job.dataset, job.engine
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
@@ -51,7 +51,7 @@ def _compute(job: StageJob) -> ConfidenceRecord:
 def _write_codes(run: Run, dataset: Dataset) -> None:
     """Store the class code of every row in one or two bytes, because each part reads all codes.
 
-    If only some rows have a confidence, store their row numbers too.
+    If only some rows have a confidence, the row numbers are stored too.
     """
     group, rows = run.group("confidence"), searched_rows(run)
     if places := viewed(dataset.location, "of_labelled"):
@@ -129,7 +129,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         read_bytes=rows_bytes + s.lists_bytes,
         written_bytes=16 * s.n_searched,
-        # The codes of all rows, a block of lists, and one of rows while it is hashed.
+        # The codes of all rows, a block of lists, and a block of rows while it is hashed.
         held_bytes=s.reader_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k

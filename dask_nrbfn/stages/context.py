@@ -25,10 +25,11 @@ from dask_nrbfn.storage.layout import PartLayout
 
 logger = logging.getLogger(__name__)
 
-# A tuning tries cells only on tables of so many rows: held-out rows of fewer decide by chance.
+# A tuning tries cells only on tables of at least this many rows. With fewer held-out rows the
+# comparison depends on chance.
 _LEAST_ROWS = 4000
 
-# Coordinates of an embedding without a number of them: enough for a picture.
+# Default number of coordinates of an embedding: enough for a picture.
 _UNASKED_COORDINATES = 2
 
 
@@ -44,20 +45,20 @@ class FitContext:
         Resolved. In a run, with the values that its finished stages have chosen.
     engine : Engine
     tuning : TuneParams or None
-        Resolved. In a run, without the values that are settled.
+        Resolved. In a run, without the values that finished stages have chosen.
     validation : Dataset or None
-        Labelled rows to judge networks on, instead of folds.
+        Labelled rows on which networks are compared, instead of folds.
     basis : array-like (r, p) or None
         The basis rows that `params` name.
     min_recall : float
     embeds : bool
-        Whether the fit makes coordinates and learns no targets.
+        Whether the fit is an embedding, which learns coordinates and no targets.
     layout, labelled_layout : PartLayout
-        How all rows, and those with labels, are cut into parts.
+        The parts of all rows, and of the labelled rows.
     search : NeighborSearch or None
         None until it is planned.
     found_basis : int or None
-        Basis rows that were chosen, or that costs are computed for; None before that.
+        Number of basis rows that were chosen, or for which costs are computed; None before.
     """
 
     dataset: Dataset
@@ -99,7 +100,7 @@ class FitContext:
         Raises
         ------
         ParameterError
-            If `tuning` names another validation dataset, or compares bases that have no size.
+            If `tuning` names another validation dataset, or compares bases without a size.
         DataError
             If the validation dataset has other columns.
         """
@@ -144,7 +145,7 @@ class FitContext:
         Parameters
         ----------
         run : Location or None
-            Location of the run that has the coordinates of the rows. None: the rows cannot be read.
+            Location of the run with the coordinates of the rows. None: the rows cannot be read.
         labelled_only : bool
             Whether rows without a label are left out.
         stored : bool
@@ -164,7 +165,7 @@ class FitContext:
 
     @cached_property
     def needing_confidence(self) -> FitParams:
-        """`params` with a basis that is tried, one by confidence if there is any."""
+        """`params` with a basis that is tried; if possible, a basis chosen by confidence."""
         return params_needing_confidence(self.params, self.tuning)
 
     @property
@@ -179,14 +180,14 @@ class FitContext:
 
     @property
     def n_basis(self) -> int:
-        """Number of basis rows, chosen or requested; if neither is known, the smallest possible."""
+        """Number of basis rows, chosen or requested; if both are unknown, the smallest possible."""
         return self.found_basis or self.asked_size or self.dataset.n_classes
 
 
 def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> FitParams:
     """Return the parameters with every "auto" resolved; log if rows are too few for neighbours.
 
-    An embedding has a "random" basis and two coordinates unless others are asked for.
+    By default an embedding has a "random" basis and two coordinates.
     """
     if embeds:
         basis = "random" if params.basis == "auto" else params.basis
@@ -198,7 +199,8 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
     fewer = resolved.n_neighbors != params.resolve_auto(numbers=numbers).n_neighbors
     if fewer and not dataset.of_numbers and not embeds:
         logger.info(
-            "fit: each of the few rows has all others as its %d neighbours", resolved.n_neighbors
+            "fit: so few rows that each row has all others as its %d neighbours",
+            resolved.n_neighbors,
         )
     return resolved
 
@@ -206,11 +208,11 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
 def _resolve_cells(
     dataset: Dataset, params: FitParams, tuning: TuneParams | None, validation: Dataset | None
 ) -> int | str:
-    """Return the cells of a fit: "auto" for a tuning that may use them."""
+    """Return the number of cells of a fit: "auto" for a tuning that may use several cells."""
     if params.cell_overlap and (params.cells == 1 or (tuning is None and params.cells is None)):
         raise ParameterError(
-            f"`cell_overlap` is {params.cell_overlap}, and there is one network for all rows.",
-            "Leave it out, or give `cells`.",
+            f"`cell_overlap` is {params.cell_overlap}, but all rows are in one cell.",
+            "Leave `cell_overlap` out, or give `cells`.",
         )
     if params.cells is not None:
         return params.cells
@@ -230,7 +232,7 @@ def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TunePara
     if tuning.validation not in (None, shown):
         raise ParameterError(
             "tuning.validation is not the fingerprint of the validation dataset.",
-            "Leave it out; the dataset provides it.",
+            "Leave tuning.validation out: the fingerprint is read from the dataset.",
         )
     return replace(tuning, validation=shown)
 

@@ -1,9 +1,9 @@
 """Gradient descents to the weights of a loss, and their passes over the rows; every step is stored.
 
-One descent leaves out each fold, one has all rows, and all of them share their passes over the
-rows. Each step stores the results so far and the weights of the next pass, and the sums of a pass
-are parts. So a killed job continues with the pass that it was in. Later passes read the activations
-again, from scratch if that is faster than their products.
+One descent leaves out each fold, one has all rows, and all descents share the passes over the rows.
+Each step stores the results so far and the weights of the next pass, and the sums of a pass are
+parts. So a killed job continues with its last pass. Later passes read the activations from scratch
+if reading is faster than computing them.
 """
 
 import logging
@@ -55,8 +55,8 @@ from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
-# From some hundred values on, the products of a row take longer than reading its activations of 4
-# bytes each from a file: 17 ns and 6 ns for 784 features on two cores.
+# From some hundred values per row on, computing an activation takes longer than reading its 4 bytes
+# from a file: 17 ns and 6 ns for 784 features on two cores.
 LEAST_VALUES = 256
 
 # The share of the free disk that the activations may take: other files grow too.
@@ -66,8 +66,8 @@ _SHARE_OF_DISK = 0.5
 def decide_to_keep(run: Run, n_basis: int, row_values: float) -> None:
     """Decide, once for the run, whether the passes keep activations.
 
-    Kept activations are rounded to float32 in the pass that computes them too, so that the bits do
-    not depend on which pass reads them.
+    Kept activations are rounded to float32 also in the pass that computes them, so that all passes
+    see the same bits.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class _KeptActivations:
     features : RadialFeatures
     run : Run
     place : str or None
-        Names the kept activations; None: they are computed every time.
+        Name of the kept activations; None: activations are computed in every pass.
     n_rows : int
         Rows of the largest block.
 
@@ -134,7 +134,7 @@ _HELD_OUT = "_held_out"
 
 
 class _LossPass:
-    """The losses of the rows of a part by several models, and their gradients.
+    """The losses of several models on the rows of a part, and the gradients of these losses.
 
     Parameters
     ----------
@@ -142,10 +142,10 @@ class _LossPass:
     reading : Reading
         With one fold for each model that holds out rows.
     weights : float64 (A, K, r)
-        Weights of the models without each fold, if there are folds, then of the model of all rows.
+        Weights of A models of K classes: without each fold, if there are folds, and of all rows.
     kept : list of bool (r,)
-        For each fold, the basis rows outside it. The activations of held-out rows are normalized
-        over these basis rows alone.
+        For each fold, the basis rows outside the fold. The activations of held-out rows are
+        normalized over these basis rows alone.
     loss : Loss
     """
 
@@ -201,7 +201,7 @@ class _LossPass:
 
 
 def _without_own(block: FoldedBlock, n_models: int) -> Floats:
-    """Return the weight of each row for each model, (b, A): 0 if the model holds the row out."""
+    """Return the weights of rows for the models, (b, n_models); 0 if a model holds a row out."""
     weights = np.ones((block.n_rows, n_models))
     if block.weights is not None:
         weights *= block.weights[:, None]
@@ -222,7 +222,7 @@ LEAST_GRADIENT = 1e-3
 # Passes without a better result on held-out rows before a descent stops.
 PATIENCE = 3
 
-# The figures that compare passes: the first decides, then the second.
+# The figures by which passes are compared; the second decides between equal first figures.
 COMPARED = HeldOutSums.compared
 
 # The prefix of the names of all groups, and the group of the activations, which all losses share.
@@ -240,9 +240,9 @@ class Descent(NamedTuple):
     ----------
     loss : str
     fold : int or None
-        The fold whose rows it leaves out; None: it has all rows.
+        The fold that is left out; None: the descent has all rows.
     judged : PartLayout or None
-        How the rows of a validation dataset are cut; None: there is none.
+        The parts of a validation dataset; None: there is no validation dataset.
     """
 
     loss: str
@@ -306,10 +306,10 @@ class Descent(NamedTuple):
 
 
 def descend(job: StageJob, loss: str) -> dict[str, Any]:
-    """Descend until a rule stops it; return the last step of the descent with all rows.
+    """Descend until a rule stops the passes; return the last step of the descent with all rows.
 
-    The part of that step, numbered by the passes, has the chosen weights as "values" and, in a
-    tuning, the "confusion" of the held-out rows.
+    The part of that step, whose number is the number of passes, has the chosen weights as "values"
+    and, in a tuning, the "confusion" of the held-out rows.
 
     Parameters
     ----------
@@ -364,11 +364,11 @@ def _last_step(run: Run, descents: Sequence[Descent]) -> int:
 
 
 def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, Any]:
-    """Compute a step of the descents that lack it; return the step of the descent with all rows."""
+    """Compute a missing step of all descents; return the step of the descent with all rows."""
     run, of_all = job.run, descents[-1]
     missing = [each for each in descents if run.part_record(each.place, number) is None]
     if missing:
-        # If the step was made before and is lost, these are sums of other weights.
+        # If the step was computed before and is lost, the stored sums belong to other weights.
         for sums in ("pass", "judged"):
             run.drop_groups(of_all._sums_place(sums, number))
         arguments = [(run, each, number) for each in missing]
@@ -394,7 +394,7 @@ def _advance_step(run: Run, descent: Descent, number: int) -> None:
 
 
 def _start(run: Run, descent: Descent) -> dict[str, Floats]:
-    """Return the weights of the squared loss for targets +1 and -1, the ridge and its factor.
+    """Return the weights of the squared loss for targets +1 and -1, the ridge and the factor.
 
     The targets are ``2 T - 1`` with the indicators T, so the weights are twice the weights for T
     less their sum over the classes.
@@ -436,7 +436,7 @@ def _go_on(run: Run, descent: Descent, number: int) -> tuple[dict[str, Any], dic
     else:
         arrays["next"] = next_weights(points, preconditioner)
     if held_out is not None:
-        # Of the pass whose weights are chosen.
+        # The figures of the pass whose weights are chosen.
         arrays["confusion"] = (
             held_out.confusion[0]
             if taken == number - 1
@@ -552,7 +552,7 @@ def read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None)
     ----------
     loss : str
     n_passes, taken : int
-        The passes, and the place among them of the one whose weights are chosen.
+        The number of passes, and the number of the pass whose weights are chosen.
     run : Run
     fold : int or None
 

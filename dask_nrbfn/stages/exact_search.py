@@ -83,7 +83,7 @@ def search_rows_exactly(
     ----------
     run, dataset, engine
     stage : str
-        Group of the run that the results, and the parts before, are stored in.
+        Group of the run for the parts and the results.
     rows : int64 (q,)
         Ascending row numbers, at most `MAX_TARGETS`.
     """
@@ -154,7 +154,7 @@ def _merge(a: Neighbors, b: Neighbors, *, n_neighbors: int) -> Neighbors:
 def repair_lists(
     run: Run, dataset: Dataset, engine: Engine, *, rows: NDArray[np.int64], remedy: str
 ) -> dict[str, Any]:
-    """Search again, among all rows, for rows that have fewer than k neighbours.
+    """Search the neighbours of rows with fewer than k neighbours again, among all rows.
 
     Parameters
     ----------
@@ -167,12 +167,12 @@ def repair_lists(
     Returns
     -------
     dict
-        "n_rows", the number of rows, and "distance_sum", the sum of their distances.
+        "n_rows", the number of rows, and "distance_sum", the sum of the neighbour distances.
 
     Raises
     ------
     RecallError
-        If there are too many such rows.
+        If there are more than `MAX_TARGETS` rows.
     """
     if not len(rows):
         return {"n_rows": 0, "distance_sum": 0.0}

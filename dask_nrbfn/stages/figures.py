@@ -1,4 +1,4 @@
-"""Figures of held-out rows, which several stages record."""
+"""Figures of held-out rows that several stages record."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ class LabelFigures:
     ----------
     error_rate : float or None
     log_loss, temperature : float or None
-        With `biases`.
+        With the calibration by `biases`.
     log_slope : float or None
     biases : list of float or None
         See `Calibration`.
     expected_calibration_error : float or None
     reliability : list of dict or None
-        With `biases`, see `dask_nrbfn.numeric.reliability`.
+        With the calibration by `biases`, see `dask_nrbfn.numeric.reliability`.
     """
 
     error_rate: float | None = None
@@ -38,7 +38,7 @@ class HeldOutFigures(LabelFigures):
     Attributes
     ----------
     relative_error : float or None
-        ``1 - R^2``, the mean of the numeric targets; None for classes.
+        Mean of ``1 - R^2`` over the numeric targets; None for classes.
     r2, rmse, mae : list of float or None
         Of each numeric target; None for classes.
     """

@@ -1,7 +1,7 @@
-"""The end of a search: the size of the basis, and the best combinations with a basis of that size.
+"""The end of a search: the choice of the basis size, and of a combination with that basis size.
 
-Networks are compared row by row: the errors of two on the same held-out rows differ less by chance
-than their error rates.
+Networks are compared row by row, because chance changes the difference of two networks on the same
+held-out rows less than their error rates.
 """
 
 import math
@@ -26,30 +26,30 @@ from dask_nrbfn.stages.trials import Combination, chooses_size, sized_bases
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-# The best combinations are compared with at most this many basis rows: of 2,048 each takes a second
-# for 12,000 rows of the sample.
+# The best combinations are compared with at most this many basis rows. With 2,048 basis rows and
+# 12,000 rows of the sample each network takes a second.
 MOST_COMPARED = 2048
 
-# Combinations that differ by more than the width, and width factors beside the best of them.
+# Number of combinations that differ in more than the width, and factors of the best width.
 _FINALISTS = 3
 _STEPS = (1 / math.sqrt(2), math.sqrt(2))
 N_COMPARED = _FINALISTS + 1 + len(_STEPS)
 
-# Sizes that are tried at once; the last is the largest of --effort quick. Larger ones double until
+# Sizes that are tried at once; the last is the largest of --effort quick. Larger sizes double until
 # a doubling gains nothing.
 _FIRST_SIZES = tuple(2**power for power in range(4, 11))
 
-# Up to this size a basis costs nothing worth saving, so that the smallest error decides.
+# Up to this size a basis costs so little that only the error decides.
 _CHEAP = 256
 
 # Sampled rows for each row of the largest basis.
 _ROWS_OF_BASIS_ROW = 2
 
-# Rows whose losses tell networks apart. Fewer folds are held out of a larger sample.
+# Held-out rows that are enough to compare networks. Fewer folds of a larger sample are held out.
 _JUDGED_ROWS = 10_000
 
 Asked = tuple[Combination, Sequence[int], dict[str, Any]]
-"""A combination, sizes of its basis, and the penalties and alphas to try."""
+"""A combination, sizes of the basis, and the penalties and alphas to try."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class JudgedRows:
         return float(self.losses[1] @ self.shares)
 
     def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
-        """Return by how much both mean losses are less than those of another.
+        """Return by how much both mean losses are less than those of another network.
 
         Returns
         -------
@@ -86,21 +86,21 @@ class JudgedRows:
         """
         less = other.losses - self.losses
         gains = less @ self.shares
-        # As unbiased as the variance of n equal weights over n - 1.
+        # For n equal weights this is the unbiased variance, with the divisor n - 1.
         unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
         return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
 
 
 @dataclass(frozen=True, eq=False)
 class Final(JudgedRows):
-    """A combination that is judged with a basis of some size.
+    """A combination, and its result with a basis of some size.
 
     Attributes
     ----------
     combination : Combination
     entry : dict
-        See `judge_network`; and "n_basis", the number of basis rows: fewer than were asked for
-        where there are fewer distinct rows.
+        See `judge_network`; and "n_basis", the number of basis rows, which is less than requested
+        if there are fewer distinct rows.
     """
 
     combination: Combination
@@ -118,19 +118,19 @@ class Final(JudgedRows):
 
 
 def best_of(finals: Sequence[Final]) -> Final:
-    """Return the one with the smallest mean loss; of equal ones the first."""
+    """Return the final with the smallest mean loss; of equal ones the first."""
     return min(finals, key=lambda each: each.loss)
 
 
 def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
-    """Return those within one standard error of one of them (Breiman et al. 1984, section 3.4).
+    """Return the finals within one standard error of the best (Breiman et al. 1984, section 3.4).
 
     Parameters
     ----------
     finals : sequence of Final
     best : Final
     n_losses : int
-        1: by the loss alone; 2: by the smooth one too.
+        1: by the loss alone; 2: also by the smooth loss.
 
     Returns
     -------
@@ -145,18 +145,19 @@ def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) ->
 
 
 def smallest_of(curve: Sequence[Final]) -> Final:
-    """Return the one with the smallest basis of those close to the best; 256 rows are small.
+    """Return the final with the smallest basis among those close to the best.
 
-    Probabilities count too: they suffer before labels do.
+    Among bases of up to 256 rows the loss decides. Finals must also be close in the smooth loss,
+    because a small basis harms probabilities before labels.
     """
     close = close_to_best(curve, best_of(curve), n_losses=2)
     return min(close, key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
 
 
 def winner_of(finals: Sequence[Final]) -> Final:
-    """Return the one with the best probabilities of those close to the best.
+    """Return the final with the best probabilities among those close to the best.
 
-    Columns of equal weights win unless learned ones gain more than the standard error.
+    Equal column weights win unless learned weights gain more than the standard error.
     """
     close = close_to_best(finals, best_of(finals))
     equal = [each for each in close if each.combination.scale != LEARNED]
@@ -164,7 +165,7 @@ def winner_of(finals: Sequence[Final]) -> Final:
 
 
 def finalists(ordered: Sequence[Combination]) -> list[Combination]:
-    """Return the best of each kind, and one with columns of equal weights.
+    """Return the best combination of each kind, and one with equal column weights.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ def widths_beside(best: Combination) -> list[Combination]:
 
 
 def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
-    """Return the largest basis that is judged on a sample of some rows.
+    """Return the largest size of a basis that is tried on a sample.
 
     Parameters
     ----------
@@ -211,18 +212,30 @@ def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_samp
 
 
 def n_judged_folds(n_rows: int, n_folds: int) -> int:
-    """Return how many folds of a sample are held out."""
+    """Return the number of folds of a sample that are held out.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the sample.
+    n_folds : int
+        Folds of the sample.
+
+    Returns
+    -------
+    int
+    """
     return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
 
 
 def judge(job: StageJob, stage: str, sample: str, asked: Sequence[Asked]) -> list[Final]:
-    """Judge combinations with bases of some sizes; leave out those whose systems are singular.
+    """Try combinations with bases of some sizes; leave out combinations with singular systems.
 
     Parameters
     ----------
     job : StageJob
     stage : str
-        Names the parts.
+        Name of the parts.
     sample : str
         Name of the stage that stored the sample.
     asked : sequence of Asked
@@ -279,12 +292,12 @@ def _judge(
 def learning_curve(
     job: StageJob, stage: str, sample: str, best: Combination, left: dict[str, Any], most: int
 ) -> list[Final]:
-    """Return a combination with bases of more and more rows, until a doubling gains nothing.
+    """Return the results of a combination with larger and larger bases, until no gain is left.
 
     Parameters
     ----------
     job, stage, sample
-        See `judge`; `stage` begins the names of the parts.
+        See `judge`; `stage` is the first part of the names of the parts.
     best : Combination
     left : dict
         The penalties and alphas to try.
@@ -294,7 +307,7 @@ def learning_curve(
     Returns
     -------
     list of Final
-        Several of each size, if the tuning compares bases.
+        Several for each size if the tuning compares bases.
     """
     tuning = job.run.tuning
     assert tuning is not None

@@ -35,11 +35,11 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
 WeightsOf = Callable[[Run, int | None], PathWeights]
-"""Returns the weights of models without a fold; of all rows if the fold is None."""
+"""Returns the weights of the models that were fitted without a fold; None: to all rows."""
 
 
 class HeldOutPass:
-    """Errors on the rows of a part by weights that have not seen them.
+    """Errors on the rows of a part, by weights that were fitted without these rows.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class HeldOutPass:
     weights_of_folds : list of PathWeights
         The networks without each fold.
     kept_of_folds : list of bool (r,)
-        For each fold, the basis rows outside it; activations are normalized over these alone.
+        For each fold, the basis rows outside the fold; only these normalize activations.
     n_rows : int
         Rows of the part.
     """
@@ -77,7 +77,7 @@ class HeldOutPass:
         self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
 
     def add(self, block: FoldedBlock) -> None:
-        """Add the errors on the rows of a block."""
+        """Add the errors of a block."""
         for rows, scores in self.scored(block):
             self._sums += self._sums.from_block(
                 scores,
@@ -86,7 +86,7 @@ class HeldOutPass:
             )
 
     def scored(self, block: FoldedBlock) -> Iterator[tuple[slice, Floats]]:
-        """Yield the places of the rows of each fold in a block, and their scores (b, A, q)."""
+        """Yield for each fold the places of its rows in a block, and their scores (b, A, q)."""
         for weights, intercepts, rows in zip(
             self._rows_of_folds, self._intercepts_of_folds, block.slices, strict=True
         ):
@@ -107,14 +107,14 @@ class HeldOutPass:
 
 
 class _DrawPass(HeldOutPass):
-    """A draw of the scores of a part by one model, see `HeldOutPass`."""
+    """A draw of the scores of one model on a part, see `HeldOutPass`."""
 
     def __init__(self, *arguments: Any, drawn: DrawnRows, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._drawn, self._draws = drawn, [drawn.none()]
 
     def add(self, block: FoldedBlock) -> None:
-        """Add the drawn rows of a block."""
+        """Draw from the rows of a block."""
         for rows, scores in self.scored(block):
             own = None if block.weights is None else block.weights[rows]
             draw = self._drawn.take(block.numbers[rows], scores[:, 0], block.targets[rows], own)
@@ -143,14 +143,14 @@ def begin_held_out(
     judged : Dataset
         The training rows, each scored by the model without its fold, or validation rows.
     start, stop : int
-        First and last-plus-one row of the part.
+        First row of the part, and the row after the last.
     codes_in_model : list of int or None
         See `Reading`.
     n_targets : int
         q.
     weights_of : callable
     kind : callable
-        Makes the pass.
+        Returns the pass.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def calibrate(
     ----------
     job : StageJob
     stage : str
-        Names the pass over the rows; its parts are scratch.
+        Name of the pass over the rows, whose parts are scratch.
     weights_of : callable
         The weights of one model.
     codes_in_model : list of int or None
@@ -202,8 +202,8 @@ def calibrate(
     Returns
     -------
     dict
-        The fields of `Calibration`, and of the drawn rows "log_loss", "reliability" and
-        "expected_calibration_error".
+        The fields of `Calibration`, and "log_loss", "reliability" and "expected_calibration_error"
+        of the drawn rows.
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     n_classes = job.dataset.n_targets
@@ -218,7 +218,7 @@ def calibrate(
 
 
 def calibration_bytes(s: FitSizes) -> int:
-    """Return the bytes that the fit of a calibration holds."""
+    """Return the peak memory of the fit of a calibration in bytes."""
     return FIT_BYTES * min(s.judged.n_rows * s.q, MOST_SCORES)
 
 

@@ -42,8 +42,8 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Drawn rows for each basis row. 1,797 digits, 100 of them labelled, 400 basis rows: with the
-# neighbours of 0, 200, 800 and all rows the error on the others is 6.9, 5.7, 5.1 and 4.8 %. At most
+# Drawn rows for each basis row. 1,797 digits, 100 of them labelled, 400 basis rows: with 0, 200,
+# 800 and all rows drawn, the error on unlabelled rows is 6.9, 5.7, 5.1 and 4.8 %. At most
 # `MAX_TARGETS` are drawn: more would cost more than the moments, and a penalty needs no precision.
 _ROWS_OF_BASIS_ROW = 10
 
@@ -57,7 +57,7 @@ _ROWS, _SUMS = f"{_SCRATCH}rows", f"{_SCRATCH}sums"
 
 @dataclass(frozen=True)
 class LocalityRecord:
-    """Number of drawn rows, of drawn rows with neighbours, and of pairs of neighbours."""
+    """Numbers of drawn rows, of drawn rows with neighbours, and of pairs of neighbours."""
 
     n_drawn: int
     n_bound: int
@@ -112,7 +112,7 @@ def read_locality(run: Run, strength: float) -> Locality | None:
 
 
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
-    """Store the neighbours of drawn rows, from the search of all rows if there was one."""
+    """Store the neighbours of drawn rows; the search of all rows is used if there was one."""
     run = job.run
     if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
@@ -129,7 +129,7 @@ def _take_lists(run: Run) -> None:
 
 
 def _collect(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
-    """Store some of the needed rows, and their classes if they have any."""
+    """Store some of the needed rows, and the classes of rows that have one."""
     numbers = run.read("locality/needed", first, last)
     arrays = {"values": dataset.take(numbers)}
     if not dataset.of_numbers:

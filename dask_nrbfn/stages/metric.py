@@ -47,7 +47,7 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Groups of what nothing needs once the weights are stored: the sample, and the parts of a round.
+# Prefix of the groups that are deleted after the weights are stored: the sample and the rounds.
 _SCRATCH = "metric-"
 _SAMPLE, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}round-"
 
@@ -55,13 +55,13 @@ _SAMPLE, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}round-"
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
 _MOST_BASIS = 1000
 
-# One fold is held out: weights that have seen a target must not be judged by it.
+# One fold is held out, because the error on rows that weights were learned from is too small.
 _N_FOLDS, _HELD_OUT = 5, 0
 
-# Share of the error that a single held-out row may seem to gain by chance; of n rows, over sqrt(n).
+# Share of the error that may be gained by chance with one held-out row; n rows: over sqrt(n).
 _CHANCE = 0.5
 
-# Rounds without a gain after which there are no more.
+# The rounds end after this many rounds without a gain.
 _PATIENCE = 2
 
 _ALPHAS = tuple(10.0**-power for power in range(3, 10))
@@ -74,10 +74,10 @@ _FACTORS = {
 # Width factors of later rounds, times the best of the round before.
 _STEPS = (0.5, 1.0, 2.0)
 
-# What a round keeps of its best network.
+# Fields that a round keeps of its best network.
 _NETWORK = ("kernel", "width_factor", "alpha")
 
-# Columns that the log names, and the run.
+# Number of columns that the log names, and that the run records.
 _NAMED, _RECORDED = 5, 20
 
 
@@ -88,15 +88,14 @@ class MetricRecord:
     Attributes
     ----------
     rounds : list of dict
-        The best kernel, width factor and alpha of each, and how it does on rows that are held out.
-        The first, and the first with another kind of distances, are of columns that all weigh the
-        same.
+        The best kernel, width factor and alpha of each round, and the figures of held-out rows. The
+        first round of each kind of distances has equal column weights.
     kept : int
-        The round whose weights the features have.
+        The round whose column weights the fit uses.
     heaviest : dict of str to float
-        Names and weights of the twenty columns that weigh most, the heaviest first.
+        Names and weights of the twenty columns with the largest weights, the largest first.
     unused : list of int
-        Columns that no score changes with.
+        Columns without effect on the scores.
     n_rows, n_held_out, n_basis : int
         Numbers of rows of the sample, of held-out rows, and of basis rows.
     """
@@ -130,11 +129,11 @@ def _compute(job: StageJob) -> MetricRecord:
 
 
 def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
-    """Return the best network of every round; none where no network has weights.
+    """Return the best network of every round; no round if no network could be solved.
 
-    Each kind of distances has rounds of its own: what one kernel misses at first, another may
-    learn later. On 45 columns of noise beside 5 with interactions, l1 distances do better at first
-    and learn three columns alone.
+    Each kind of distances has its own rounds, because a kernel that is worse at first may be better
+    in the end. On 45 columns of noise beside 5 with interactions, l1 distances do better at first
+    but learn only three columns.
     """
     rounds: list[dict[str, Any]] = []
     for kernels in _learning(job.run.chosen_params, job.run.tuning):
@@ -143,7 +142,7 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
 
 
 def _learning(params: FitParams, tuning: TuneParams | None) -> list[list[str]]:
-    """Return the kernels that learn, one list for each kind of distances that a fit may have."""
+    """Return the kernels with learned weights, one list for each kind of distances."""
     tried = {kernel_named(name).exponent for name in kernels_of(params, tuning)}
     return [
         [name for name in _FACTORS if kernel_named(name).exponent == each]
@@ -175,16 +174,16 @@ def _rounds_of(
 def _stage_of(kernel: str, number: int) -> str:
     """Return the name of the parts of a round.
 
-    The number of a round that ended with no network is that of the first with other distances.
+    If no network of a round could be solved, the next kind of distances begins with its number.
     """
     kind = "" if kernel_named(kernel).exponent is None else "l1-"
     return f"{_ROUND}{kind}{number}"
 
 
 def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
-    """Return the round with the smallest error on rows that its weights have not seen.
+    """Return the round with the smallest error on held-out rows.
 
-    Equal weights, round 0, stay unless that is less by more than chance.
+    Round 0, with equal weights, stays unless the gain of another round is more than chance.
     """
     figures = [each[judged_sums(dataset).smooth] for each in rounds]
     if not figures:
@@ -200,7 +199,7 @@ def _networks(
 ) -> list[tuple[str, float]]:
     """Return the kernels and width factors to try next.
 
-    First all, then the best kernel with widths around its best.
+    First all kernels and widths, then the best kernel with widths near the best width.
     """
     if before is None:
         return [(kernel, each) for kernel in kernels for each in _FACTORS[kernel]]
@@ -209,7 +208,7 @@ def _networks(
 
 
 def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
-    """Store the rows of the sample, and its basis: distinct ones of those not held out."""
+    """Store the rows of the sample, and a basis of distinct rows that are not held out."""
     group, seed = run.group(_SAMPLE), run.chosen_params.random_state
     size = sample_size(dataset.n_rows, dataset.n_features)
     rows = write_rows(group, "", dataset, run.chosen_params, size)
@@ -273,7 +272,7 @@ def _round(
     kernels: list[str],
     before: tuple[str, float, float] | None,
 ) -> PartResult:
-    """Learn weights with the best network of the round before, and find the best one with them."""
+    """Learn weights with the best network of the last round; find the best network with them."""
     basis = Basis(*(run.read(f"{_SAMPLE}/basis_{name}") for name in Basis._fields))
     sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
     seen = sample.folds != _HELD_OUT
@@ -314,18 +313,18 @@ def _log_weights(
     dataset: Dataset, kept: int, heaviest: dict[str, float], unused: list[int]
 ) -> None:
     if not kept:
-        logger.info("metric: no weights do better than equal ones")
+        logger.info("metric: no learned weights do better than equal weights")
         return
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in list(heaviest.items())[:_NAMED])
     logger.info("metric: weights of round %d, the heaviest %s", kept, named)
     if unused:
         named = ", ".join(column_name(dataset, column) for column in unused[:_NAMED])
         more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-        logger.info("metric: features without use: %s%s", named, more)
+        logger.info("metric: features without effect: %s%s", named, more)
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Every round is one task, in which its networks run side by side."""
+    """Return the cost; every round is one task, in which networks run side by side."""
     rows = sample_size(s.n, s.p)
     r = sample_basis(rows)
     learning = _learning(s.params, s.tuning)
@@ -369,13 +368,13 @@ def _check(context: FitContext) -> None:
     if context.rows(None).is_sparse:
         name = "scale" if context.params.scale == LEARNED else "scales"
         raise ParameterError(
-            f"`{name}` has {LEARNED}, but X is sparse: this scale needs dense rows.",
-            "Give none, standard or unit, or `svd`, or X as an array.",
+            f"`{name}`={LEARNED} needs dense rows, but X is sparse.",
+            f"Set `{name}` to none, standard or unit; or give `svd`, or X as an array.",
         )
     if context.embeds:
         raise ParameterError(
             "`scale`=learned needs targets, but an embedding has none.",
-            "Give none, standard or unit.",
+            "Set `scale` to none, standard or unit.",
         )
 
 

@@ -34,17 +34,17 @@ from dask_nrbfn.storage.run import Run
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """An empty record: the model has all figures."""
+    """An empty record, because the model stores all figures."""
 
 
 def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> ModelRecord:
-    """Store the model by a task that runs `write`."""
+    """Store the model in a task that runs `write`."""
     run_task(job.engine, write, job.run, job.dataset, label="model")
     return ModelRecord()
 
 
 def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
-    """Read the model and the arrays that a finished run leaves.
+    """Check that the model and the arrays of a finished run can be read.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
     Raises
     ------
     DamagedResultError
-        If one of them cannot be read.
+        If an array cannot be read.
     """
     run_task(engine, _read_results, run, leaves, label="model")
 
@@ -159,7 +159,7 @@ MODEL = Stage(
     passes=("model",),
 )
 
-# The most rows whose coordinates the run keeps: enough for a scatter plot.
+# Maximum number of rows whose coordinates the run keeps: enough for a scatter plot.
 _SAMPLED_ROWS = 2000
 
 
@@ -169,7 +169,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
     Raises
     ------
     ParameterError
-        If the basis has fewer eigenfunctions than are asked for.
+        If the basis has too few eigenfunctions.
     """
     model = _embedding_of(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
@@ -190,9 +190,9 @@ def _embedding_of(run: Run, dataset: Dataset) -> Model:
     weights, asked = read_coefficients(run)[:, 1:].T, run.chosen_params.components
     if len(weights) < (asked or 0):
         raise ParameterError(
-            f"`components` is {asked}, the basis has {len(weights)} eigenfunctions of an "
-            f"eigenvalue above {LEAST_EIGENVALUE:g} beside the constant one.",
-            f"Give `components` of at most {len(weights)}, or a smaller `width_factor`."
+            f"`components` is {asked}, but besides the constant eigenfunction only {len(weights)} "
+            f"have an eigenvalue above {LEAST_EIGENVALUE:g}.",
+            f"Set `components` to at most {len(weights)}, or give a smaller `width_factor`."
             if len(weights)
             else "Give a smaller `width_factor`, or a larger basis.",
         )

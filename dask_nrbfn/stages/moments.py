@@ -1,4 +1,4 @@
-"""Stage "moments": the sums behind the ridge system, a pass of n r^2 flops."""
+"""Stage "moments": the sums of the ridge system, in a pass of n r^2 flops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _DIMENSIONS = {
 
 @dataclass(frozen=True)
 class MomentsRecord:
-    """The number of summed rows, the sum of their weights and the least weight."""
+    """The number of summed rows, the sum of their weights and the smallest weight."""
 
     rows: int
     weight: float
@@ -116,7 +116,7 @@ def moments_bytes(
 
 
 def _combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
-    """Return the bytes of adding sums: the sums of all folds, and one more, read and decoded."""
+    """Return the peak memory of adding sums: the sums of all folds, and a fold read and decoded."""
     return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
 
 

@@ -15,12 +15,13 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 
-# Bytes of the rows of one block in double precision, or of their neighbour lists. It bounds blocks
-# that cost more than their rows: to search a thousand rows, or to cut rows into partitions.
+# Bytes of the rows of one block in double precision, or of their neighbour lists. For blocks that
+# need more memory than their rows: the search of a thousand rows, or the routing to partitions.
 _BLOCK_BYTES = 2**26
 
 # Rows of the sample that places the partitions: enough of each to estimate its share to a tenth,
-# and in all no more than a node holds with ease. Fewer than the least cannot place a partition.
+# and in all no more than fits easily into the memory of a node. Fewer rows than the least cannot
+# place a partition.
 _SAMPLE_ROWS_PER_PARTITION = 512
 _LEAST_SAMPLE_ROWS_PER_PARTITION = 32
 _MIN_SAMPLE_ROWS = 2**15
@@ -30,8 +31,8 @@ _MAX_SAMPLE_ELEMENTS = 2**25
 # The means of rows in CSR are arrays: 128 MiB of them, of which k-means holds a few.
 _MAX_CENTROID_ELEMENTS = 2**24
 
-# Each row of a sample half as large would let twice as many pairs through, whose sorting would take
-# as long as the products; a larger one takes longer itself.
+# With a sample half as large twice as many pairs pass the bounds, and sorting them takes as long as
+# the products. A larger sample takes longer itself.
 _MAX_BOUNDING_ROWS = 2**17
 
 # A neighbour is a row number and a distance.
@@ -80,8 +81,9 @@ def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) 
     if n_searched < dataset.n_rows:
         n_samples += " with a label"
     raise ParameterError(
-        f"`n_neighbors`={n_neighbors} needs at least {n_neighbors + 1} rows, X has {n_samples}.",
-        f"Give `n_neighbors` of at most {n_searched - 1}.",
+        f"`n_neighbors`={n_neighbors} needs at least {n_neighbors + 1} rows, but X has "
+        f"{n_samples}.",
+        f"Set `n_neighbors` to at most {n_searched - 1}.",
     )
 
 
@@ -102,7 +104,7 @@ def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
 
 
 def row_width(dataset: Dataset) -> int:
-    """Return how many numbers a row needs: p, or in CSR its values and their columns."""
+    """Return how many numbers store a row: p, or in CSR its values and column indices."""
     stored = max(1, math.ceil(2 * dataset.row_values))
     return stored if dataset.is_sparse else dataset.n_features
 
@@ -110,7 +112,7 @@ def row_width(dataset: Dataset) -> int:
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks.
 
-    Its size follows from the larger of a row and the neighbour lists that are merged for the row.
+    The larger of a row and of the neighbour lists that are merged for the row decides the size.
 
     Parameters
     ----------
@@ -149,8 +151,8 @@ def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
 def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
     """Return the size of the sample that bounds the distances of the candidates' neighbours.
 
-    At most a fourth of the rows: if a candidate misses some neighbours, others still lie within a
-    bound that has room for more.
+    At most a fourth of the rows: then the bound is so wide that k rows lie within it even if a
+    search misses some neighbours.
 
     Parameters
     ----------
@@ -168,7 +170,10 @@ def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
 
 
 def most_partitions(dataset: Dataset, params: FitParams) -> int:
-    """Return the largest number of partitions that have enough rows to search.
+    """Return the largest allowed number of partitions, at least 1.
+
+    Each partition needs enough rows to fill the neighbour lists. The sample of rows and the
+    centroids of the partitions must stay below their maximum sizes.
 
     Parameters
     ----------
@@ -192,12 +197,12 @@ def smallest_partition(params: FitParams) -> int:
 
 
 def most_lists(overlap: int) -> int:
-    """Return the largest number of lists of a row: partitions, one more, and its copies."""
+    """Return the largest number of lists of a row: one more than `overlap`, and its copies."""
     return overlap + 2
 
 
 def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
-    """Return the bytes of a worker's process once it has searched neighbours.
+    """Return the bytes of a worker's process after a neighbour search.
 
     Parameters
     ----------
@@ -240,7 +245,7 @@ def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: in
     )
 
 
-# The name of the decision on candidates: how arrays with a row for each candidate are cut.
+# The name of the decision on candidates: the parts of arrays with a row for each candidate.
 _CANDIDATES = "candidates"
 
 
@@ -275,7 +280,7 @@ def searched_rows(run: Run) -> NDArray[np.int64] | None:
 
 
 def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers in the arrays that have a row for each searched row.
+    """Return the places of row numbers in arrays with a row for each searched row.
 
     Parameters
     ----------

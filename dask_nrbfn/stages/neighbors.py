@@ -59,20 +59,20 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Rows that fit these bytes are searched at once, others in partitions of this size. So the memory
-# of a search depends neither on the number of rows nor on larger workers.
+# Rows up to this number of bytes are searched at once, more rows in partitions of this size. So the
+# memory of a search depends neither on the number of rows nor on the memory of the workers.
 _SEARCH_BYTES = 2**30
 
-# Rounds of k-means and of balancing; each costs about as much as routing the sample.
+# Rounds of k-means and of balancing, each about as expensive as routing the sample.
 _BALANCING_ROUNDS = 40
 
-# The largest allowed ratio of rounding to the distance of neighbours in an approximate search.
+# Maximum ratio of rounding to the mean distance of neighbours in an approximate search.
 _MOST_ROUNDING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborsRecord:
-    """How neighbours were searched, and their mean distance.
+    """The method of the neighbour search, and the mean distance of neighbours.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ def _compute(job: StageJob) -> NeighborsRecord:
 
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
-    """Raise RecallError if neighbours are nearer than single precision resolves."""
+    """Raise RecallError if neighbours are too near to each other for single precision."""
     if np.can_cast(dataset.dtype, search_dtype(dataset, method)):
         return
     spread = 0.0
@@ -127,8 +127,8 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
         spread = float(np.linalg.norm(np.hypot(statistics.standard_deviation, away)))
     if spread * np.finfo(np.float32).eps > _MOST_ROUNDING * mean_distance:
         raise RecallError(
-            f"rows spread over {spread:.3g} and neighbours are {mean_distance:.3g} apart: the "
-            "approximate search, in single precision, cannot distinguish them.",
+            f"the rows spread over {spread:.3g}, but neighbours are {mean_distance:.3g} apart: the "
+            "approximate search uses single precision and cannot distinguish the neighbours.",
             "Give `neighbors`=exact or `scale`=standard, in a new run.",
         )
 
@@ -160,14 +160,14 @@ def decided_search(run: Run) -> NeighborSearch:
 
 
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search for `params`; rows and memory decide every "auto".
+    """Return the search for `params`, with every "auto" resolved by rows and memory.
 
     Parameters
     ----------
     dataset : Dataset
     params : FitParams
     engine : Engine
-        Only its threads and memory are used.
+        Its number of threads and its memory are used.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     ParameterError
         If partitions would be too few or too small to search.
     MemoryBudgetError
-        If not even a small partition fits a worker.
+        If even a small partition does not fit into the memory of a worker.
     """
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
@@ -204,7 +204,7 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
 
 
 def _partitions_for(n_candidates: int, dataset: Dataset, params: FitParams, engine: Engine) -> int:
-    """Return the number of partitions to search candidates in: 1 unless more are faster."""
+    """Return the number of partitions of a search for candidates: 1 unless more are faster."""
     if params.neighbors == "exact":
         return 1
     fastest = faster_partitions(
@@ -263,17 +263,18 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
         return
     least = params.overlap + 1
     most = most_partitions(dataset, params)
-    allowed = f"Give 1, or {least} to {most}." if least <= most else "Give 1."
+    allowed = "Set `n_partitions` to 1"
+    allowed += f", or to a number from {least} to {most}." if least <= most else "."
     if n_partitions < least:
         raise ParameterError(
-            f"`n_partitions` is {n_partitions} and `overlap` {params.overlap}: every partition "
-            "would hold all rows.",
+            f"`n_partitions` is {n_partitions} and `overlap` is {params.overlap}: every partition "
+            "would have all rows.",
             allowed,
         )
     if n_partitions > most:
         raise ParameterError(
-            f"`n_partitions` is {n_partitions} for {dataset.n_rows} x {dataset.n_features}: each "
-            f"has too few rows to find `n_neighbors`={params.n_neighbors}, or to place it.",
+            f"`n_partitions` is {n_partitions}, which is too many for {dataset.n_rows} x "
+            f"{dataset.n_features} values and `n_neighbors`={params.n_neighbors}.",
             allowed,
         )
 
@@ -447,21 +448,19 @@ def _updates(s: FitSizes, n_rows: int) -> int:
 
 def _remedy(params: FitParams) -> str:
     if params.n_partitions is not None:
-        return "Give more `n_partitions`, or leave them to be chosen"
-    return "Lower `n_neighbors`, or give fewer `candidates`"
+        return "Give a larger `n_partitions`, or leave `n_partitions` out"
+    return "Lower `n_neighbors` or `candidates`"
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if the rows have no classes, or too few neighbours."""
+    """Raise ParameterError if the rows have no classes, or if there are too few rows."""
     dataset, params, named = context.dataset, context.needing_confidence, context.basis_option
-    asked = f"`{named}`={params.basis} asks for the classes of rows"
+    asked = f"`{named}`={params.basis} needs class labels"
+    remedy = f"Set `{named}` to kmeans or random."
     if context.embeds and not dataset.n_classes:
-        raise ParameterError(f"{asked}, and {dataset.location} has none.", "Give kmeans or random.")
+        raise ParameterError(f"{asked}, but {dataset.location} has no labels.", remedy)
     if dataset.of_numbers:
-        raise ParameterError(
-            f"{asked}, and the targets are numbers.",
-            f"Leave `{named}` out, or give kmeans or random.",
-        )
+        raise ParameterError(f"{asked}, but the targets are numbers.", remedy)
     check_neighbors(params.n_neighbors, dataset, labelled_only=True)
 
 

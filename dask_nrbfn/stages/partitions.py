@@ -1,4 +1,4 @@
-"""Neighbour search in partitions: no task holds more rows than one partition has."""
+"""Neighbour search in partitions: a task holds the rows of one partition at most."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ _MIN_APPROXIMATE_ROWS = 4096
 
 
 class _Block(NamedTuple):
-    """Rows ``start`` to ``stop``, cut into partitions by one task."""
+    """Rows ``start`` to ``stop``, divided into partitions by one task."""
 
     start: int
     stop: int
@@ -62,11 +62,11 @@ def search_partitions(
     Returns
     -------
     dict
-        Fields of the record of the stage, and "distance_sum".
+        Fields of `NeighborsRecord`, and "distance_sum".
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):
-        # Blocks that were cut by other partitions are useless.
+        # Blocks that were divided by other partitions are useless.
         run.drop("partitions")
         run_task(engine, _place_partitions, run, dataset, n_partitions, label="partitions")
     routed = map_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
@@ -111,7 +111,7 @@ def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> N
     """Raise MemoryBudgetError if the largest partition does not fit a worker."""
     method = run.decisions["neighbors"]["method"]
     held = searching_bytes(dataset, run.chosen_params, method, n_rows)
-    engine.check_budget("neighbors", held, remedy="Give more `n_partitions`, in a new run")
+    engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
 
 
 def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
@@ -129,7 +129,7 @@ def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     rng = np.random.default_rng([run.chosen_params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
     sample = SearchSpace.of(run, dataset).apply(dataset.take(rows))
-    # As many copies of a row as the partitions will see of it.
+    # As many copies of a row as its partitions contain.
     copies = (run.chosen_params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
     repeats = find_repeats(
         sample, n_neighbors=max(1, round(copies)), seed=run.chosen_params.random_state
@@ -194,14 +194,14 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
     found = _search(rows, run, threads)
     return PartResult(
         {"rows": size},
-        # A recomputed block may be cut otherwise on another processor; its row numbers show that.
+        # Another processor may divide a recomputed block differently; the row numbers show it.
         {"numbers": numbers, "indices": numbers[found.indices], "distances": found.distances},
         slice_rows=_SLICE_ROWS,
     )
 
 
 def _search(rows: Rows, run: Run, threads: int) -> Neighbors:
-    """Return the k nearest other rows, fewer if there are fewer rows."""
+    """Return the k nearest other rows, or all other rows if there are fewer."""
     n_rows = rows.shape[0]
     k = min(run.chosen_params.n_neighbors, n_rows - 1)
     if k < 1:
@@ -262,7 +262,7 @@ def _candidates_of_block(
         rows = places[done : done + count]
         if not np.array_equal(numbers, rows + block.start):
             raise DamagedResultError(
-                f"part {partition} of candidates does not match the rows of the partition.",
+                f"part {partition} of the candidates does not match the rows of its partition.",
                 "Start the fit again.",
                 "candidates",
                 (int(partition),),

@@ -43,24 +43,24 @@ from dask_nrbfn.storage.run import Run
 # factorizations, and the ratio grows with the basis.
 LARGEST_SPECTRUM = 4096
 
-# Up to this many basis rows the systems of a path are solved side by side, each with one thread.
-# The second number bounds the bytes of all systems but the first. Threads that share a small
-# factorization mostly wait for each other, above all on a busy machine.
+# Up to this many basis rows the systems of a path are solved side by side, each with one thread,
+# because threads that share a small factorization mostly wait for each other. The second number
+# limits the bytes of all systems but the first.
 _LARGEST_SMALL = 2048
 _BESIDE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class PathRecord:
-    """Error, risk and bounds of every penalty and alpha."""
+    """Fitting error, spectral risk and bounds of every penalty and alpha."""
 
     path: list[dict[str, Any]]
 
 
 def _compute(job: StageJob) -> PathRecord:
-    """Solve for all penalties; return the error and risk of the fits to all rows.
+    """Solve the systems of all penalties; return the error and risk of the fits to all rows.
 
-    Each part of the stage leaves out one fold; the last part is of all rows.
+    Each part of the stage leaves out one fold; the last part leaves out none.
     """
     folds: list[int | None] = [*held_out_folds(job.run), None]
     units = [(fold,) for fold in folds]
@@ -76,9 +76,9 @@ def held_out_folds(run: Run) -> list[int]:
 
 
 def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
-    """Return a mask of the basis rows outside a fold, (r,); all of them if `fold` is None.
+    """Return a mask of the basis rows outside a fold, (r,); of all basis rows if `fold` is None.
 
-    No training row but the held-out row itself would determine the weight of its basis function.
+    Basis rows of a fold are left out, because without their own row nothing fits their weights.
 
     Parameters
     ----------
@@ -169,7 +169,8 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
     """Return the largest number of bytes of the systems that are solved besides the first.
 
-    A large basis has none, but counts the same: a plan must not shrink as the basis grows.
+    A large basis has no such systems, but the same number is returned: a plan must not shrink as
+    the basis grows.
 
     Parameters
     ----------
@@ -258,7 +259,7 @@ def path_of_risks(
     ----------
     system : RidgeSystem
     solutions : iterable of (Ridge, float64 (q, r), float or None)
-        Each ridge, path by path of alphas, the weights and the reciprocal condition of the system.
+        Each ridge with its weights and the reciprocal condition of its system, path by path.
     penalize : callable
         See `solve_all`.
     class_weights, least_weight
@@ -324,7 +325,7 @@ def _check(context: FitContext) -> None:
     if tuning.n_folds > most_folds:
         raise ParameterError(
             f"`folds` is {tuning.folds}, but there are {n_rows} rows.",
-            f"Give at most {most_folds}, a fold for every two rows.",
+            f"Set `folds` to at most {most_folds}.",
         )
 
 

@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PruneRecord:
-    """The number of kept basis rows, and the share of squares that they do not explain.
+    """The number of kept basis rows, and the share of squares that these rows do not explain.
 
     Attributes
     ----------
     n_kept : int
     unexplained : float
-        Share of the squares of the targets that the orthogonal weights leave; for numbers the mean
-        over the targets.
+        Share of the squares of the targets that the orthogonal weights do not explain; for numbers
+        the mean over the targets.
     """
 
     n_kept: int
@@ -72,7 +72,7 @@ def full_system(
     ----------
     run : Run
     moments : Moments
-        Moments of the rows that the network learns.
+        Moments of the training rows of the network.
     features : callable, optional
         Returns the radial basis functions; default: those of the run.
 
@@ -92,7 +92,7 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
     system : RidgeSystem
     params : FitParams
     numbers : bool
-        Whether the targets are numbers. Each is standardized, so that its unit has no effect.
+        Whether the targets are numbers. Each target is standardized, so its unit has no effect.
 
     Returns
     -------
@@ -123,18 +123,18 @@ def _check(context: FitContext) -> None:
     assert params.prune is not None
     if context.tuning is not None:
         raise ParameterError(
-            f"`prune` is {params.prune}, and a tuning judges the network with all basis rows.",
-            "Tune without it, then fit with what was chosen and with it.",
+            f"`prune` is {params.prune}, but a tuning compares networks with all basis rows.",
+            "Tune without `prune`, then fit with `prune` and the chosen parameters.",
         )
     if params.features != "plain":
         raise ParameterError(
-            f"`prune` is {params.prune}, and `features` is {params.features}.",
+            f"`prune` is {params.prune}, but `features` is {params.features}.",
             "Give `features`=plain: normalized activations need all basis rows.",
         )
     if params.basis_size is not None and params.prune > params.basis_size:
         raise ParameterError(
-            f"`prune` is {params.prune}, and the basis has {params.basis_size} rows.",
-            f"Give `prune` of at most {params.basis_size}.",
+            f"`prune` is {params.prune}, but the basis has only {params.basis_size} rows.",
+            f"Set `prune` to at most {params.basis_size}.",
         )
 
 

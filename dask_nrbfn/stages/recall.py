@@ -1,4 +1,4 @@
-"""Stage "recall": the share of the true neighbours that the search found."""
+"""Stage "recall": the share of the true neighbours that the neighbour search found."""
 
 import logging
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def check_recall(run: Run, min_recall: float) -> None:
     audit = RECALL.recorded(run)
     if audit.recall >= min_recall:
         return
-    remedy = "Search exactly, or with more `n_neighbors`"
+    remedy = "Give `neighbors`=exact, or a larger `n_neighbors`"
     search = run.decisions["neighbors"]
     if search.get("n_candidates") is not None:
         remedy = "Give `neighbors`=exact"
@@ -79,8 +79,8 @@ def check_recall(run: Run, min_recall: float) -> None:
         )
     raise RecallError(
         f"the search found {audit.recall:.4f} +- {audit.recall_standard_error:.4f} of the "
-        f"true neighbours, less than the {min_recall:g} that is asked for.",
-        f"{remedy}, in a new run; or go on with this one and a lower `min_recall`.",
+        f"true neighbours, but `min_recall` is {min_recall:g}.",
+        f"{remedy}, in a new run; or continue this run with a lower `min_recall`.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Stage "refine": from the weights of the squared loss to the weights of another loss."""
+"""Stage "refine": weights of another loss, starting from the weights of the squared loss."""
 
 import logging
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class RefineRecord(LabelFigures):
     taken : int or None
         In a tuning, the pass whose weights are chosen, from 1.
     tried : list of dict or None
-        In a tuning, for each loss the figures of held-out rows, the passes and their stop.
+        In a tuning, for each loss the figures of held-out rows, the passes and the stopping rule.
     chosen : dict or None
         In a tuning, the loss.
     n_rows : int or None
@@ -154,9 +154,10 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _standing(outcome: Mapping[str, Any]) -> list[float]:
-    """Return the sort key of a loss: the least is best.
+    """Return the sort key of a loss; the smallest is best.
 
-    The first pass of each has the weights of the squared loss, so the same figures up to rounding.
+    The first pass of every loss has the weights of the squared loss, so its figures are equal up to
+    rounding.
     """
     first, *others = (outcome[name] for name in COMPARED)
     return [first, *(round(other, _DIGITS) for other in others), outcome["n_passes"]]
@@ -183,7 +184,7 @@ def read_weights(run: Run) -> Floats:
 
 
 def read_held_out_confusion(run: Run) -> Floats | None:
-    """Return the confusion of the held-out rows by weight, float64 (K, K); None: not tuned."""
+    """Return the weighted confusion of the held-out rows, float64 (K, K); None without tuning."""
     if run.has("cells/confusion"):
         return run.read("cells/confusion")
     if run.tuning is None or run.of_numbers:
@@ -196,7 +197,7 @@ def read_held_out_confusion(run: Run) -> Floats | None:
 
 
 class Guess(NamedTuple):
-    """The held-out ``error_rate``, and the error ``guessing`` of always the largest class."""
+    """The held-out ``error_rate``, and the error of always ``guessing`` the largest class."""
 
     error_rate: float
     guessing: float
@@ -219,7 +220,7 @@ def _check(context: FitContext) -> None:
         name = "losses" if tuning and tuning.losses else "loss"
         (refined, *_) = refined_losses(context.params, tuning)
         raise ParameterError(
-            f"`{name}` is {refined}, and the targets are numbers.", f"Give `{name}`=squared."
+            f"`{name}` is {refined}, but the targets are numbers.", f"Give `{name}`=squared."
         )
 
 
@@ -235,7 +236,7 @@ def check_updatable(loss: str, remedy: str) -> None:
     Raises
     ------
     ParameterError
-        If they are not.
+        If the loss is not the squared loss.
     """
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
@@ -255,7 +256,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_computed = (s.n if kept else most * s.n) + most * n_judged
     flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
     solves, weights = n_refined * n_models * r**3 / 3, 8 * s.q * r
-    # If the penalty is a matrix, its ridge is stored beside the factor, and both are read again.
+    # If the penalty is a matrix, the ridge is stored beside its factor, and both are read again.
     factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     steps = most * (s.n_parts + n_passes) * n_models * weights
     read = most * (s.rows_bytes + round(n_judged * s.dataset.row_bytes))

@@ -1,4 +1,4 @@
-"""A draw of the rows, in memory, on which small networks are tried."""
+"""A sample of the rows in memory, on which small networks are tried."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,23 +33,23 @@ from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
 
-# Bytes of the networks that are tried beside the first.
+# Bytes of the networks that are tried at the same time as the first.
 _BESIDE_BYTES = 2**28
 
-# What the names of rows begin with that are drawn from all, those without labels too.
+# Prefix of the arrays with rows that are drawn from all rows, with or without labels.
 ALL = "all_"
 
 
 def write_rows(
     group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, size: int
 ) -> NDArray[np.int64]:
-    """Store a draw of `size` rows of a dataset; return their numbers.
+    """Store `size` drawn rows of a dataset; return their row numbers.
 
     Parameters
     ----------
     group : zarr.Group
     prefix : str
-        Begins the names of the arrays.
+        Prefix of the names of the arrays.
     dataset : Dataset
     params : FitParams
     size : int
@@ -76,7 +76,19 @@ def write_rows(
 
 
 def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
-    """Return the numbers of `size` rows of `n_rows`, ascending, int64 (size,)."""
+    """Return the row numbers of `size` drawn rows of `n_rows`, ascending.
+
+    Parameters
+    ----------
+    n_rows : int
+    size : int
+        At most `n_rows`.
+    seed : int
+
+    Returns
+    -------
+    int64 (size,)
+    """
     if size == n_rows:
         return np.arange(n_rows)
     drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
@@ -84,7 +96,7 @@ def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
 
 
 class Basis(NamedTuple):
-    """``values`` (r, p), not scaled, and ``rows`` int64 (r,): their numbers, or -1."""
+    """Unscaled basis rows ``values`` (r, p), and their row numbers ``rows`` int64 (r,), or -1."""
 
     values: Rows
     rows: NDArray[np.int64]
@@ -142,7 +154,7 @@ def bases_of_sample(
     stage : str
         Name of the stage that stored the sample.
     params : FitParams
-        Their `scale` and `basis` are used.
+        With the `scale` and the `basis` that are used.
     asked : sequence of (int, str)
         Sizes, each with a `basis_rule`.
 
@@ -160,9 +172,9 @@ def bases_of_sample(
 
 
 def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
-    """Return the rows of the sample among which a basis is chosen: by labels, those that have one.
+    """Return the rows of the sample among which a basis is chosen; by confidence, labelled rows.
 
-    Their numbers are those among the rows with labels.
+    Their row numbers count only the rows with labels.
     """
     labelled = dataset.of_labelled()
     of_all = dataset.n_unlabelled and not source_of(params).by_confidence
@@ -182,7 +194,17 @@ def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> 
 
 
 def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
-    """Return the network of some parameters, with the ridges of a tuning but without locality."""
+    """Return the network of `params`, with the ridges of a tuning but without locality.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+
+    Returns
+    -------
+    SmallNetwork
+    """
     return SmallNetwork(
         params.kernel,
         params.width_factor,
@@ -218,7 +240,7 @@ def try_side_by_side(
     smoothly : bool
         See `try_networks`.
     n_components : int
-        The most eigenfunctions that are combined.
+        Maximum number of eigenfunctions that are combined.
 
     Returns
     -------
@@ -238,7 +260,7 @@ def try_side_by_side(
 
 
 def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
-    """Return what tries networks of a sample, some at the same time.
+    """Return a function that tries networks of a sample, some at the same time.
 
     Parameters
     ----------

@@ -65,21 +65,21 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Groups of what nothing needs once the best is known.
+# Prefix of the groups that are deleted after the search.
 _SCRATCH = "search-"
 _SAMPLE, _BASES = f"{_SCRATCH}sample", f"{_SCRATCH}bases"
 _ROUND, _FINALS = f"{_SCRATCH}round-", f"{_SCRATCH}final-"
 
 # Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis, every
-# second alpha and a few folds are enough to leave out three of four, until a few are left for all
-# rows. No round has fewer rows, a smaller basis or fewer judged rows than these: its errors would
-# tell nothing.
+# second alpha and a few folds are enough to leave out three of four combinations, until a few are
+# left for all rows. These are the minimum numbers of rows, basis rows and held-out rows of a round:
+# with fewer rows the errors would be mostly chance.
 _FINALISTS, _KEPT_OF = 12, 4
 _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
 _FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
 
-# Later rounds try the best penalty of the round before, and this many alphas on either side of its
-# best.
+# Later rounds try the best penalty of the last round, and this many alphas on either side of the
+# best alpha.
 _ALPHAS_BESIDE = 1
 
 
@@ -133,29 +133,28 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """The results of the combinations on the sample.
+    """The results of all combinations on the sample.
 
     Attributes
     ----------
     tried : list of dict
-        Every combination with its best penalty and alpha, error and log loss, in the last round
-        that it came to.
+        Every combination with its best penalty and alpha, error and log loss in its last round.
     chosen : dict
         The best combination.
     n_rows, n_basis : int
         Rows of the sample and of its largest basis.
     rounds : list of dict or None
-        Combinations, rows and basis rows of each, and how the best did; None where a version
-        before has tried all on all rows.
+        Combinations, rows and basis rows of each round, and the figures of the best; None in runs
+        of older versions, which tried all combinations on all rows.
     stopped : str or None
         Why no other widths were tried.
     narrowed : dict
         The penalty and the alphas that are left to try, by their names in `TuneParams`.
     curve : list of dict
-        A combination with bases of several sizes, "n_basis", and how it did; empty if the size of
+        A combination with bases of several sizes "n_basis", and its figures; empty if the size of
         the basis was given.
     finals : list of dict
-        The combinations that were compared in the end, and how they did.
+        The combinations that were compared in the end, and their figures.
     """
 
     tried: list[dict[str, Any]]
@@ -170,14 +169,14 @@ class SearchRecord:
 
 
 class _Search:
-    """Rounds of trials, the best combinations of each going on to more rows.
+    """Rounds of trials; the best combinations of each round are tried on more rows in the next.
 
     Attributes
     ----------
     judged : dict of Combination to dict
-        How each did in the last round that it came to.
+        The result of each combination in its last round.
     rounds : list of dict
-        As recorded.
+        See `SearchRecord`.
     """
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
@@ -191,7 +190,7 @@ class _Search:
         self.rounds: list[dict[str, Any]] = []
 
     def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
-        """Judge combinations in a round; return them, the best first, singular ones last.
+        """Try combinations in a round; return all, the best first, singular ones last.
 
         Parameters
         ----------
@@ -231,10 +230,10 @@ class _Search:
         return ordered
 
     def _narrowed(self, combination: Combination) -> dict[str, Any]:
-        """Return the alphas and penalties to try with a combination if they are restricted.
+        """Return the alphas and penalties to try with a combination; empty: all of the tuning.
 
-        A first round of several tries every second alpha. Later rounds try those beside the best of
-        the round before, or of the combination that is refined.
+        The first of several rounds tries every second alpha. Later rounds try the alphas next to
+        the best alpha of the last round, or of the combination that is refined.
         """
         like = [combination]
         if combination not in self.judged:
@@ -246,12 +245,12 @@ class _Search:
         return {"alphas": self._alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
     def beside(self, combination: Combination, n_beside: int) -> dict[str, Any]:
-        """Return what `_beside` does for the last round of a combination."""
+        """Return the result of `_beside` for the last round of a combination."""
         return _beside(self._given_alphas, self.judged[combination], n_beside)
 
     @property
     def ordered(self) -> list[Combination]:
-        """The combinations with a solution: those of the last round, the best first, and so on.
+        """The combinations with a solution: from the last round to the first, the best first.
 
         Refinements belong to the last round.
         """
@@ -269,7 +268,7 @@ class _Search:
     def refine(
         self, best: Combination, size: Round, n_steps: int
     ) -> tuple[Combination, str | None]:
-        """Try widths next to the best one; return the best of all, and why the search ended.
+        """Try widths next to the best; return the best combination, and why the search ended.
 
         Parameters
         ----------
@@ -277,7 +276,7 @@ class _Search:
         size : Round
             See `try_all`.
         n_steps : int
-            The most refinements.
+            Maximum number of refinements.
 
         Returns
         -------
@@ -310,7 +309,7 @@ def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -
     Parameters
     ----------
     alphas : sequence of float
-        All that may be tried.
+        All alphas that may be tried.
     judged : mapping
         The network's "penalty" and "alpha".
     n_beside : int
@@ -330,7 +329,7 @@ def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -
 
 
 def _factors_beside(factor: float, tried: list[float]) -> list[float]:
-    """Return the geometric means with both neighbours; at an end, a value equally far outside.
+    """Return the geometric means of a factor and its neighbours; at an end, a factor outside.
 
     >>> _factors_beside(0.2, [0.1, 0.2, 0.8])
     [0.141, 0.4]
@@ -347,7 +346,7 @@ def _factors_beside(factor: float, tried: list[float]) -> list[float]:
 
 
 def _compute(job: StageJob) -> SearchRecord:
-    """Try all combinations on a sample; return how they did and the best."""
+    """Try all combinations on a sample; return their results and the best."""
     run, dataset, engine = job.run, job.dataset, job.engine
     assert run.tuning is not None
     tried = _different(run)
@@ -388,7 +387,7 @@ def _compute(job: StageJob) -> SearchRecord:
 def _finals(
     job: StageJob, search: _Search, best: Combination, n_rows: int
 ) -> tuple[list[Final], list[Final], Final | None]:
-    """Return the learning curve, the compared combinations, and what is chosen of them."""
+    """Return the learning curve, the compared combinations, and the chosen parameters."""
     params, tuning = job.run.chosen_params, job.run.tuning
     assert tuning is not None
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
@@ -429,10 +428,10 @@ def _log_curve(curve: list[Final], size: int) -> None:
 
 
 def _chosen(run: Run, best: Combination, size: int | None) -> dict[str, Any]:
-    """Return the parameters that the search has chosen, with the size of the basis if it has."""
+    """Return the chosen parameters, with the size of the basis if the search has chosen it."""
     chosen = asdict(best) | ({} if size is None else {"basis_size": size})
     if kernel_named(chosen["kernel"]).exponent is None and run.params.kernel_exponent != 1:
-        # A later fit with these parameters would refuse an exponent that has no effect.
+        # A later fit with these parameters would raise an error for an exponent without effect.
         chosen["kernel_exponent"] = 1.0
     return chosen
 
@@ -462,7 +461,7 @@ def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
 
 
 def _write_sample(run: Run, dataset: Dataset) -> int:
-    """Store the rows on which combinations are tried; return how many."""
+    """Store the rows on which combinations are tried; return their number."""
     params, tuning = run.chosen_params, run.tuning
     assert tuning is not None
     group = run.group(_SAMPLE)
@@ -500,7 +499,7 @@ def _try(
     n_basis: int,
     n_folds: int,
 ) -> PartResult:
-    """Judge combinations of one basis, without locality: that is summed for the whole basis."""
+    """Try combinations with one basis; a locality is summed only for the whole basis."""
     assert run.tuning is not None
     networks = []
     for combination, narrowed in combinations:
@@ -531,16 +530,17 @@ def _cost(s: FitSizes) -> StageCost:
     assert tuning is not None
     n_rows = search_rows(s.n, s.row_values, tuning)
     r, n_scales = search_basis_size(dataset, params, tuning), len(scales_of(params, tuning))
-    # Nothing is summed for a locality.
+    # The search does not sum a locality.
     n_ridges = s.n_penalties * len(tuning.alphas) * len(components_of(params, tuning))
-    # One of the rows with labels, and where others have none one of all rows.
+    # One sample of the labelled rows, and if other rows have no label, one of all rows.
     n_samples = 2 if s.n_labelled else 1
     sample_bytes = round(n_samples * n_rows * (s.block_row_bytes + 3 * 8))
     sizes = (n_rows, r, tuning.folds)
     rounds = planned_rounds(len(combinations(params, tuning)), *sizes)
     rounds += [Round(2, *sizes)] * n_refinements(tuning)
     n_tried = sum(each.n_tried for each in rounds)
-    # Networks of the finals, the largest; a learning curve takes a third more than its last size.
+    # The largest networks are those of the finals. A learning curve takes a third more than its
+    # last size.
     r_last = max(min(s.r, largest_size(params, tuning, dataset, n_rows)), r)
     n_finals = 4 if chooses_size(params, tuning) else N_COMPARED
     n_judged = n_judged_folds(n_rows, tuning.folds)

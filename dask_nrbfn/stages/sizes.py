@@ -39,13 +39,13 @@ class FitSizes:
     Attributes
     ----------
     dataset : Dataset
-        The rows that a stage sees.
+        The rows that a stage reads.
     judged : Dataset
-        The rows that penalties are judged on.
+        The rows on which penalties are compared.
     params, tuning, search
         As in `FitContext`; the search is planned.
     layout : PartLayout
-        How the rows are cut into parts.
+        The parts of the rows.
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
     row_values : float
@@ -57,23 +57,23 @@ class FitSizes:
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
     reading_bytes : int
-        Chunks held while rows are read.
+        Bytes of the chunks that are held while rows are read.
     block_rows : int
-        Rows of a block that is cut into partitions at once.
+        Rows of a block that is divided into partitions at once.
     by_confidence : bool
         Whether the neighbours of all rows are searched.
     n_folds, n_penalties, n_ridges : int
-        Numbers of folds with separate moments, of penalties, and at most of ridges tried with the
-        whole basis; 1, 1 and 0 without tuning.
+        Numbers of folds with separate moments and of penalties, and the maximum number of ridges
+        tried with the whole basis; 1, 1 and 0 without tuning.
     penalty_axes : int
-        See `Penalty`; the most among the penalties.
+        See `Penalty`; the maximum of all penalties.
     asked_components : int
-        Most eigenfunctions that are asked for; 0 without any.
+        Largest requested number of eigenfunctions; 0 without eigenfunctions.
     has_locality : bool
     n_basis_sample : int
-        Rows of the sample that the source of the basis has in memory.
+        Rows of the sample that the source of the basis holds in memory.
     draws : bool
-        Whether all bases have only rows of the dataset.
+        Whether all bases consist of rows of the dataset.
     """
 
     dataset: Dataset
@@ -194,7 +194,7 @@ class FitSizes:
 
     @property
     def projection_bytes(self) -> int:
-        """Bytes of the components by which rows become coordinates."""
+        """Bytes of the singular vectors that turn rows into coordinates."""
         return 8 * self.dataset.n_stored * (self.params.svd or 0)
 
     @property
@@ -205,7 +205,7 @@ class FitSizes:
     def product_flops(self, n_basis: int) -> float:
         """Return the BLAS flops that take as long as the distances of a row from a basis.
 
-        Of several kernels that are tried it is their mean.
+        If several kernels are tried, the mean of all.
         """
         exponent = self.params.kernel_exponent
         kernels = [kernel_named(name, exponent) for name in kernels_of(self.params, self.tuning)]
@@ -216,13 +216,13 @@ class FitSizes:
         return n_basis * flops / len(kernels)
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
-        """Return the bytes of a basis in float64, its scaled rows and its factors.
+        """Return the bytes of a basis in float64, of its scaled rows and of its factors.
 
         Parameters
         ----------
         n_basis : int
         copies : int
-            Copies of the basis that are held, the factors among them.
+            Copies of the basis that are held, including the factors.
 
         Returns
         -------
@@ -248,7 +248,7 @@ class FitSizes:
     def exact_search_bytes(self, n_targets: int) -> int:
         """Return the bytes that a task of an exact search of `n_targets` rows holds.
 
-        These are the targets, and the best neighbours so far and those in a block.
+        The task holds the targets, the best neighbours so far, and the neighbours in a block.
         """
         return n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
 
@@ -269,7 +269,7 @@ class FitSizes:
 
     @property
     def solve_bytes(self) -> int:
-        """Bytes of a solve, with the basis if the penalty is computed from it."""
+        """Bytes of a solve, with the basis if the penalty needs the basis."""
         basis = self.basis_bytes(self.r, copies=4) if self.penalty_axes else 0
         return basis + solve_bytes(
             self.r,

@@ -22,11 +22,11 @@ class StageCost:
     Attributes
     ----------
     flops : float
-        Floating-point operations of products and factorizations, in all tasks.
+        Floating-point operations of the products and factorizations of all tasks.
     read_bytes, written_bytes : int
-        In all tasks.
+        Bytes that all tasks read and write.
     held_bytes : int
-        Peak memory of one worker with its process.
+        Peak memory of one worker, including its process.
     n_tasks : int
         Tasks that share `work` and can run at the same time.
     work : mapping of str to float
@@ -34,7 +34,7 @@ class StageCost:
     alone : mapping of str to float
         Amounts of work of the tasks that run alone.
     fixed_s : float
-        Seconds that do not depend on the rates, once for every worker.
+        Seconds of every worker that do not depend on the rates.
     """
 
     flops: float = 0.0
@@ -49,7 +49,7 @@ class StageCost:
 
 @dataclass(frozen=True, eq=False)
 class StageJob:
-    """The input of a stage, once the earlier stages are finished.
+    """The input of a stage whose earlier stages are finished.
 
     Attributes
     ----------
@@ -57,12 +57,12 @@ class StageJob:
     dataset : Dataset
     engine : Engine
     largest_basis : int
-        The most basis rows that the workers' memory allows in every stage.
+        Maximum number of basis rows that the workers' memory allows in every stage.
     remaining_s : callable or None
-        Takes a number of basis rows, returns the seconds of this and the later stages; None
-        if the rates of the workers are not known.
+        Takes a number of basis rows, returns the seconds of this and the later stages. None if the
+        rates of the workers are not known.
     validation : Dataset or None
-        Validation rows, instead of folds.
+        Validation rows that are used instead of folds.
     """
 
     run: Run
@@ -84,7 +84,7 @@ class Stage(Generic[Record]):
     Attributes
     ----------
     name : str
-        Names its group in the run, its parts, its line in a plan and in the log.
+        Name of its group in the run, of its parts, and of its line in a plan and in the log.
     record : type
         A dataclass of JSON values that the metadata of the run keeps.
     compute : callable
@@ -92,33 +92,31 @@ class Stage(Generic[Record]):
     cost : callable
         Takes `FitSizes`, returns a `StageCost`.
     check : callable
-        Takes `FitContext`, raises what is known to be wrong with a fit that wants the stage; reads
-        no rows.
+        Takes `FitContext`, raises an error if a fit with the stage cannot succeed; reads no rows.
     wanted : callable
         Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
-        whether a fit has the stage.
+        whether a fit needs the stage.
     labelled_only : bool
         Whether the stage sees only the labelled rows.
     of_stored : bool
         Whether the stage sees the stored features even in a fit with `svd`.
     grows_with_basis : bool
-        Whether its memory grows with the basis.
+        Whether the memory of the stage grows with the basis.
     remedy : callable
-        Takes `FitParams`, returns what to change if the stage does not fit the memory; not used if
-        its memory grows with the basis.
+        Takes `FitParams`, returns what to change if the stage does not fit into memory; not used if
+        the memory grows with the basis.
     keeps_parts : bool
-        Whether its parts are kept until the fit ends: because later stages read them, or so that
-        only one part is computed again if a chunk of a result with a row for every row is damaged.
+        Whether its parts are kept until the fit ends: because later stages read the parts, or so
+        that a damaged chunk of a result with a value for every row needs only one part again.
     needs : tuple of str
-        Arrays, groups and parts of earlier stages that it may read.
+        Arrays, groups and parts of earlier stages that the stage may read.
     leaves : callable
-        Takes the run, returns the arrays that a finished run is asked for; they are read once more
-        at the end, and what is damaged is computed again.
+        Takes the run, returns the names of the arrays that a finished run provides. These arrays
+        are read again at the end, and damaged arrays are computed again.
     passes : tuple of str
-        Arrays and groups that it may store for later stages alone.
+        Arrays and groups that the stage stores only for later stages.
     scratch : tuple of str
-        Groups that are deleted once the stage has ended; with "-" at their end, all groups whose
-        names begin so.
+        Groups that are deleted after the stage; a name that ends with "-" is a prefix of groups.
     """
 
     name: str
@@ -144,7 +142,7 @@ class Stage(Generic[Record]):
         )
 
     def written(self, record: Record) -> dict[str, Any]:
-        """Return the fields of a record that a run keeps: all except a default of None."""
+        """Return the fields of a record that a run stores: all except a default of None."""
         values = {each.name: getattr(record, each.name) for each in _fields(record)}
         absent = {each.name for each in _fields(record) if each.default is None}
         return {
@@ -152,14 +150,14 @@ class Stage(Generic[Record]):
         }
 
     def recorded(self, run: Run) -> Record:
-        """Return the record in a run that has finished this stage."""
+        """Return the record of this stage in a run that has finished the stage."""
         written: dict[str, Any] = run.stages[self.name]
         names = [each.name for each in _fields(self.record)]
         return self.record(**{name: written[name] for name in names if name in written})
 
 
-# Overhead of a part, from its submission to its record: the scheduler, opening the run and dataset,
-# writing the part. And the same of a task that works alone.
+# Seconds of overhead of a part, from its submission to its record: the scheduler, opening the run
+# and the dataset, writing the part. And seconds of overhead of a task that works alone.
 _PART_S, _TASK_S = 0.06, 0.03
 
 
@@ -226,7 +224,7 @@ def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
     ----------
     cost : StageCost
     rates : Rates
-        Of one worker.
+        Rates of one worker.
     n_workers : int
 
     Returns

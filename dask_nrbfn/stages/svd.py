@@ -1,8 +1,9 @@
 """Stage "svd": the singular vectors that turn rows into coordinates for all later stages.
 
 Two passes compute the same sum; the second multiplies rows by the result of the first. The parts
-follow from the number of rows alone, not from the parts of the run: rows are drawn by hashes of
-their coordinates, so by the last bits of the singular vectors, and a draw must not depend on parts.
+depend on the number of rows alone, not on the parts of the run. Rows are drawn by hashes of their
+coordinates, which depend on the last bits of the singular vectors, and a draw must not depend on
+the parts of the run.
 """
 
 import logging
@@ -51,7 +52,7 @@ class SvdRecord:
     singular_values : list of float
         In descending order.
     explained : float
-        A lower bound of the share of the sum of squares that the coordinates explain.
+        Lower bound of the share of the sum of squares that the coordinates explain.
     """
 
     singular_values: list[float]
@@ -65,19 +66,19 @@ def _check(context: FitContext) -> None:
     most = min(dataset.n_features, dataset.n_rows) - 1
     if params.svd > most:
         raise ParameterError(
-            f"`svd` is {params.svd}, and X is {dataset.n_rows} x {dataset.n_features}.",
-            f"Give `svd` of at most {most}, or leave it out." if most else "Leave `svd` out.",
+            f"`svd` is {params.svd}, but X is {dataset.n_rows} x {dataset.n_features}.",
+            f"Set `svd` to at most {most}, or leave `svd` out." if most else "Leave `svd` out.",
         )
     if dataset.is_mixed:
         raise ParameterError(
-            f"`svd` is {params.svd}, and the columns of {dataset.location} are of several kinds: "
-            "those with the largest unit would decide.",
-            "Leave `svd` out, or give columns of numbers alone.",
+            f"`svd` is {params.svd}, but the columns of {dataset.location} are of several kinds: "
+            "the columns with the largest numbers would decide the coordinates.",
+            "Leave `svd` out, or give only numeric columns.",
         )
     if params.basis_is_given:
         raise ParameterError(
             f"`svd` is {params.svd}, but the given basis rows are not coordinates.",
-            "Give a source of the basis, or no `svd`.",
+            "Give a source of the basis, such as kmeans, or leave `svd` out.",
         )
 
 
@@ -89,7 +90,7 @@ def read_components(run: Run) -> Floats | None:
 def _compute(job: StageJob) -> SvdRecord:
     """Store the singular vectors.
 
-    It reads every chunk, so a missing or damaged chunk and a NaN are found before the long stages.
+    Every chunk is read, so a missing or damaged chunk and a NaN are found before the long stages.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     # Recorded, so that the run continues with this layout even if the defaults change.
@@ -101,7 +102,7 @@ def _compute(job: StageJob) -> SvdRecord:
     asked, found = len(record.singular_values), np.count_nonzero(record.singular_values)
     logger.info("svd: %d coordinates hold %.1f %% of the squares", found, 100 * record.explained)
     if found < asked:
-        logger.warning("svd: of %d coordinates only %d are not always 0", asked, found)
+        logger.warning("svd: only %d of %d coordinates are not always 0", found, asked)
     return record
 
 
@@ -111,7 +112,7 @@ def _reduction(run: Run, number: int) -> Reduction:
 
 
 def _write_directions(run: Run, number: int) -> None:
-    """Store the directions by which a pass multiplies the rows."""
+    """Store the directions that a pass multiplies by the rows."""
     if number:
         directions = orthonormal(_read_sketch(run, number - 1).products)
     else:
@@ -132,7 +133,7 @@ def _read_sketch(run: Run, number: int) -> Sketch:
     if not (np.isfinite(sketch.products).all() and np.isfinite(sketch.squares)):
         raise DataError(
             "the values of X are too large to be squared in float64.",
-            "Divide them by the largest one.",
+            "Divide X by its largest value.",
         )
     return sketch
 
@@ -170,7 +171,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_parts = PartLayout.of(s.n).n_parts
     sketch = 8 * s.p * size
     flops = _PASSES * 4 * s.n * s.row_values * size
-    # The directions, the sketch, and that of a block, or of a sibling, read and decoded.
+    # The directions, the sketch, and the sketch of a block, or of another part, read and decoded.
     passing = 5 * sketch + s.reading_bytes + 8 * rows * (2 * s.width + size)
     # The directions, the sketch, a factor and its vectors, and LAPACK's copy and space.
     solving = 8 * sketch

@@ -18,23 +18,24 @@ from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-# Elements of the sample without a number of rows, and the bounds of that: the error of a percent is
-# known to a twentieth of it on 40,000 rows.
+# Elements of the sample if the number of rows is not given, and the limits of that number. On
+# 40,000 rows an error of 1 % is known to within 0.05 %.
 _SAMPLE_ELEMENTS = 2**25
 _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
 
 
-# Alphas on either side of the best of a search that are tried with the whole basis of the fit. The
-# best alpha falls as a basis grows.
+# Number of alphas on either side of the best alpha of a search that are tried with the whole basis.
+# The best alpha falls as a basis grows.
 ALPHAS_BESIDE = 3
 
-# Basis rows of a cell without `basis_size`, and the most rows of a cell for each of them.
+# Basis rows of a cell without `basis_size`, and the maximum number of rows for each basis row.
 _BASIS_ROWS, _ROWS_OF_BASIS_ROW = 1000, 3
 
-# More cells would make more tasks and a larger model, but hardly a better one: they grow instead.
+# More cells would make more tasks and a larger, but hardly a better model. Larger tables have
+# larger cells instead.
 MOST_CELLS = 1024
 
-# What is tried of a parameter that the fit leaves at its default.
+# Values that are tried for a parameter that the fit leaves at its default.
 _NORMAL: dict[str, tuple[str, ...]] = {
     "kernels": ("gaussian", "laplacian", "laplace-l1"),
     "penalties": ("weights", "kernel"),
@@ -54,7 +55,7 @@ _TRIED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 _REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
 
-# And instead of a scale.
+# Scales that are tried in addition to the scale of the fit.
 _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARNED)}
 
 
@@ -79,8 +80,7 @@ def resolve_tuning(
     sparse : bool
         Whether the rows are sparse.
     mixed : bool
-        Whether columns are of several kinds. The kernel that sees them one at a time is then tried
-        first.
+        Whether columns are of several kinds. The kernel of l1 distances is then tried first.
 
     Returns
     -------
@@ -89,18 +89,18 @@ def resolve_tuning(
     Raises
     ------
     ParameterError
-        If bases are to be compared without a size, or with rows that are given.
+        If the tuning compares bases without a size, or besides given basis rows.
     """
     sized = params.basis_size is not None
     if tuning.bases is not None and params.basis_is_given:
         raise ParameterError(
-            f"`bases` are {', '.join(tuning.bases)}, and the basis rows are given.",
-            "Leave `bases` out, or give no rows.",
+            f"`bases` are {', '.join(tuning.bases)}, but the basis rows are given.",
+            "Leave `bases` out, or give no basis rows.",
         )
     if tuning.bases is not None and not sized:
         raise ParameterError(
-            f"`bases` are {', '.join(tuning.bases)}, whose default sizes differ.",
-            "Give `basis_size`, or `basis` alone.",
+            f"`bases` are {', '.join(tuning.bases)}, but the default sizes of these bases differ.",
+            "Give `basis_size`, or give `basis` instead of `bases`.",
         )
     meant = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}
     if tuning.effort != "quick" and params.scale in _SCALES:
@@ -131,7 +131,7 @@ def resolve_tuning(
 
 
 def _is_open(name: str, params: FitParams) -> bool:
-    """Return whether the parameter that a tuning tries is at its default."""
+    """Return whether the parameter of the fit that a tuning tries has its default."""
     tuned = str(TuneParams.options()[name].tunes)
     default = "sknn" if tuned == "basis" else FitParams.options()[tuned].default
     return bool(getattr(params, tuned) == default)
@@ -147,7 +147,7 @@ def _is_for_some(
 
 @dataclass(frozen=True)
 class Combination:
-    """A combination that is tried."""
+    """A combination of parameters that is tried."""
 
     scale: str
     basis: str
@@ -160,8 +160,8 @@ class Combination:
 def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
     """Return all combinations to try, wide kernels first.
 
-    The basis rule matters only to a basis of a given size of rows of low confidence. Features that
-    no penalty is for are left out, and plain ones where eigenfunctions are combined.
+    Basis rules differ only for a basis of a given size by confidence. Features that no penalty
+    supports are left out, and so are plain features if eigenfunctions are combined.
 
     Parameters
     ----------
@@ -193,8 +193,7 @@ def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
 def chooses_size(params: FitParams, tuning: TuneParams | None) -> bool:
     """Return whether a tuning chooses the number of basis rows.
 
-    A size, a threshold of confidence, basis rows or a number of eigenfunctions that is given says
-    how many there are.
+    A given size, confidence threshold, basis or number of eigenfunctions decides the number.
 
     Parameters
     ----------
@@ -214,12 +213,22 @@ def chooses_size(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def tries_cells(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning compares one network with networks of cells."""
+    """Return whether a tuning compares one network with networks of cells.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    bool
+    """
     return tuning is not None and params.cells == "auto"
 
 
 def is_of_cells(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether it is decided that cells have networks of their own.
+    """Return whether the fit certainly has several cells, each with its own network.
 
     Parameters
     ----------
@@ -234,12 +243,12 @@ def is_of_cells(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def basis_of_cell(params: FitParams) -> int:
-    """Return the number of basis rows of every cell by the parameters a fit was begun with."""
+    """Return the number of basis rows of every cell by the first parameters of a fit."""
     return params.basis_size or _BASIS_ROWS
 
 
 def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
-    """Return the most rows of a cell that is not split.
+    """Return the maximum number of rows of a cell; larger cells are split.
 
     Parameters
     ----------
@@ -258,24 +267,35 @@ def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
 
 
 def planned_cells(params: FitParams, n_rows: int) -> int:
-    """Return the number of cells that a fit is planned for, by its parameters and rows."""
+    """Return the planned number of cells of a fit.
+
+    Parameters
+    ----------
+    params : FitParams
+    n_rows : int
+        Rows of the table.
+
+    Returns
+    -------
+    int
+    """
     if isinstance(params.cells, int):
         return params.cells
     most = most_rows_of_cell(params, n_rows, basis_of_cell(params))
-    # Halves of halves, down to so many rows.
+    # Cells are halved until none has more rows.
     return int(min(2 ** max(0, ceil(log2(n_rows / most))), MOST_CELLS))
 
 
 def unfit_for_cells(
     params: FitParams, tuning: TuneParams | None, *, sparse: bool
 ) -> dict[str, bool]:
-    """Return what networks of cells do not support, and whether a fit has it.
+    """Return the options that several cells do not support, each with whether a fit has it.
 
     Parameters
     ----------
     params : FitParams
     tuning : TuneParams or None
-        Losses that it tries by its effort are tried with one network only.
+        Losses that are tried by `effort` are tried with one network only.
     sparse : bool
         Whether the rows are sparse.
 
@@ -290,12 +310,22 @@ def unfit_for_cells(
         "`prune`": params.prune is not None,
         "`components`": components_of(params, tuning) != [None],
         "`locality`": any(localities_of(params, tuning)),
-        "another `loss` than squared": bool(losses),
+        "a `loss` other than squared": bool(losses),
     }
 
 
 def sized_bases(params: FitParams, tuning: TuneParams) -> list[str]:
-    """Return the sources of the basis whose sizes are compared: that of the fit, and a draw."""
+    """Return the sources of the basis whose sizes are compared: the fit's source, and a draw.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams
+
+    Returns
+    -------
+    list of str
+    """
     return (
         [params.basis] if tuning.effort == "quick" else [*dict.fromkeys((params.basis, "random"))]
     )
@@ -335,7 +365,7 @@ def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
 
 
 def n_refinements(tuning: TuneParams) -> int:
-    """Return how many times the search refines the widths; 0 if widths are given."""
+    """Return the number of times that the search refines widths; 0 if widths are given."""
     return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
 
 
@@ -355,7 +385,17 @@ def scales_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
 
 
 def kernels_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
-    """Return the kernels of a fit, or of its tuning."""
+    """Return the kernels of a fit, or of its tuning.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Returns
+    -------
+    sequence of str
+    """
     return (tuning and tuning.kernels) or (params.kernel,)
 
 
@@ -375,7 +415,7 @@ def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
 
 
 def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a basis that is tried asks for the confidence of rows.
+    """Return whether a tried basis needs the confidence of rows.
 
     Parameters
     ----------
@@ -390,7 +430,7 @@ def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def params_needing_confidence(params: FitParams, tuning: TuneParams | None) -> FitParams:
-    """Return the parameters with a basis to try: one by confidence, if there is one.
+    """Return the parameters with a tried basis, if possible one that needs confidences.
 
     Parameters
     ----------
@@ -549,13 +589,24 @@ def check_penalties(params: FitParams, tuning: TuneParams) -> None:
 
 
 def check_kernel_exponent(params: FitParams, tuning: TuneParams | None) -> None:
-    """Raise ParameterError if `kernel_exponent` is set, and no kernel of a fit has one."""
+    """Check that a kernel of a fit has an exponent if `kernel_exponent` is set.
+
+    Parameters
+    ----------
+    params : FitParams
+    tuning : TuneParams or None
+
+    Raises
+    ------
+    ParameterError
+        If no kernel has an exponent.
+    """
     asked, tried = params.kernel_exponent, kernels_of(params, tuning)
     if asked != 1 and all(kernel_named(name).exponent is None for name in tried):
         named = "`kernel` is" if tuning is None or tuning.kernels is None else "`kernels` are"
         raise ParameterError(
-            f"`kernel_exponent` is {asked}, and {named} {', '.join(tried)}.",
-            "Leave it out, or give laplace-l1.",
+            f"`kernel_exponent` is {asked}, but {named} {', '.join(tried)}.",
+            "Leave `kernel_exponent` out, or give the kernel laplace-l1.",
         )
 
 
@@ -566,7 +617,7 @@ def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
     ----------
     n_rows : int
     row_values : float
-        Stored values of a row on average.
+        Mean number of stored values of a row.
     tuning : TuneParams
 
     Returns

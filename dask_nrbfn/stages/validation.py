@@ -28,18 +28,18 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# The name of the pass that calibrates.
+# The name of the pass that fits the calibration.
 _CALIBRATION = "validation-calibration"
 
 
 @dataclass(frozen=True)
 class ValidationRecord(HeldOutFigures):
-    """Errors of all penalties on held-out rows.
+    """Errors of all penalties and alphas on held-out rows.
 
     Attributes
     ----------
     path : list of dict
-        Error of every penalty and alpha, and the log loss at the best temperature without biases.
+        Errors of every penalty and alpha, and the log loss at the best temperature without biases.
     chosen : dict
         The best penalty and alpha.
     n_rows : int
@@ -52,14 +52,14 @@ class ValidationRecord(HeldOutFigures):
 
 
 def _compute(job: StageJob) -> ValidationRecord:
-    """Score the held-out rows with the weights of every penalty; return them and the best.
+    """Score the held-out rows with the weights of every penalty; return the errors and the best.
 
-    Without a validation dataset every row is scored by the weights without its fold.
+    Without a validation dataset every row is scored by weights that were fitted without its fold.
 
     Raises
     ------
     IllConditionedError
-        If every penalty left the system singular.
+        If the system is singular with every penalty.
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
@@ -75,7 +75,8 @@ def _compute(job: StageJob) -> ValidationRecord:
     place = best_place(path, criterion)
     if place is None:
         raise IllConditionedError(
-            f"the ridge system is singular at every alpha: {[ridge.alpha for ridge in tried]}.",
+            "the ridge system is singular at every alpha: "
+            f"{sorted({ridge.alpha for ridge in tried})}.",
             "Give larger `alphas`.",
         )
     figures = dict(path[place])
@@ -99,7 +100,7 @@ def _compute(job: StageJob) -> ValidationRecord:
 
 
 def _path_weights_at(place: int, run: Run, fold: int | None) -> PathWeights:
-    """Return the weights of one of the ridges without a fold."""
+    """Return the weights of one ridge without a fold."""
     weights, intercepts = read_path_weights(run, fold)
     return PathWeights(weights[[place]], intercepts[[place]])
 
@@ -121,10 +122,10 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
     Raises
     ------
     DataError
-        If it has other columns or targets, or a label that the training dataset lacks.
+        If the judged dataset has other columns or targets, or an unknown label.
     """
     of_same_table(dataset, judged)
-    remedy = "Give rows of the training rows' classes."
+    remedy = "Give rows with labels of the training rows only."
     return codes_among(dataset.classes, dataset.target_names, judged, remedy)
 
 

@@ -1,4 +1,4 @@
-"""Stage "weights": the solution of the r x r ridge system on one node."""
+"""Stage "weights": the solution of the ridge system of r basis rows on one node."""
 
 import logging
 import warnings
@@ -93,7 +93,7 @@ def _solve(run: Run) -> WeightsRecord:
 
 
 class Network(NamedTuple):
-    """Weights (q, r), the intercept (q,) of numbers, None for classes, and the figures of both."""
+    """Weights (q, r), the intercept (q,), None for classes, and the figures of the network."""
 
     weights: Floats
     intercept: Floats | None

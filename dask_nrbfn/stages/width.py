@@ -32,12 +32,12 @@ from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
-# A row is far from the basis if this share of the training rows without the basis rows is nearer.
-# The second number is the rows of each part that are sampled for it.
+# A row is far from the basis if this share of the other training rows is nearer. The second number
+# is the number of rows of each part that are sampled for the distance.
 _NEARER_SHARE = 0.99
 _SAMPLED_ROWS = 1024
 
-# Number of evenly spaced rows whose targets give the origin of the targets.
+# Number of evenly spaced rows whose median targets become the origin of the targets.
 _ORIGIN_ROWS = 101
 
 # The suffix of the names of the sums over clusters.
@@ -46,9 +46,9 @@ _CLUSTERS = "_clusters"
 
 @dataclass(frozen=True)
 class WidthRecord:
-    """The width, and the figures that later rows are compared with.
+    """The width, and figures with which later rows are compared.
 
-    Distances are those that the kernel sees.
+    Distances are those of the kernel.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class WidthRecord:
 
 
 def _compute(job: StageJob) -> WidthRecord:
-    """Return the width sigma, the mean distance (hu-nrbfn, Algorithm 2, step 5) times the factor.
+    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`.
 
     Raises
     ------
@@ -101,12 +101,12 @@ def _compute(job: StageJob) -> WidthRecord:
 
 
 def _check_width(width: float) -> None:
-    # Activations divide by it; below the smallest normal number its inverse overflows.
+    # Activations divide by the square; below the smallest normal number its inverse overflows.
     if 2 * width**2 < np.finfo(np.float64).tiny:
         raise DataError(
             f"the rows of X are so near each other that the width is {width:.3g}, whose square "
             "underflows float64.",
-            "Give X in other units, multiplied by 1e100 for example.",
+            "Multiply X by a large number, such as 1e100.",
         )
 
 
@@ -124,7 +124,7 @@ def read_features(run: Run) -> RadialFeatures:
 
 
 def _has_shares(run: Run) -> bool:
-    """Return whether a penalty of the run, or one that it tries, needs the shares of clusters."""
+    """Return whether a penalty that the run has or tries needs the shares of clusters."""
     return any(
         penalty_named(name).needs_shares
         for name in penalties_of(run.chosen_params, run.remaining_tuning)
@@ -132,7 +132,7 @@ def _has_shares(run: Run) -> bool:
 
 
 def read_shares(run: Run) -> Floats | None:
-    """Return the share of the weight nearest to each basis row, (r,); None if not needed."""
+    """Return the weight share of the rows nearest to each basis row, (r,); None if not needed."""
     return run.read("width/shares") if _has_shares(run) else None
 
 
@@ -186,7 +186,7 @@ class _ClusterSums(RowSum):
 
 
 class _WidthPass:
-    """Distances of the rows of a part."""
+    """Distances between the rows of a part and all basis rows."""
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         scaling, basis = read_scaling(run), run.read("basis/values")
@@ -246,8 +246,8 @@ def _check(context: FitContext) -> None:
     asked = context.params.class_weight
     if context.dataset.of_numbers and asked is not None and not context.embeds:
         raise ParameterError(
-            f"`class_weight` is {asked}, and the targets are numbers.",
-            "Leave it out, or give weights of rows.",
+            f"`class_weight` is {asked}, but the targets are numbers.",
+            "Leave `class_weight` out, or give sample weights.",
         )
 
 

@@ -52,9 +52,9 @@ class SparseArray(ChunkedRows):
     indices : zarr.Array int32 (m,)
         Column of each value, ascending within a row.
     indptr : zarr.Array int64 (n + 1,)
-        First value of each row, and the number of all values.
+        Place of the first value of each row, then the number of values m.
     n_values : int
-        All values m.
+        Number of values m.
     """
 
     data: Array
@@ -69,7 +69,7 @@ class SparseArray(ChunkedRows):
         Raises
         ------
         DamagedDataError
-            If they are not what was written.
+            If the rows differ from what was written.
         """
         place = group.store_path
         recorded: dict[str, Any] = group.attrs.asdict()
@@ -90,7 +90,7 @@ class SparseArray(ChunkedRows):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """What is stored, by name."""
+        """The stored arrays by name."""
         return {name: getattr(self, name) for name in _PARTS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
@@ -99,7 +99,7 @@ class SparseArray(ChunkedRows):
         Parameters
         ----------
         start, stop : int
-            First row, and the one after the last; None: to the end.
+            First row, and the row after the last. With None for `stop`, all further rows.
 
         Returns
         -------
@@ -126,7 +126,7 @@ class SparseArray(ChunkedRows):
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
 
     def chunks_stored(self) -> set[int]:
-        """Return the numbers of the chunks of rows that are stored, whole or in part."""
+        """Return the indices of the chunks of rows that are stored, whole or in part."""
         size, most = self.indptr.chunks[0], self.shape[0]
         found: set[int] = set()
         for index in chunk_rows_stored(self.indptr):
@@ -190,7 +190,7 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
     group : zarr.Group
     name : str
     start : int
-        Number of rows before them.
+        Number of rows that are already stored.
     X : csr_array (b, p)
     """
     member, arrays = _being_written(group, name)
@@ -224,7 +224,7 @@ def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
         arrays[part].resize((n_values,))
-        # Also if the last append left it with this length.
+        # Needed even if the last append left the array with this length.
         seal_layout(arrays[part])
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
     return {
@@ -240,7 +240,7 @@ def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, 
     for part in _PARTS:
         array = member[part]
         assert isinstance(array, zarr.Array)
-        # The setting belongs to the open array, not to what is stored.
+        # The setting belongs to the open array, not to the stored one.
         arrays[part] = array.with_config({"write_empty_chunks": True})
     return member, arrays
 
@@ -252,7 +252,7 @@ def _end(indptr: Array, row: int) -> int:
 def _write_sparse(
     group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
 ) -> None:
-    """Store rows in CSR as a whole, for slices of `slice_rows` in one file for each array."""
+    """Store all rows in CSR; with `slice_rows`, each array is one file that is read in slices."""
     member = group.create_group(name, overwrite=True)
     n_rows, n_values = max(1, X.shape[0]), X.nnz
     slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
@@ -301,7 +301,7 @@ def write_array(
 
 
 def get_stored(group: zarr.Group, name: str) -> Stored:
-    """Return an array of the group, rows in CSR, or rows elsewhere.
+    """Return a member of a group: an array, rows in CSR, or rows of another store.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
     Raises
     ------
     DamagedDataError
-        If it is missing, or not what was written.
+        If the member is missing, or differs from what was written.
     """
     member = get_member(group, name)
     if isinstance(member, zarr.Group) and _is_csr(member):
@@ -332,7 +332,7 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     ----------
     array : zarr.Array, SparseArray or ReferencedRows
     start, stop : int
-        First row, and the one after the last; None: to the end.
+        First row, and the row after the last. With None for `stop`, all further rows.
 
     Returns
     -------
@@ -341,7 +341,8 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If a chunk is missing or fails its checksum, or the whole array is not what was written.
+        If a chunk is missing, damaged or fails its checksum. If all rows are read, also if their
+        digest differs from the recorded one.
     """
     if isinstance(array, SparseArray):
         return array.read(start, stop)

@@ -20,9 +20,9 @@ Item = TypeVar("Item")
 class LabelledBlock(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, p) in the type of the dataset, in CSR if that is sparse. ``targets`` are int64
-    (b,), codes that index its classes, -1 for none, or float64 (b, q), numbers, NaN for none; None
-    in a dataset without either. ``weights`` is float64 (b,) or None in one without weights.
+    ``X`` is (b, p) in the dtype of the dataset, in CSR if the dataset is sparse. ``targets`` are
+    class codes, int64 (b,), -1 for no label; or numbers, float64 (b, q), NaN for missing ones; or
+    None in a dataset without targets. ``weights`` is float64 (b,), or None without weights.
     """
 
     X: Rows
@@ -132,7 +132,7 @@ def read_ahead(
 def codes_of(
     labels: NDArray[Any], classes: NDArray[Any], unlabelled: Mark | None, place: object
 ) -> NDArray[np.int64]:
-    """Return the class code of each label of a dataset at `place`, -1 for none, int64 (b,).
+    """Return the class code of each label of a dataset at `place`, -1 for no label.
 
     Parameters
     ----------
@@ -166,14 +166,14 @@ def codes_of(
     if len(unknown):
         raise DamagedDataError(
             f"label {labels[unknown].tolist()[0]!r} of {place} is not one of its classes.",
-            "Ingest the dataset again: its labels changed after it was written.",
+            "Ingest the dataset again: its labels changed after the dataset was written.",
         )
     codes[labelled] = found
     return codes
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError if stored values have a gap; name the first one.
+    """Raise DataError naming the first missing value, if a value is missing.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
     schema : Schema
         Schema of the columns.
     first_row : int
-        Number of the first of the rows.
+        Index of the first row.
     place : object
         For the error.
     """
@@ -191,13 +191,13 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
         assert schema is not None
         raise DataError(
             f"Column {schema.columns[column].name!r} of {place} has no value in row "
-            f"{first_row + row} (the first is 0), and the schema fills none.",
-            "Take a `schema` that fills gaps, or leave the row out.",
+            f"{first_row + row} (the first is 0), but the schema does not fill missing values.",
+            "Give a `schema` that fills missing values, or leave the row out.",
         )
 
 
 def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
-    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer.
+    """Yield the rows of consecutive blocks `n_rows` at a time; the last block may have fewer.
 
     Parameters
     ----------

@@ -52,14 +52,14 @@ class ChunkSummary(NamedTuple):
     content : int
         The `content_of_rows`.
     label_counts : dict
-        Rows of each label.
+        Number of rows of each label.
     n_labelled : int
-        Rows that have a label, or numbers.
+        Number of rows that have a label or numeric targets.
     checksums : dict of str to str, optional
-        Of a chunk that was just written: the `chunk_checksums` of each array, and the digest of
-        rows that are referred to. Rows in CSR have none.
+        The `chunk_checksums` of each array, and the digest of rows of another store. Rows in CSR
+        have none. None: the chunk was not just written.
     n_values : int, optional
-        Values in CSR.
+        Number of values in CSR.
     """
 
     digest: bytes
@@ -81,9 +81,9 @@ def default_chunk_rows(
     dtype : dtype
         Dtype of the features.
     row_values : float, optional
-        Average values of a row in CSR; None: an array.
+        Average number of values of a row in CSR; None: X is an array.
     n_numbers : int
-        Numeric targets of a row.
+        Number of numeric targets.
 
     Returns
     -------
@@ -104,9 +104,9 @@ def row_bytes(
     dtype : dtype
         Dtype of the features.
     n_numbers : int
-        Numeric targets of a row.
+        Number of numeric targets.
     row_values : float, optional
-        Average values of a row in CSR; None: an array.
+        Average number of values of a row in CSR; None: X is an array.
 
     Returns
     -------
@@ -144,13 +144,13 @@ def create_dataset_arrays(
         None: there are no targets, or no ids.
     chunk_rows : int
     n_values : int, optional
-        Expected values of X in CSR; None: an array.
+        Expected number of values of X in CSR; None: X is an array.
     n_numbers : int
-        Numeric targets of a row; 0: y has labels.
+        Number of numeric targets; 0: y has labels.
     weighted : bool
         Whether rows have weights.
     stored_at : StoredAt, optional
-        Place of rows that are referred to; None: X is stored.
+        Place of the rows in another store; None: X is stored in the group.
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
@@ -199,7 +199,7 @@ def write_chunk(
     ----------
     group : zarr.Group
     index : int
-        Number of the chunk.
+        Index of the chunk.
     X : (b, c), or in CSR
     y : (b,) or (b, q) or None
     weights : float64 (b,), optional
@@ -250,19 +250,19 @@ def write_chunk(
 def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
-    """Raise DataError if a value is infinite, or NaN without `gaps`; name the first one.
+    """Raise DataError naming the first value that is infinite, or NaN without `gaps`.
 
     Parameters
     ----------
     values : (b, c), or in CSR
     first_row : int
-        Number of the first of the rows.
+        Index of the first row of `values`.
     within : str
-        Place that the error names after the row.
+        Text after the row index in the error, such as " of a block of pixels".
     name : str
-        Name of the values, for the error.
+        Name of the values in the error.
     gaps : bool
-        Whether NaN is allowed.
+        Whether NaN (a missing value) is allowed.
     """
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
@@ -279,17 +279,17 @@ def check_finite(
         row, column = place
     raise DataError(
         f"{name} has {value} in row {first_row + row}{within}, column {column}.",
-        "Remove the row or fill the value in; every value must be finite.",
+        "Remove the row, or fill in the value: every value must be finite.",
     )
 
 
 def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int) -> Floats:
-    """Return targets (b, q) with NaN in the rows that have none.
+    """Return targets (b, q) with NaN in the rows without targets.
 
     Raises
     ------
     DataError
-        Naming the first of them that cannot be used.
+        If a row has only some targets, or a target is not finite or too large.
     """
     if unlabelled is None:
         none = np.zeros(numbers.shape, dtype=np.bool_)
@@ -308,8 +308,8 @@ def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int
     if len(large):
         row, column = large[0]
         raise DataError(
-            f"target has {given[row, column]} in row {first_row + row}, column {column}, too "
-            "large to be squared in float64.",
+            f"target has {given[row, column]} in row {first_row + row}, column {column}, "
+            "which is too large to be squared in float64.",
             "Divide the target by its largest value.",
         )
     return np.where(none, np.nan, numbers)
@@ -322,19 +322,19 @@ def check_weights(weights: Floats, *, first_row: int) -> None:
     ----------
     weights : float64 (b,)
     first_row : int
-        Number of the first of the rows.
+        Index of the first row.
     """
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
         row = int(wrong.argmax())
         raise DataError(
             f"weights has {weights[row]} in row {first_row + row} (the first is 0).",
-            "Give it a finite weight above 0, or remove the row.",
+            "Give the row a finite weight above 0, or remove the row.",
         )
 
 
 def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
-    """Return which rows have a label or numbers, bool (b,); y is as it is stored.
+    """Return which rows have a label or numeric targets, from the stored y.
 
     Parameters
     ----------
@@ -436,7 +436,7 @@ def finish_dataset(
     boolean_labels: bool = False,
     classes: Sequence[int | str] = (),
 ) -> None:
-    """Record what a dataset is, once all its chunks are written.
+    """Record the attributes of a dataset after all its chunks are written.
 
     Parameters
     ----------
@@ -451,7 +451,7 @@ def finish_dataset(
     sparse : bool
         Whether features are made in CSR.
     read_as : mapping of str, optional
-        Options by which the rows were found.
+        Options with which the source was read.
     boolean_labels : bool
         Whether the classes 0 and 1 are false and true.
     classes : sequence of int or str
@@ -474,7 +474,7 @@ def finish_dataset(
     if sparse:
         marks["sparse"] = True
     if schema is not None:
-        # Sums of several datasets with the same codes add up as those of plain ones do.
+        # Contents of datasets with the same coding then add up like those of plain datasets.
         content *= schema.coding_factor
         feature_names = tuple(column.name for column in schema.columns)
     if read_as is not None:

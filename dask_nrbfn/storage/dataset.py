@@ -67,7 +67,7 @@ class Dataset(Shown):
         The distinct labels, sorted; bool where 0 and 1 in y mean false and true; empty without
         labels.
     class_counts : int64 (K,)
-        Rows of each class.
+        Number of rows of each class.
     fingerprint : str
         Digest of shape, type, chunks, rows, targets, weights and schema.
     content : str
@@ -78,19 +78,19 @@ class Dataset(Shown):
     unlabelled : int, str or float, optional
         The value in y that means no label; NaN for numeric targets. None: every row has a label.
     labelled_rows_of_chunks : int64 (m,), optional
-        Number of rows with a label in each chunk. None: all.
+        Number of rows with a label in each chunk. None: every row has a label.
     ids : zarr.Array (n,), optional
         Integer or text ids of the rows. Not part of the digests.
     schema : Schema, optional
         Schema of the columns of X. None: they are features.
     read_as : mapping of str, optional
-        Options by which the rows were found, such as x and y of AnnData.
+        Options with which the source was read, such as x and y of AnnData.
     further : Dataset, optional
-        Rows without labels that follow the rows of X; see `with_unlabelled`.
+        Rows that follow the rows of X, with ignored labels; see `with_unlabelled`.
     labelled_only : bool
         Whether rows without a label are skipped; see `of_labelled`.
     refuses_gaps : bool
-        Whether gaps in X are errors because the schema does not fill them.
+        Whether missing values in X are errors because the schema does not fill them.
     expands_sparse : bool
         Whether features that are made from stored values are in CSR.
     projection : Projection, optional
@@ -234,7 +234,7 @@ class Dataset(Shown):
             self.further.check_stored()
 
     def chunks_stored(self) -> set[int]:
-        """Return the numbers of the chunks that are stored, whole or in part."""
+        """Return the indices of the chunks that are stored, whole or in part."""
         X = self.X
         own = chunk_rows_stored(X) if isinstance(X, zarr.Array) else X.chunks_stored()
         return own.union(*map(chunk_rows_stored, self._columns.values()))
@@ -300,7 +300,7 @@ class Dataset(Shown):
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of the features of a row, before it is projected."""
+        """Average bytes of the features of a row before projection, with column indices in CSR."""
         stored = replace(self, projection=None)
         column_bytes = INDEX_BYTES if stored.is_sparse else 0
         return stored.row_values * (stored.dtype.itemsize + column_bytes)
@@ -364,9 +364,9 @@ class Dataset(Shown):
     def reading_bytes(self) -> int:
         """Bytes that are held while blocks are read.
 
-        These are the chunk in use, the next one, and its stored and partly decoded forms. If rows
-        without a label are skipped, the others of one chunk are copied. Features that are made from
-        stored values add two chunks and a block of both; so do coordinates.
+        These are the chunk in use, and the next chunk in its stored, partly decoded and decoded
+        forms. If rows without a label are skipped, one chunk is copied. Features that are made from
+        stored values take three times the bytes of a chunk, as do coordinates.
         """
         held = 4 + self.labelled_only
         if not isinstance(self.X, zarr.Array):
@@ -385,7 +385,7 @@ class Dataset(Shown):
         return own
 
     def with_n_rows(self, n_rows: int) -> Self:
-        """Return a dataset like this one with `n_rows` rows that do not exist, to plan with."""
+        """Return a placeholder like this dataset with `n_rows` rows, for a plan."""
         chunk_rows = self.chunk_rows
         if self.n_rows <= chunk_rows:
             chunk_rows = default_chunk_rows(
@@ -449,14 +449,14 @@ class Dataset(Shown):
     def encoded_by(self, schema: Schema | None) -> Self:
         """Return the same rows with the features that another schema makes from the stored values.
 
-        Nothing is copied. The result is this dataset if one of both has no schema, or if the stored
+        Nothing is copied. The result is this dataset if either has no schema, or if the stored
         values are the features of both.
 
         Raises
         ------
         DataError
-            If the other schema has other columns, categories or units, or fills no gaps although
-            this one does.
+            If the other schema has other columns, categories or units, or does not fill missing
+            values that this dataset has.
         """
         own = self.schema
         if own is None or schema is None:
@@ -470,11 +470,12 @@ class Dataset(Shown):
             return first.encoded_by(schema).with_unlabelled(second)
         difference = difference or own.difference(schema)
         if not isinstance(self.X, zarr.Array):
-            difference = "stores its features in CSR, and the schema fills gaps"
+            difference = "stores its features in CSR, but the schema fills missing values"
         if difference is not None:
             raise DataError(
-                f"{self.location} {difference}.",
-                "Give the file itself, or ingest it with the `schema` of the run.",
+                f"{self.location} does not fit the schema: it {difference}.",
+                "Give the source file, or ingest the source file with the `schema` of the run or "
+                "model.",
             )
         both = f"{self.fingerprint} as {schema.digest}".encode()
         return replace(
@@ -518,13 +519,13 @@ class Dataset(Shown):
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
 
-        The blocks do not depend on the chunks. A thread decodes each chunk once. It starts at once
-        and is one block ahead.
+        The blocks do not depend on the chunks. A thread starts at once, decodes each chunk once and
+        reads one block ahead.
 
         Parameters
         ----------
         start, stop : int
-            First row, and the one after the last.
+            First row, and the row after the last.
         block_rows : int
 
         Yields
@@ -538,8 +539,8 @@ class Dataset(Shown):
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
 
-        The type is unsigned unless rows have no label, whose code is -1. The codes of 100 million
-        rows of up to 256 classes take 100 MB.
+        The type is signed only if rows without a label exist: their code is -1. The codes of 100
+        million rows of up to 256 classes take 100 MB.
         """
         self._check_labels()
         least = -max(1, self.n_classes) if self.n_unlabelled else self.n_classes - 1
@@ -549,7 +550,7 @@ class Dataset(Shown):
         return codes
 
     def labelled_rows(self) -> NDArray[np.int64]:
-        """Return the row numbers of the rows of `of_labelled`, ascending."""
+        """Return the ascending indices of the rows with a label or numeric targets."""
         rows = [
             chunk.start + np.flatnonzero(has_target(chunk.block.targets))
             for chunk in self._chunks({"targets"})
@@ -558,14 +559,14 @@ class Dataset(Shown):
         return np.concatenate(rows)
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
-        """Return the rows of X with the given ascending numbers, (len(rows), p)."""
+        """Return the rows of X with the given ascending indices, (len(rows), p)."""
         if self.is_sparse:
             none = canonical((0, self.n_features)).astype(self.dtype)
             return stacked([none, *(taken for _, taken in self._pieces("X", rows))])
         return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
 
     def take_targets(self, rows: NDArray[np.int64]) -> Floats:
-        """Return the targets of the rows with the given ascending numbers, (len(rows), q).
+        """Return the targets of the rows with the given ascending indices, (len(rows), q).
 
         Raises
         ------
@@ -573,11 +574,13 @@ class Dataset(Shown):
             If there are no numeric targets.
         """
         if self.y is None or self.target_names is None:
-            raise DataError(f"{self.location} has no numeric targets.", "Ingest it with `target`.")
+            raise DataError(
+                f"{self.location} has no numeric targets.", "Ingest the dataset with `target`."
+            )
         return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
 
     def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the class codes of the rows with the given ascending numbers, -1 for none, (m,).
+        """Return the class codes, -1 for no label, of rows with the given ascending indices, (m,).
 
         Raises
         ------
@@ -588,7 +591,7 @@ class Dataset(Shown):
         return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
 
     def take_weights(self, rows: NDArray[np.int64]) -> Floats:
-        """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
+        """Return the weights of the rows with the given ascending indices, (len(rows),)."""
         weights = np.ones(len(rows))
         return self._take("weights", rows, weights) if self.has_weights else weights
 
@@ -617,7 +620,7 @@ class Dataset(Shown):
         return StoredChunk(*columns)
 
     def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
-        """Yield all rows in the chunks in which they are read."""
+        """Yield all rows, chunk by chunk."""
         start = 0
         while start < self.n_rows:
             chunk = self._chunk_at(start, wanted)
@@ -629,7 +632,7 @@ class Dataset(Shown):
         if row >= self._n_own:
             assert self.further is not None
             shift = self._n_own
-            # Its labels are ignored.
+            # Labels of further rows are ignored.
             chunk = self.further._chunk_at(row - shift, {*wanted} - {"targets"})
             start, stop, block = chunk.start + shift, chunk.stop + shift, chunk.block
         else:
@@ -640,7 +643,7 @@ class Dataset(Shown):
 
     @cached_property
     def _edges(self) -> Sequence[int]:
-        """First row of every chunk of X among the rows that are read, and the number of all."""
+        """First row of every chunk of X among the rows that are read, then their number."""
         if self.labelled_only and self.labelled_rows_of_chunks is not None:
             return [0, *np.cumsum(self.labelled_rows_of_chunks).tolist()]
         return range(0, self.X.shape[0] + self.chunk_rows, self.chunk_rows)
@@ -676,9 +679,9 @@ class Dataset(Shown):
         assert self.labelled_rows_of_chunks is not None
         if np.count_nonzero(labelled) != self.labelled_rows_of_chunks[index]:
             raise DamagedDataError(
-                f"chunk {index} of {self.location} lacks labels in other rows than when it was "
-                "written.",
-                "Ingest the dataset again: its labels changed after it was written.",
+                f"the number of rows with a label in chunk {index} of {self.location} changed "
+                "after the dataset was written.",
+                "Ingest the dataset again.",
             )
         return labelled
 
@@ -703,11 +706,13 @@ class Dataset(Shown):
     def _check_labels(self) -> None:
         if self.y is None or self.target_names is not None:
             has = "no labels" if self.y is None else "numeric targets, not labels"
-            raise DataError(f"{self.location} has {has}.", "Ingest it with `label` or `y`.")
+            raise DataError(
+                f"{self.location} has {has}.", "Ingest the dataset with `label` or `y`."
+            )
 
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
-    """Return a dataset with the features of the first one.
+    """Return another dataset with the features of the first.
 
     Parameters
     ----------
@@ -721,12 +726,12 @@ def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     Raises
     ------
     DataError
-        Unless both have the same columns.
+        If the columns differ.
     """
     other = other.encoded_by(first.schema)
     if other.n_features != first.n_features:
         raise DataError(
-            f"{other.location} has {other.n_features} columns, {first.location} has "
+            f"{other.location} has {other.n_features} columns, but {first.location} has "
             f"{first.n_features}.",
             "Give rows with the columns of the training rows.",
         )

@@ -30,19 +30,19 @@ Array = zarr.Array[Any]
 INDEX_BYTES, ROW_BYTES = 4, 8
 """Bytes that CSR adds: the column of each value, and the end of each row."""
 
-# Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
+# Zstandard expands 4 bytes to at most 128 KiB; no chunk written here can expand more.
 _MOST_EXPANSION = 2**15
 
 # Number of chunk checksums that are requested at the same time.
 _REQUESTS = 16
 
-# Larger requests, by the metadata, are read only after a check that the array is really that large.
+# Requests that are larger according to the metadata are read only after `check_stored`.
 _READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedRows:
-    """Rows that are not a Zarr array of this package, opened for reading.
+    """Rows in CSR, or rows of another store, opened for reading.
 
     Attributes
     ----------
@@ -53,8 +53,7 @@ class ChunkedRows:
     chunk_rows : int
         Rows that are read together.
     n_values, most_values : int or None
-        Values that are stored in CSR, of all rows and of the chunk that has the most. None: all p
-        of every row.
+        Number of values in CSR, of all rows and of the largest chunk. None: rows are not in CSR.
     """
 
     shape: tuple[int, int]
@@ -65,7 +64,7 @@ class ChunkedRows:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The arrays of this package that have the rows, by name."""
+        """The arrays of this package that hold the rows, by name."""
         return {}
 
     @property
@@ -75,7 +74,7 @@ class ChunkedRows:
 
     @property
     def row_values(self) -> float:
-        """Values of a row on average, all p where they are not in CSR."""
+        """Average number of values of a row in CSR, else p."""
         return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
 
     @property
@@ -86,7 +85,7 @@ class ChunkedRows:
         return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
 
     def chunks_stored(self) -> set[int]:
-        """Return the numbers of the chunks of which anything is stored, all if that is unknown."""
+        """Return the indices of the chunks that are stored, whole or in part; all if unknown."""
         return set(range(-(-self.shape[0] // self.chunk_rows)))
 
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
@@ -95,7 +94,7 @@ class ChunkedRows:
         Parameters
         ----------
         n_rows, chunk_rows : int
-            Numbers of rows, of all and of a chunk.
+            Number of rows, in all and in a chunk.
 
         Returns
         -------
@@ -137,7 +136,7 @@ def create_array(
     dimensions : tuple of str
         Names of the axes.
     shards : tuple of int, optional
-        Shape of a file; None: that of a chunk.
+        Shape of the values in one file; None: one chunk.
     compress : bool
     content : str, optional
         Digest of the values that will be written.
@@ -220,7 +219,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
     ----------
     array : zarr.Array
     start, stop : int
-        First row, and the one after the last; None: to the end.
+        First row, and the row after the last. With None for `stop`, all further rows.
 
     Returns
     -------
@@ -229,7 +228,8 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
     Raises
     ------
     MissingDataError, DamagedDataError
-        If a chunk is missing or fails its checksum, or the whole array is not what was written.
+        If a chunk is missing, damaged or fails its checksum. If all rows are read, also if their
+        digest differs from the recorded one.
     """
     _check_claim(array, start, stop)
     try:
@@ -255,7 +255,7 @@ def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
     ----------
     array : zarr.Array
     index : tuple of int
-        Place of the chunk in the grid of chunks.
+        Indices of the chunk in the grid of chunks.
 
     Returns
     -------
@@ -287,13 +287,13 @@ def _check_claim(array: Array, start: int, stop: int | None) -> None:
 
 
 def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
-    """Return the checksums that stored chunks end in, for `expect_chunks`.
+    """Return the checksums at the end of stored chunks, for `expect_chunks`.
 
     Parameters
     ----------
     array : zarr.Array
     chunks : iterable of int
-        Their numbers along the first axis.
+        Indices of the chunks along the first axis.
 
     Returns
     -------
@@ -316,7 +316,7 @@ def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
 
 
 def expect_chunks(array: Array, checksums: str) -> None:
-    """Make an array opened for reading refuse chunks other than those that were written.
+    """Make an array opened for reading raise an error for a chunk with another checksum.
 
     Parameters
     ----------
@@ -346,23 +346,23 @@ def check_stored(array: Array) -> None:
     """
     if 0 in array.shape:
         return
-    # With shards, the grid is one of shards.
+    # With shards, the grid consists of shards.
     chunks = array.shards or array.chunks
     last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
     place = array.store_path / array.metadata.encode_chunk_key(last)
     stored_bytes = run_in_zarr(place.store.getsize(place.path))
     claimed_bytes = math.prod(chunks) * array.dtype.itemsize
-    # The shape does not tell the length of texts.
+    # The shape does not determine the length of texts.
     if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
         raise DamagedDataError(
             f"{array.store_path} should have the shape {array.shape}, but its last chunk has "
             f"only {stored_bytes} bytes.",
-            "Restore its zarr.json from a copy, or write the data again.",
+            "Restore the zarr.json of the array from a copy, or write the data again.",
         )
 
 
 def chunk_rows_stored(array: Array) -> set[int]:
-    """Return the numbers along the first axis of the chunks that are stored, whole or in part."""
+    """Return the indices along the first axis of the chunks that are stored, whole or in part."""
     first = _chunk_key(array, 0).partition("/")[0]
 
     async def listed() -> list[str]:
@@ -386,7 +386,7 @@ def get_array(group: zarr.Group, name: str) -> Array:
     Raises
     ------
     DamagedDataError
-        If it is missing.
+        If the array is missing, or has other metadata than were written.
     """
     return sound_array(get_member(group, name), f"{group.store_path}/{name}")
 
@@ -406,7 +406,7 @@ def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
     Raises
     ------
     DamagedDataError
-        If its metadata cannot be read.
+        If the metadata of the member cannot be read.
     """
     with metadata_named(f"{group.store_path}/{name}"):
         return group.get(name)
@@ -428,7 +428,7 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
     Raises
     ------
     DamagedDataError
-        If it is not.
+        If `member` is missing, is a group, or has other metadata.
     """
     with metadata_named(place):
         sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == checksum(
@@ -439,12 +439,12 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
             f"{place} is {'missing' if member is None else 'not the array that was written'}.",
             RESTORE,
         )
-    # The setting belongs to the open array, not to what is stored.
+    # The setting belongs to the open array, not to the stored one.
     return member.with_config({"write_empty_chunks": True})
 
 
 def _layout(array: Array) -> dict[str, Any]:
-    """Return the metadata of an array without its attributes, which have the checksum."""
+    """Return the metadata of an array without its attributes, which hold the checksum."""
     layout = array.metadata.to_dict()
     del layout["attributes"]
     return layout

@@ -26,13 +26,13 @@ EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION, BIASED_VERSION, CELLS_VERSI
 
 READ_VERSIONS = range(3, CELLS_VERSION + 1)
 
-UPGRADE = "Upgrade dask_nrbfn: a newer version wrote it."
+UPGRADE = "Upgrade dask_nrbfn: a newer version wrote the data."
 
 _RENAMED = {"seed": "random_state"}
 
 
 def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
-    """Return the parameters of a fit that `place` has stored, by the names they have today.
+    """Return the stored parameters of a fit, under their current names.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
     >>> stored_params({"alpha": 0.1, "seed": 3}, "run.zarr").random_state
     3
     """
-    # Versions before cells wrote no number of them.
+    # Versions before cells did not store `cells`.
     return _known(FitParams, {"cells": 1, **stored}, place)
 
 
 def stored_tuning(stored: Mapping[str, Any], place: object) -> TuneParams:
-    """Return the stored parameters of a tuning, with the errors of `stored_params`.
+    """Return the stored parameters of a tuning; raises the errors of `stored_params`.
 
     Tunings that were stored before `effort` existed tried only the values that they list.
 
@@ -85,9 +85,9 @@ def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> 
     try:
         if not unknown:
             return kind(**values)
-        problem = f"{place} was written with the parameter {unknown[0]}, which is unknown here."
+        problem = f"{place} was written with the unknown parameter {unknown[0]}."
     except ParameterError as error:
-        problem = f"{place} was written with a value that is unknown here: {error.problem}"
+        problem = f"{place} was written with an unknown value: {error.problem}"
     raise NewerVersionError(problem, UPGRADE)
 
 
@@ -121,13 +121,13 @@ def todays_moments(
 def feature_attributes(
     schema: Schema | None, *, n_coordinates: int | None = None, sparse: bool = False
 ) -> dict[str, Any]:
-    """Return the attributes that say how features are made, with the format that this needs.
+    """Return the attributes that describe how features are made, with the format they need.
 
     Parameters
     ----------
     schema : Schema or None
     n_coordinates : int or None
-        Coordinates to which rows are projected; None: they are not projected.
+        Number of coordinates to which rows are projected; None: no projection.
     sparse : bool
         Whether rows are in CSR.
 
@@ -179,11 +179,11 @@ def read_schema(attributes: Mapping[str, Any], place: object) -> Schema | None:
     Raises
     ------
     NewerVersionError
-        If it has fields or values that are unknown.
+        If the schema has unknown fields or values.
     """
     recorded = attributes.get("schema")
     try:
         return None if recorded is None else Schema.from_dict(recorded)
     except DataError as error:
-        problem = f"{place} was written with a schema that is unknown here: {error.problem}"
+        problem = f"{place} was written with an unknown schema: {error.problem}"
         raise NewerVersionError(problem, UPGRADE) from error

@@ -59,10 +59,10 @@ from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, se
 # The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
 
-# What a user may have meant by a group without a kind.
+# Remedies for groups of other tools, by the expected kind.
 _OTHERWISE = {
-    "dataset": " If it is a scene, name the dimension of its features with `feature_dim`, or its "
-    "variables with `variable`."
+    "dataset": " For a scene, name its feature dimension with `feature_dim`, or its variables with "
+    "`variable`."
 }
 
 RECORDED = ("kind", "format_version", "checksum")
@@ -70,7 +70,7 @@ RECORDED = ("kind", "format_version", "checksum")
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Make a group that counts as complete at once, where nothing is stored yet.
+    """Create a group that is complete at once, where nothing is stored yet.
 
     Parameters
     ----------
@@ -113,11 +113,11 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     Raises
     ------
     MissingDataError
-        If nothing is there.
+        If nothing is stored at `location`.
     DamagedDataError
-        If it is another kind of group, or is not finished.
+        If the group has another kind, or is not finished.
     NewerVersionError
-        If it has a newer format.
+        If the group has a newer format.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
     _check_identity(group, kind)
@@ -125,7 +125,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
-    """Return a group of this package inside another, None if it is missing or not finished.
+    """Return a group of this package inside another; None if it is missing or not finished.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
         if found is None:
-            remedy = f"Give the path of a {kind}; write an unfinished one again."
+            remedy = f"Give the path of a {kind}, or write the unfinished {kind} again."
             raise DamagedDataError(
                 f"{place} is not a dask_nrbfn.{kind}, or was not finished.",
                 remedy + _OTHERWISE.get(kind, ""),
@@ -169,12 +169,12 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
         _check_not_newer(place, version)
         raise DamagedDataError(
             _format_problem(place, version),
-            "Use the version of dask_nrbfn that wrote it, or write it again.",
+            f"Use the version of dask_nrbfn that wrote the {kind}, or write the {kind} again.",
         )
     if not is_sealed(attributes):
         raise DamagedDataError(
             f"the attributes of {place} fail their checksum.",
-            f"Restore its zarr.json from a copy, or write the {kind} again.",
+            f"Restore the zarr.json of the {kind} from a copy, or write the {kind} again.",
         )
 
 
@@ -193,7 +193,7 @@ def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
     Raises
     ------
     MissingDataError, DamagedDataError
-        If nothing is stored there, or a group of another kind.
+        If nothing is stored at `location`, or the group has another kind.
     """
     wanted = " or ".join(kinds)
     found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
@@ -207,7 +207,7 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
     path = local_path(location)
     try:
         if path is not None and not os.path.isdir(path):
-            # zarr would make the directory of a writable store.
+            # zarr would create the directory of a writable store.
             raise FileNotFoundError(path)
         with metadata_named(location):
             # Without the format zarr requests five names at once. If one request fails, the
@@ -216,7 +216,7 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
     except DamagedDataError:
-        # Metadata of a newer format may be unreadable for zarr, and readable as JSON.
+        # Metadata of a newer format may be unreadable for zarr but readable as JSON.
         version = None
         with suppress(ValueError, TypeError, KeyError):
             version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
@@ -225,7 +225,8 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
-                f"{location} is not a {kind}.", f"Give the path of a {kind}; ingest makes datasets."
+                f"{location} is not a {kind}.",
+                f"Give the path of a {kind}. The command ingest writes datasets.",
             ) from error
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
@@ -240,18 +241,21 @@ def _check_not_newer(place: object, version: object) -> None:
 
 def _format_problem(place: object, version: object) -> str:
     first, last = READ_VERSIONS[0], READ_VERSIONS[-1]
-    return f"{place} has format version {version}, this package reads {first} to {last}."
+    return (
+        f"{place} has format version {version}, but this version of dask_nrbfn reads {first} to "
+        f"{last}."
+    )
 
 
 def attributes_of(group: zarr.Group) -> dict[str, Any]:
-    """Return everything recorded in the attributes of a group."""
+    """Return all attributes of a group."""
     return group.attrs.asdict()
 
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record the kind of a group and further attributes.
 
-    Call this last: a group without them cannot be opened.
+    Call this last: a group without a kind cannot be opened.
 
     Parameters
     ----------
@@ -282,14 +286,14 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 def replacing_group(
     location: Location, *, kind: str, overwrite: bool, flush: bool = True
 ) -> Iterator[zarr.Group]:
-    """Give an empty group that is moved to `location` when the block succeeds.
+    """Yield an empty group that is moved to `location` when the block succeeds.
 
     The group is built beside `location`, under a hidden name. On a disk it is then renamed; in an
-    object store the server copies it. After an error the old content is still there. A store object
-    is written in place.
+    object store the server copies it. An error leaves the old group in place. A store object is
+    written in place.
 
-    Without `overwrite` nothing is ever replaced: if two jobs write to the same new place, the first
-    one to end keeps it. With `overwrite` the last one does.
+    If two jobs write to the same new location, the group of the job that ends first is kept. With
+    `overwrite`, the group of the job that ends last is kept.
 
     Parameters
     ----------
@@ -297,7 +301,7 @@ def replacing_group(
     kind : str
         See `open_group`.
     overwrite : bool
-        Whether a group of this kind may be there.
+        Whether a group of this kind at `location` is replaced.
     flush : bool
         Whether to wait until the group is on the disk. Results that can be computed again do not
         need this.
@@ -309,14 +313,15 @@ def replacing_group(
     Raises
     ------
     ExistsError
-        If something is there and `overwrite` is false, or something other than a `kind` is there.
+        If `location` exists and `overwrite` is false, or `location` is not a group of this kind.
         This is checked when the block begins and when it ends.
     RunBusyError
-        If another job is moving its group there, inside an object store.
+        If another job is moving a group to `location` in an object store, or writes to the same
+        store object.
     ParameterError
         If `location` is inside another group.
     StorageError
-        If nothing can be written there, or there is no room.
+        If `location` cannot be written, or the disk is full.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
@@ -356,7 +361,7 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
     with ExitStack() as lease:
         try:
             yield zarr.create_group(open_store(unfinished))
-            # An object store knows no rename that fails.
+            # Object stores have no rename that fails if the target exists.
             check_still_locked = lease.enter_context(locked_run(target))
             check()
             check_still_locked()
@@ -378,7 +383,7 @@ def _built_in_place(store: Location) -> Iterator[zarr.Group]:
 def resumed_group(
     location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
 ) -> Iterator[zarr.Group]:
-    """Give a group that is moved to `location` when the block succeeds.
+    """Yield a group that is moved to `location` when the block succeeds.
 
     The group is built beside `location`, under a hidden name. If the block fails, the group stays
     there, and a later call with the same identity continues it.
@@ -389,7 +394,7 @@ def resumed_group(
         A path or URL.
     kind : str
     identity : mapping of str to str
-        Determines the content, such as ``of_model``. Recorded at the start.
+        Values that determine the content, such as ``of_model``; recorded at the start.
     overwrite : bool
         Replace a group at `location`, and unfinished work of another identity.
 
@@ -400,9 +405,9 @@ def resumed_group(
     Raises
     ------
     RunMismatchError
-        If work of another identity was begun there, and `overwrite` is false.
+        If unfinished work of another identity is stored, and `overwrite` is false.
     RunBusyError
-        If another job is writing it.
+        If another job writes to `location`.
     ExistsError, ParameterError, StorageError
         See `replacing_group`.
     """
@@ -440,14 +445,15 @@ def _kind_begun(
     raise RunMismatchError(
         f"{unfinished}, the unfinished part of {location}, has another "
         f"{other.removeprefix('of_').replace('_', ' ')}.",
-        "Continue what was begun, `overwrite` it, or remove it.",
+        f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
+        f"{unfinished}.",
     )
 
 
 def _publish(
     new: Location, location: Location, *, kind: str, overwrite: bool, flush: bool = True
 ) -> None:
-    """Put a complete group, beside `location`, in its place."""
+    """Move a complete group from beside `location` to `location`."""
     path, url = local_path(location), remote(location)
     if path is not None:
         source, target = Path(str(new)), Path(os.path.realpath(path))
@@ -486,7 +492,10 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
         return str(real.with_name(f".{real.name}.{suffix}"))
     if (url := remote(location)) is not None:
         return beside(url, suffix)
-    raise ParameterError(f"{location} is a store object.", "Give a directory or URL.")
+    raise ParameterError(
+        f"{location} is a Zarr store object, but a directory or URL is needed here.",
+        "Give a directory or URL.",
+    )
 
 
 def replace_group(new: Location, target: Location) -> None:
@@ -528,7 +537,7 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
     ----------
     group : zarr.Group
     inner : str
-        Name of the group further inside; "": this one.
+        Name of a group inside `group`; "": `group` itself.
 
     Returns
     -------
@@ -552,7 +561,7 @@ def remove_group(location: Location) -> None:
 
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if no group may be put at `location`.
+    """Raise an error if a group must not be written to `location`.
 
     Parameters
     ----------
@@ -560,12 +569,12 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     kind : str
         See `open_group`.
     overwrite : bool
-        Whether a group of this kind may be there.
+        Whether a group of this kind at `location` may be replaced.
 
     Raises
     ------
     ExistsError, ParameterError
-        If something is there that may not be replaced, or `location` is inside another group.
+        If `location` exists and must not be replaced, or is inside another group.
     """
     url = remote(location)
     something_is_there = exists(location) or (url is not None and occupied(url))
@@ -573,7 +582,10 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     if not something_is_there:
         return
     if not overwrite:
-        raise ExistsError(f"{location} exists.", "Give another path, or `overwrite` it.")
+        raise ExistsError(
+            f"{location} already exists.",
+            f"Give another path, or set `overwrite` to replace the {kind}.",
+        )
     _check_kind(location, kind, location)
 
 
@@ -587,14 +599,14 @@ def _check_kind(location: Location, kind: str, place: Location) -> None:
         return
     what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
     raise ExistsError(
-        f"{location} exists and is {what}.", "Give another path, or remove what is there."
+        f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
     )
 
 
 def _kind_stored(location: Location, kind: str) -> object:
     """Return the kind of the group at `location`, None if it is not a group of this package.
 
-    Damaged metadata counts as that of a `kind` if it still contains its name. So does an empty
+    Damaged metadata that still contains the name of `kind` counts as a `kind`. So does an empty
     group in a store object, which an unfinished job has left.
     """
     text = _stored_metadata(location)
@@ -614,7 +626,7 @@ def _kind_stored(location: Location, kind: str) -> object:
 def _stored_metadata(location: Location) -> bytes:
     """Return the bytes of a group's own metadata, empty if there is none."""
     path = local_path(location)
-    # zarr would make the directory of a writable store.
+    # zarr would create the directory of a writable store.
     store = store_at(location) if path is None else DurableStore(path, read_only=True)
     stored = None
     with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):

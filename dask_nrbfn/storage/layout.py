@@ -51,7 +51,7 @@ class PartLayout:
         ----------
         n_rows : int
         n_parts : int, optional
-            None: a default number.
+            None: see `default_parts`.
         n_workers : int
             Tasks that run at the same time.
 
@@ -73,7 +73,7 @@ class PartLayout:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """First and last-plus-one row of every part."""
+        """First row of every part, and the row after its last."""
         size = self.part_rows
         return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
 
@@ -106,7 +106,7 @@ def part_name(part: int | range) -> str:
 
 
 def parts_in(name: str) -> range:
-    """Return the numbers of the parts that are stored under a `part_name`.
+    """Return the indices of the parts that are stored under a `part_name`.
 
     Examples
     --------

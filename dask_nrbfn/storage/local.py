@@ -27,8 +27,8 @@ class DurableStore(LocalStore):
     """A directory whose top-level metadata is replaced as a whole and flushed to the disk.
 
     zarr writes a file beside the target and renames it, but does not flush either. That suffices
-    for everything below the top level: damaged results are computed again, and what cannot be
-    computed again is flushed by `flush_tree` before the metadata refers to it.
+    for everything below the top level: damaged results are computed again, and other data is
+    flushed by `flush_tree` before the metadata refers to it.
 
     Links that lead out of the directory are not followed. Otherwise the author of the data could
     choose which files of the reader are read or replaced.
@@ -47,7 +47,7 @@ class DurableStore(LocalStore):
                 return await super().delete_dir(prefix)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Give the names in a directory."""
+        """Yield the names in a directory."""
         async with self.guard(prefix):
             names = super().list_dir(prefix)
         async for name in names:
@@ -65,7 +65,7 @@ class DurableStore(LocalStore):
 
     @asynccontextmanager
     async def guard(self, key: str) -> AsyncIterator[None]:
-        """Raise DamagedDataError if a link leads out of the directory on the way to a key."""
+        """Raise DamagedDataError if a link on the path to a key leads out of the directory."""
         path = os.fspath(self.root)
         for name in key.split("/"):
             path = f"{path}/{name}"
@@ -94,7 +94,7 @@ def _publish(unfinished: Path, target: Path) -> None:
 def finish_writes() -> None:
     """Wait until zarr has finished the writes in its own thread.
 
-    After an interruption, such as a signal, zarr could otherwise make a directory again that was
+    After an interruption, such as a signal, zarr could otherwise create a directory again that was
     just removed.
     """
     run_in_zarr(_wait_for_others())
@@ -134,7 +134,7 @@ def _flush(path: Path) -> None:
 
 
 def place_path(new: Path, target: Path) -> None:
-    """Rename a file or directory to a name that is free.
+    """Rename a file or directory to a free name.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def place_path(new: Path, target: Path) -> None:
     Raises
     ------
     ExistsError
-        If something is there.
+        If `target` exists.
     """
     place_new(new, target)
     _flush_directory(target.parent)
@@ -152,7 +152,7 @@ def place_path(new: Path, target: Path) -> None:
 def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None = None) -> None:
     """Replace `target`, which may exist, with the file or directory `new`.
 
-    An old directory is removed after the new name is on the disk. After an error it is put back.
+    An old directory is removed after the new name is on the disk, or put back after an error.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
     moved: list[Path] = []
     try:
         while not _exchanged(new, target, check, moved):
-            # Another job has put its group there meanwhile, which is replaced too.
+            # Another job has just put its group at `target`; replace that group too.
             pass
     except BaseException:
         _put_back(moved, target)
@@ -180,17 +180,17 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
 def _exchanged(
     new: Path, target: Path, check: Callable[[Path], None] | None, moved: list[Path]
 ) -> bool:
-    """Move `target` away, add its new path to `moved`, and put `new` there.
+    """Move `target` away, add its new path to `moved`, and rename `new` to `target`.
 
-    Return whether `new` is there; if not, another job was faster.
+    Return whether `new` was renamed; if not, another job was faster.
     """
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
-    # Nothing is there, or another job has just moved it away.
+    # `target` is missing, or another job has just moved it away.
     with suppress(FileNotFoundError):
         os.rename(target, old)
         moved.append(old)
     if old in moved and check is not None:
-        # No other job can exchange it under this name.
+        # No other job can exchange the directory under this name.
         check(old)
     try:
         place_new(new, target)
@@ -200,13 +200,13 @@ def _exchanged(
 
 
 def _put_back(moved: list[Path], target: Path) -> None:
-    """Give the path that was moved last its name again, and remove the earlier ones."""
+    """Rename the path that was moved last back to `target`, and remove the earlier ones."""
     if not moved:
         return
     *earlier, last = moved
     try:
         place_new(last, target)
     except (ExistsError, OSError):
-        logger.warning("the content of %s was moved to %s", target, last)
+        logger.warning("the old content of %s was moved to %s", target, last)
     for old in earlier:
         shutil.rmtree(old, ignore_errors=True)

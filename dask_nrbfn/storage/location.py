@@ -16,8 +16,8 @@ class RemoteLocation:
     """An fsspec URL and the storage options of its file system.
 
     Options from the environment or from fsspec's configuration are not needed here. The options are
-    sent to the workers with every task. They are not part of the text of the location, so they
-    appear in no log, error or record.
+    sent to the workers with every task. The text of the location does not contain the options, so
+    they appear in no log, error or record.
 
     Parameters
     ----------
@@ -43,12 +43,13 @@ class RemoteLocation:
     def __post_init__(self) -> None:
         if "://" not in self.url:
             raise ParameterError(
-                f"{self.url} has storage options but is no URL.",
-                "Give a URL such as s3://bucket/name, or a path without options.",
+                f"{self.url} has storage options, but is not a URL.",
+                "Give a URL such as s3://bucket/name, or a path without storage options.",
             )
         if not self.url.partition("://")[2].strip("/"):
             raise ParameterError(
-                f"{self.url} names nothing.", "Give a name too, such as s3://bucket/name."
+                f"{self.url} has no name after the protocol.",
+                "Give a complete URL, such as s3://bucket/name.",
             )
 
     def __str__(self) -> str:
@@ -57,7 +58,7 @@ class RemoteLocation:
 
 @dataclass(frozen=True)
 class View:
-    """A dataset or run in another form, which every task that opens the view makes again.
+    """A dataset or run in another form, which is made again whenever the view is opened.
 
     Attributes
     ----------
@@ -104,7 +105,7 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 
 def viewed(location: Location, form: str) -> "tuple[Location, ...]":
-    """Return the places of a view of one form; none for any other location.
+    """Return the places of a view of one form; an empty tuple for any other location.
 
     Parameters
     ----------
@@ -156,7 +157,10 @@ def join(location: Location, name: str) -> str | RemoteLocation:
         return replace(located, url=f"{located.url.rstrip('/')}/{name}")
     if isinstance(located, str):
         return f"{located.rstrip('/')}/{name}"
-    raise ParameterError(f"{location} is a store object.", "Give a directory or URL.")
+    raise ParameterError(
+        f"{location} is a Zarr store object, but a directory or URL is needed here.",
+        "Give a directory or URL.",
+    )
 
 
 def in_memory(location: Location) -> bool:
@@ -203,6 +207,7 @@ def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
     # memory:// URLs have no bucket.
     if place.endswith(":/") and not place.startswith("memory:"):
         raise ParameterError(
-            f"{location} is a whole bucket.", f"Give a name in it, such as {location}/name.zarr."
+            f"{location} is a whole bucket.",
+            f"Give a name in the bucket, such as {location}/name.zarr.",
         )
     return replace(location, url=f"{place}/.{name}.{suffix}")

@@ -1,4 +1,4 @@
-"""Locks that let one job at a time work on a run, and that dead jobs do not keep.
+"""Locks that let one job at a time write to a location, and that end with the job.
 
 On a local file system the kernel holds the lock and releases it when the process ends for any
 reason. In an object store each job has a lease: an object that it renews.
@@ -29,12 +29,12 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-# Five renewals may fail, or one may be late by as much, before other jobs take this one for dead.
-# The clocks of machines that share a run may differ by up to the difference of both numbers.
+# A job counts as dead after five failed renewals, or one that is late by as much. The clocks of
+# machines that share a run may differ by up to the difference of both numbers.
 _RENEWAL_S = 20
 _EXPIRY_S = 120
 
-# Jobs that start at the same moment see each other's lease. All remove theirs and try again.
+# Jobs that start at the same moment see each other's lease. Each removes its own and retries.
 _ATTEMPTS = 4
 _LONGEST_PAUSE_S = 2.0
 
@@ -45,20 +45,20 @@ _busy_stores_lock = threading.Lock()
 
 @contextmanager
 def locked_run(location: Location) -> Iterator[Callable[[], None]]:
-    """Keep other jobs from working on the run at `location`, which need not exist yet.
+    """Keep other jobs from writing to `location`, which need not exist yet.
 
     Yields
     ------
     callable
-        Raises RunBusyError if another job has taken this one for dead and continued the run. That
-        can happen to a lease while a machine sleeps.
+        Raises RunBusyError if the lease expired and another job now writes to `location`. That can
+        happen while a machine sleeps.
 
     Raises
     ------
     RunBusyError
-        If another job works on the run.
+        If another job writes to `location`.
     ParameterError
-        If the lock cannot be kept there.
+        If the lock file cannot be written.
     """
     # Locks of the kernel and of this process cannot be lost.
     if (path := local_path(location)) is not None:
@@ -80,7 +80,7 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
 def _reserved_store(store: object) -> Iterator[None]:
     with _busy_stores_lock:
         if id(store) in _busy_stores:
-            raise _busy(store, _holder(), "Wait until it is done.")
+            raise _busy(store, _holder(), "Wait until the other job is finished.")
         _busy_stores.add(id(store))
     try:
         yield
@@ -98,7 +98,7 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
     except PermissionError as error:
         raise ParameterError(
             f"the lock file {path} cannot be written ({error}).",
-            "Give a run in a directory that you may write to.",
+            "Give a path in a directory that you may write to.",
         ) from error
     try:
         yield
@@ -120,18 +120,18 @@ def _lock(path: Path, location: Location) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            remedy = "Wait until it is done, or end it; this job then goes on where it stopped."
+            remedy = "Wait until the other job is finished, or end it and start this job again."
             raise _busy(location, _read_holder(path), remedy) from error
         except OSError as error:
             os.close(descriptor)
             path.unlink(missing_ok=True)
-            logger.warning("%s cannot be locked (%s): start no second job on it", location, error)
+            logger.warning("cannot lock %s (%s): run only one job at a time there", location, error)
             return None
         if _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, json.dumps(_holder()).encode())
             return descriptor
-        # Its holder removed the file before it was locked here.
+        # The last holder removed the file before it was locked here.
         os.close(descriptor)
 
 
@@ -153,7 +153,8 @@ class _Lease:
     """An object of this job beside the run, renewed by a thread until it is released.
 
     Two jobs never continue together: each writes its lease before it looks for others, and an
-    object store lists what was written. No conditional writes are needed, which some stores lack.
+    object store lists every written object. Conditional writes, which some stores lack, are not
+    needed.
     """
 
     def __init__(self, run: RemoteLocation) -> None:
@@ -179,7 +180,8 @@ class _Lease:
         raise _busy(
             self._run,
             other,
-            f"Wait until it is done; a job that died is forgotten after {_EXPIRY_S} s.",
+            "Wait until the other job is finished. The lease of a dead job expires after "
+            f"{_EXPIRY_S} s.",
         )
 
     def release(self) -> None:
@@ -190,16 +192,16 @@ class _Lease:
         self._remove(self._path)
 
     def check(self) -> None:
-        """Raise RunBusyError if another job took the run over."""
+        """Raise RunBusyError if another job took over."""
         if self._lost:
             raise RunBusyError(
-                f"the lease on {self._run} was not renewed for {_EXPIRY_S} s and another job took "
-                "the run over.",
-                "Let that job finish the run.",
+                f"the lease on {self._run} was not renewed for {_EXPIRY_S} s, and another job now "
+                f"writes to {self._run}.",
+                "Wait until the other job is finished.",
             )
 
     def _other(self) -> dict[str, Any]:
-        """Return the holder of a living lease, empty if there is none; remove dead ones."""
+        """Return the holder of another valid lease, else {}; remove invalid leases."""
         with explained(str(self._run)):
             for path in self._fs.find(self._directory):
                 if path == self._path:
@@ -243,7 +245,7 @@ def _holder() -> dict[str, Any]:
 
 
 def _machine() -> str | None:
-    """Return a name of the scope of process ids; containers can share a host name."""
+    """Return an id of the namespace of process ids; containers can share a host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

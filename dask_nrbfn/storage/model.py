@@ -1,4 +1,4 @@
-"""The model: all that prediction needs, as one Zarr group of plain numbers."""
+"""The model: one Zarr group with everything that prediction needs, as plain arrays."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ class Model(Shown):
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
-        Scaled basis rows; with a projection (r, D), and all else is in coordinates too.
+        Scaled basis rows. With a projection, (r, D) coordinates.
     width : float
         Sigma of the kernel.
     weights : float64 (q, r)
@@ -82,7 +82,7 @@ class Model(Shown):
     intercept : float64 (q,) or None
         Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
-        Indices of the model's basis rows in the basis of the run, ascending; None: all.
+        Ascending indices of the basis rows in the basis of the run; None: all are used.
     schema : Schema or None
         Schema of the columns of a table; None: they are features.
     projection : float64 (p, D) or None
@@ -90,8 +90,8 @@ class Model(Shown):
     read_as : mapping of str or None
         As in `Dataset`, of the training rows.
     cells : CellNetworks or None
-        The cells that have a network each. Then `basis` and `weights` have those of one cell after
-        another, and `width` is the median of the cells. None: one network.
+        Cells with a network each. `basis` and `weights` then hold one cell after another, and
+        `width` is the median over the cells. None: one network.
     """
 
     basis: Rows
@@ -119,7 +119,7 @@ class Model(Shown):
 
     @property
     def n_active(self) -> int:
-        """The most basis rows that a row has activations of: all, or those of the largest cell."""
+        """Largest number of activations of a row: all basis rows, or those of the largest cell."""
         return self.n_basis if self.cells is None else self.cells.largest
 
     @property
@@ -129,7 +129,7 @@ class Model(Shown):
 
     @property
     def exponent(self) -> float | None:
-        """Exponent of the distances that the kernel sees; None for Euclidean ones."""
+        """Exponent of the distances in the kernel; None for Euclidean distances."""
         return kernel_named(self.params.kernel, self.params.kernel_exponent).exponent
 
     @property
@@ -164,8 +164,8 @@ class Model(Shown):
         ----------
         X : (b, p)
         buffer : float64 (b, n_active), optional
-            Scratch space that is overwritten, which saves an allocation for every block; with cells
-            for the rows that are scored together.
+            Scratch space that is overwritten, which saves an allocation for every block. With
+            cells, its length limits the number of rows that are scored together.
         scratch : float64 (b, p + 2), optional
             The same for the centred rows of an array.
         threads : int
@@ -204,7 +204,7 @@ class Model(Shown):
         for cell, rows, basis in cells.of_rows(scaled, most_rows):
             space = None
             if buffer is not None:
-                # Of the same memory, whatever the size of the basis.
+                # Reuse the buffer for a basis of any size.
                 size = len(rows) * (basis.stop - basis.start)
                 space = buffer.reshape(-1)[:size].reshape(len(rows), -1)
             weights = np.ascontiguousarray(self.weights[:, basis])
@@ -238,9 +238,9 @@ class Model(Shown):
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
 
-        They were calibrated on held-out rows by a tuning. Otherwise they are `Loss.probability` of
-        each score, divided by the sum of the row. The label always has the largest probability,
-        even if biases, clipping or rounding make another as large or larger.
+        Without a calibration, a probability is `Loss.probability` of the score, divided by the sum
+        over the row. The class of the largest score always gets the largest probability, even
+        where biases, clipping or rounding would favour another class.
         """
         loss = loss_named(self.params.loss)
         if self.calibration is not None:
@@ -261,7 +261,7 @@ class Model(Shown):
         Raises
         ------
         DataError
-            If it has other columns.
+            If the dataset has other columns.
         """
         dataset = dataset.encoded_by(self.schema)
         self.check_columns(dataset.n_features)
@@ -269,7 +269,7 @@ class Model(Shown):
         return dataset
 
     def digest(self) -> str:
-        """Return a digest of all that the predictions of the model depend on."""
+        """Return a digest of everything that affects the predictions of the model."""
         calibrated = (None,) if self.calibration is None else self.calibration.to_dict().values()
         kind = (self.scaling.kind, *self.params.predicting, *calibrated)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
@@ -287,7 +287,7 @@ class Model(Shown):
         return content.hexdigest()
 
     def differences_of_sums(self, other: "Model") -> list[str]:
-        """Return the names of the fields by which sums over rows differ from another model's."""
+        """Return the names of fields that make sums over rows differ from another model's."""
         names = [each.name for each in fields(self) if each.name not in _FROM_SUMS]
         different = [name for name in names if not _same(getattr(self, name), getattr(other, name))]
         params, others = self.params, other.params
@@ -297,14 +297,14 @@ class Model(Shown):
 
     @property
     def feature_weights(self) -> Floats | None:
-        """Learned weights of the columns, float64 (p,), of cells the mean by rows; None without."""
+        """Learned column weights, float64 (p,), of cells the mean over rows; None: not learned."""
         if self.cells is None or (self.cells.roots == 1.0).all():
             return self.scaling.feature_weights
         return self.cells.feature_weights(self.scaling.root)
 
     @property
     def heaviest_features(self) -> dict[str, float] | None:
-        """Learned weights of the columns by name, the heaviest first; None without."""
+        """Learned column weights by name, the largest first; None: not learned."""
         weights = self.feature_weights
         if weights is None:
             return None
@@ -324,18 +324,18 @@ class Model(Shown):
         )
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
-        """Write the model as a group at `location`; an old one stays until this is complete.
+        """Write the model as a group at `location`, where an old model stays until the end.
 
         Parameters
         ----------
         location : Location
         overwrite : bool
-            Whether a model may be there.
+            Whether an existing model is replaced.
 
         Raises
         ------
         ExistsError
-            If something is there and `overwrite` is false, or it is not a model.
+            If `location` exists and `overwrite` is false, or `location` is not a model.
         """
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
@@ -514,12 +514,12 @@ def open_model_group(location: Location) -> zarr.Group:
     run = open_group(location, kind="run")
     place = latest_place(attributes_of(run))
     if place is None:
-        raise MissingDataError(f"the run {location} has no rows yet.", "Add some with update.")
+        raise MissingDataError(f"the run {location} has no rows yet.", "Add rows with update.")
     return open_version(run, place)
 
 
 def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
-    """Open the group of the model of one version of a run; in a branch without rows weights are 0.
+    """Open the model of one version of a run; in a branch without rows, all weights are 0.
 
     Parameters
     ----------
@@ -533,9 +533,10 @@ def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
     """
     model = open_member(run, model_name(place), kind="model")
     if model is None:
-        what, remedy = ("no model yet", "Finish it with fit.")
+        what, remedy = ("no model yet", "Finish the run with the command that began it.")
         if place:
-            what, remedy = (f"no model in {place}", "Refresh it, or restore it from a copy.")
+            what = f"no model in {place}"
+            remedy = "Refresh the run, or restore the missing group from a copy."
         raise DamagedDataError(f"the run {run.store_path} has {what}.", remedy)
     return model
 
@@ -567,12 +568,12 @@ class PinnedModel(NamedTuple):
         return str(self.location)
 
     def open(self) -> Model:
-        """Read it.
+        """Read the model.
 
         Raises
         ------
         DamagedDataError
-            If there is another model by now.
+            If the model was replaced.
         """
         group = open_model_group(self.location)
         if attributes_of(group)["checksum"] != self.checksum:

@@ -45,7 +45,7 @@ class NewColumn:
     values : zarr.Array (n,) or (n, q)
         Numbers, or codes of categories.
     place : int
-        Index of the column among the q.
+        Index of the column in `values`.
     categories : int or str (K,), optional
     """
 
@@ -86,7 +86,7 @@ class Obs:
     Raises
     ------
     MissingDataError, DamagedDataError, StorageError
-        If there is no such store, or it cannot be opened.
+        If there is no AnnData store at `location`, or the store cannot be opened.
     DataError
         If the layout is too old for new columns.
     ParameterError
@@ -99,18 +99,18 @@ class Obs:
         path = local_path(location)
         real = None if path is None else Path(os.path.realpath(path))
         self._file = real if real is not None and real.is_file() else None
-        # The superuser could write to it, and should not.
+        # The superuser could write to the file, but should not.
         if self._file is not None and not self._file.stat().st_mode & 0o222:
             raise ParameterError(
-                f"{location} is write-protected, so that no column can be added.",
-                "Copy it and predict the copy, or allow writing.",
+                f"{location} is write-protected, so no column can be added.",
+                "Copy the file and predict the copy, or allow writing.",
             )
         self._seen = self._stamp()
         with self._opened() as root:
             if is_array(root["obs"]):
                 raise DataError(
                     f"obs of {location} is one array, as AnnData wrote before its version 0.7.",
-                    "Read it with a current AnnData, write it again, and predict the new store.",
+                    "Read the store with a current AnnData, write a new store, and predict that.",
                 )
 
     @property
@@ -134,13 +134,13 @@ class Obs:
         for name in names:
             if name == index:
                 raise ExistsError(
-                    f"obs/{name} of {self.location} has the names of the cells.",
+                    f"obs/{name} of {self.location} holds the names of the cells.",
                     "Give another name.",
                 )
             if name in taken:
                 raise ExistsError(
-                    f"{self.location} has a column obs/{name}.",
-                    "Give another name, or `overwrite` it.",
+                    f"{self.location} already has a column obs/{name}.",
+                    "Give another name, or set `overwrite` to replace the column.",
                 )
 
     def add(self, columns: Mapping[str, NewColumn], *, overwrite: bool, scratch: Location) -> None:
@@ -193,7 +193,7 @@ class Obs:
             root["obs"].attrs["column-order"] = listed
         flush_tree(copy.parent)
         if self._stamp() != self._seen:
-            raise DataError(f"{self.location} changed during the job.", "Predict it again.")
+            raise DataError(f"{self.location} changed during the job.", "Start the job again.")
         replace_path(copy, self._file)
 
     def _stamp(self) -> tuple[int, int, int] | None:
@@ -204,7 +204,7 @@ class Obs:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Give the root group; that of Zarr is writable."""
+        """Yield the root group; a Zarr group is writable."""
         with ExitStack() as opened:
             try:
                 if self._file is not None:
@@ -220,13 +220,14 @@ class Obs:
                 raise
             except FileNotFoundError as error:
                 raise MissingDataError(
-                    f"there is no AnnData store at {self.location}.", "Give the path of one."
+                    f"there is no AnnData store at {self.location}.",
+                    "Give the path of an existing AnnData store or .h5ad file.",
                 ) from error
             except Exception as error:
                 # zarr and h5py have no common error for unreadable stores.
                 raise DamagedDataError(
                     f"{self.location} cannot be read as AnnData ({type(error).__name__}: {error}).",
-                    "Check the place, or write it again with AnnData.",
+                    "Check the path, or write the store again with AnnData.",
                 ) from error
             yield root
 
@@ -244,12 +245,12 @@ class Obs:
             return
         try:
             with warnings.catch_warnings():
-                # zarr warns that Zarr 3 does not specify it yet; AnnData reads it.
+                # zarr warns that Zarr 3 does not specify this metadata yet; AnnData reads it.
                 warnings.simplefilter("ignore")
                 zarr.consolidate_metadata(root.store, path=root.path or None)
         except (ValueError, TypeError, KeyError) as error:
             logger.warning(
-                "the consolidated metadata of %s cannot be renewed (%s): open it with "
+                "the consolidated metadata of %s cannot be renewed (%s): open the store with "
                 "use_consolidated=False to see the new columns",
                 *(self.location, error),
             )

@@ -50,15 +50,15 @@ class ReferencedRows(ChunkedRows):
         Raises
         ------
         MissingDataError
-            If nothing is where they were.
+            If the rows are missing in the other store.
         DamagedDataError
-            If they have another shape than they had.
+            If the rows have another shape than when they were ingested.
         """
         recorded: dict[str, Any] = group.attrs.asdict()
         if not is_sealed(recorded):
             raise DamagedDataError(
                 f"the attributes of {group.store_path} fail their checksum.",
-                "Restore its zarr.json from a copy, or ingest the rows again.",
+                "Restore the zarr.json of this group from a copy, or ingest the rows again.",
             )
         place, path = recorded["place"], recorded["path"]
         matrix = _matrix_at(place, path)
@@ -73,7 +73,7 @@ class ReferencedRows(ChunkedRows):
             raise DamagedDataError(
                 f"{rows} has the shape {rows.shape}, but had {tuple(recorded['shape'])} when it "
                 "was ingested.",
-                "Ingest it again.",
+                "Ingest the rows again.",
             )
         return rows
 
@@ -86,7 +86,7 @@ class ReferencedRows(ChunkedRows):
         Parameters
         ----------
         start, stop : int
-            First row of the chunk, and the one after its last.
+            First row of the chunk, and the row after its last.
 
         Returns
         -------
@@ -95,24 +95,24 @@ class ReferencedRows(ChunkedRows):
         Raises
         ------
         DamagedDataError
-            If they are others than were ingested, or cannot be read.
+            If the rows changed after they were ingested, or cannot be read.
         """
         stop = min(stop, self.shape[0])
         try:
             rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
-        # Every codec has errors of its own.
+        # Every codec has its own errors.
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             if isinstance(error, NRBFNError) or is_our_mistake(error):
                 raise
             raise DamagedDataError(
                 f"rows {start} to {stop} of {self} cannot be read ({error}).",
-                "Restore them from a copy, or ingest them again.",
+                "Restore the rows from a copy, or ingest the rows again.",
             ) from error
         place = 2 * _DIGEST_BYTES * (start // self.chunk_rows)
         if self.digests and digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
             raise DamagedDataError(
                 f"rows {start} to {stop} of {self} changed after they were ingested.",
-                "Restore them, or ingest them again.",
+                "Restore the rows from a copy, or ingest the rows again.",
             )
         return rows
 
@@ -145,7 +145,7 @@ def refer(
     *,
     chunk_rows: int,
 ) -> None:
-    """Begin a reference to rows elsewhere.
+    """Begin a reference to rows in another store.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def refer(
 def finish_reference(
     group: zarr.Group, name: str, digests: str, values_of_chunks: Sequence[int] | None
 ) -> None:
-    """Record the digests of all chunks of rows, and of rows in CSR how many values these have.
+    """Record the digests of all chunks of rows, and the numbers of values of rows in CSR.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def finish_reference(
     digests : str
         Of all chunks, one after another.
     values_of_chunks : sequence of int or None
-        Values of each chunk in CSR; None: of an array.
+        Number of values of each chunk in CSR; None: the rows are an array.
     """
     member = group[name]
     values: dict[str, int | None] = {"n_values": None, "most_values": None}
@@ -188,7 +188,7 @@ def finish_reference(
 
 
 def refers(member: object) -> bool:
-    """Return whether what is in a group is a reference to rows elsewhere."""
+    """Return whether a member of a group is a reference to rows in another store."""
     return isinstance(member, zarr.Group) and "refers" in member.attrs
 
 
@@ -201,6 +201,6 @@ def _matrix_at(place: str, path: str) -> Matrix:
     except FileNotFoundError as error:
         raise MissingDataError(
             f"{path} is missing in {place}, from which the dataset reads its rows.",
-            "Move the rows back, or ingest them again from their new place.",
+            "Move the rows back, or ingest the rows again from the new place.",
         ) from error
     return matrix_of(element, path, place)

@@ -19,12 +19,12 @@ _METADATA_TIMEOUT_S = 30
 # This process must see what others write, such as the parts of a run.
 _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
-# Object below a place while a group is moved there; it stays if that fails.
+# Object below a location while a group is moved to it; the object stays if the move fails.
 _MOVING = ".dask_nrbfn.moving"
 
 
 class _RemoteStore(FsspecStore):
-    """An fsspec store whose errors say what is wrong and how to fix it."""
+    """An fsspec store whose errors name the problem and a remedy."""
 
     def __str__(self) -> str:
         return str(self.fs.unstrip_protocol(self.path))
@@ -98,7 +98,7 @@ def explained(place: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise MissingDataError(
-            f"{place} cannot be used ({error}).", "Create the bucket, or give one that exists."
+            f"{place} cannot be used ({error}).", "Create the bucket, or give an existing bucket."
         ) from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".rstrip(".: ")
@@ -110,7 +110,7 @@ def _diagnosis(place: str, error: Exception, reason: str) -> tuple[str, str]:
     if isinstance(error, PermissionError) or "credential" in reason.lower():
         return (
             f"access to {place} is refused ({reason}).",
-            "Check the credentials and what they allow: environment, configuration files, or "
+            "Check the credentials and their permissions: environment, configuration files, or "
             "storage options.",
         )
     if isinstance(error, TimeoutError):
@@ -132,14 +132,14 @@ def enclosing_group(location: RemoteLocation) -> str | None:
     """Return the URL of the group that contains a location, None if no group does."""
     fs, path = file_system(location)
     while (path := path.rpartition("/")[0]).strip("/"):
-        # Also False without permission to look.
+        # Without permission to look, isfile also returns False.
         if fs.isfile(f"{path}/zarr.json"):
             return str(fs.unstrip_protocol(path))
     return None
 
 
 def occupied(location: RemoteLocation) -> bool:
-    """Return whether anything is at or below a location, except the rest of a failed move."""
+    """Return whether a location has content, other than the remains of a failed move."""
     fs, path = file_system(location)
     with explained(str(location)), suppress(FileNotFoundError):
         # Some tools store an object whose name ends in "/" for a folder.
@@ -183,6 +183,6 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     except Exception as error:
         raise StorageError(
             f"{target} could not be replaced ({type(error).__name__}: {error}).",
-            f"The new one is complete at {source}: move it there, or write it again.",
+            f"The new group is complete at {source}: move it to {target}, or write it again.",
         ) from error
     remove_tree(source)

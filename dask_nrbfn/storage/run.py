@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 _PART_NAME = re.compile(r"\d+(-\d+)?")
 
-# Requests to an object store at the same time, where each is short.
+# Number of short requests to an object store at the same time.
 _REQUESTS = 16
 
 
@@ -79,15 +79,15 @@ class Run(Shown):
     params : FitParams
         The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
-        What a tuning tries to find better parameters.
+        Parameters of a tuning; None: no tuning.
     fingerprint : str or None
-        Fingerprint of the dataset it was started from; None for a branch, which has none.
+        Fingerprint of the dataset of the fit; None for a branch, which has no dataset.
     n_rows, n_parts : int
-        Rows of that dataset, and how many parts were asked for.
+        Number of rows of that dataset, and requested number of parts.
     layout : PartLayout
-        How the rows are cut.
+        How the rows are cut into parts.
     attributes : dict
-        Everything that was recorded when the run was opened, and by this object since.
+        The attributes when the run was opened, with the changes by this object.
     stored : zarr.Group
         The group, for reading.
     """
@@ -123,12 +123,12 @@ class Run(Shown):
         dataset : Dataset
         params : FitParams
         environment : mapping
-            Versions, threads and workers, which a new run records.
+            Versions, threads and workers; recorded in a new run.
         tuning : TuneParams, optional
         n_workers : int
             Tasks that run at the same time; a new run gets parts for them unless `n_parts` is set.
         embeds : bool
-            See the property.
+            See the property `embeds`.
 
         Returns
         -------
@@ -137,9 +137,9 @@ class Run(Shown):
         Raises
         ------
         RunMismatchError
-            If it was begun with other parameters or from another dataset.
+            If the run was begun with other parameters or from another dataset.
         DamagedDataError
-            If something else is there.
+            If `location` exists but is not a run, or the run is damaged.
         """
         location = normalize(location)
         if exists(location):
@@ -187,7 +187,7 @@ class Run(Shown):
         Raises
         ------
         MissingDataError, DamagedDataError
-            If there is none.
+            If `location` is not a run, or the run is damaged.
         """
         if isinstance(location, View):
             return cls.open(location.places[0]).of_labelled()
@@ -213,7 +213,7 @@ class Run(Shown):
         if not sound:
             raise DamagedDataError(
                 f"the numbers of rows in the attributes of {location} do not match.",
-                "Restore its zarr.json from a copy, or fit again.",
+                "Restore the zarr.json of the run from a copy, or fit again.",
             )
         return run
 
@@ -222,24 +222,24 @@ class Run(Shown):
     ) -> None:
         if self.fingerprint is None:
             raise RunMismatchError(
-                f"the run {self.location} is a branch.", "Add rows to it with update."
+                f"the run {self.location} is a branch.", "Add rows to the branch with update."
             )
         if (dataset.fingerprint, dataset.n_rows) != (self.fingerprint, self.n_rows):
             raise RunMismatchError(
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
-                "Give that dataset, or another path for a new run.",
+                "Give the dataset that the run was begun from, or another path for a new run.",
             )
         if (self.tuning is None, self.embeds) != (tuning is None, embeds):
             raise RunMismatchError(
                 f"the run {self.location} was begun by {self.begun_by}.",
-                f"Finish it with {self.begun_by}, or give another path for a new run.",
+                f"Finish the run with {self.begun_by}, or give another path for a new run.",
             )
         old, new = self.params.to_dict(), params.to_dict()
         if self.tuning is not None and tuning is not None:
             old |= self.tuning.to_dict()
             new |= tuning.to_dict()
         if "cells" not in self.attributes["params"]:
-            # An earlier version began it, with one network.
+            # An earlier version, which had no `cells`, began the run.
             new["cells"] = old["cells"]
         if new["n_parts"] is None or new["n_parts"] == self.n_parts:
             new["n_parts"] = old["n_parts"]
@@ -249,7 +249,7 @@ class Run(Shown):
         if changed:
             raise RunMismatchError(
                 f"the run {self.location} was begun with {', '.join(changed)}.",
-                "Give the same parameters to finish it, or another path for a new run.",
+                "Give the same parameters to finish the run, or another path for a new run.",
             )
 
     def of_labelled(self) -> Self:
@@ -268,7 +268,7 @@ class Run(Shown):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its features are of several kinds; see `Dataset.is_mixed`."""
+        """Whether the features are of several kinds; see `Dataset.is_mixed`."""
         schema = read_schema(self.attributes, self.location)
         return schema is not None and not schema.is_plain
 
@@ -298,7 +298,7 @@ class Run(Shown):
 
     @property
     def remaining_tuning(self) -> TuneParams | None:
-        """`tuning` less what the search has settled: scales, bases, penalties and most alphas."""
+        """`tuning` without the settled choices: scales, bases, penalties and most alphas."""
         chosen = self._chosen
         if self.tuning is None or not chosen:
             return self.tuning
@@ -315,7 +315,7 @@ class Run(Shown):
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """First and last-plus-one row of every part."""
+        """First row of every part, and the row after its last."""
         return self.layout.spans
 
     @property
@@ -367,7 +367,7 @@ class Run(Shown):
         ----------
         name : str
         start, stop : int
-            First row, and the one after the last; None: to the end.
+            First row, and the row after the last. With None for `stop`, all further rows.
 
         Returns
         -------
@@ -426,7 +426,7 @@ class Run(Shown):
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
-        """Name the stage and part in errors of reading."""
+        """Add the stage and the part to errors of reading."""
         try:
             yield
         except (MissingDataError, DamagedDataError) as error:
@@ -444,7 +444,7 @@ class Run(Shown):
 
     @property
     def decisions(self) -> dict[str, dict[str, Any]]:
-        """Choices that were made for "auto", by stage; a run keeps them on other workers."""
+        """Choices that were made for "auto", by stage; they also hold on other workers."""
         decided: dict[str, dict[str, Any]] = self.attributes.get("decisions", {})
         return decided
 
@@ -508,7 +508,7 @@ class Run(Shown):
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
         """Record a version after the fit as the latest one.
 
-        It cannot be computed again, so its groups are flushed to the disk first.
+        A version cannot be computed again, so its groups are flushed to the disk first.
 
         Parameters
         ----------
@@ -550,7 +550,7 @@ class Run(Shown):
         Raises
         ------
         DamagedResultError
-            If it exists with another shape or other chunks.
+            If the array exists with another shape or other chunks.
         """
         columns = () if width is None else (width,)
         shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
@@ -577,7 +577,7 @@ class Run(Shown):
         ----------
         name : str
         start : int
-            Number of the first row, which begins a chunk.
+            Index of the first row, which begins a chunk.
         values : array (b, ...)
         """
         get_array(self._writable, name)[start : start + len(values)] = values
@@ -601,7 +601,7 @@ class Run(Shown):
         ----------
         stage : str
         part : int or range
-            Number of a part, or those in a sum of parts.
+            Index of a part, or indices of the parts in a sum.
 
         Returns
         -------
@@ -616,15 +616,15 @@ class Run(Shown):
             with metadata_named(f"{self.location}/{name}"):
                 group = self.stored.get(name)
         except DamagedDataError as error:
-            logger.warning("%s The part is done again.", error.problem)
+            logger.warning("%s The part is computed again.", error.problem)
             return None
         written = attributes_of(group) if isinstance(group, zarr.Group) else {}
         if not written:
             return None
         if not is_sealed(written) or "record" not in written:
-            logger.warning("The record of %s is damaged. The part is done again.", name)
+            logger.warning("The record of %s is damaged. The part is computed again.", name)
             return None
-        # A task of an earlier run at this location may have written it.
+        # A task of an earlier run at this location may have written the part.
         return written if written.get("run_id", self.run_id) == self.run_id else None
 
     def write_part(
@@ -639,13 +639,13 @@ class Run(Shown):
         """Store the arrays of a part, then mark it complete with its record.
 
         dask may run a task twice at the same time. So every attempt writes its own arrays, and the
-        record names its attempt.
+        record names the attempt.
 
         Parameters
         ----------
         stage : str
         part : int or range
-            Number of a part, or those in a sum of parts.
+            Index of a part, or indices of the parts in a sum.
         record : mapping of str
             JSON-serializable values.
         arrays : mapping of str to array or rows in CSR, optional
@@ -671,11 +671,11 @@ class Run(Shown):
         ----------
         stage : str
         part : int or range
-            Number of a part, or those in a sum of parts.
+            Index of a part, or indices of the parts in a sum.
         name : str
             Name of the array.
         start, stop : int
-            First row, and the one after the last; None: to the end.
+            First row, and the row after the last. With None for `stop`, all further rows.
 
         Returns
         -------
@@ -696,7 +696,7 @@ class Run(Shown):
         ----------
         stage : str
         part : int or range
-            Number of a part, or those in a sum of parts.
+            Index of a part, or indices of the parts in a sum.
         names : iterable of str
             Names of arrays of the part.
 
@@ -732,7 +732,7 @@ class Run(Shown):
     def drop_part(self, stage: str, part: range) -> None:
         """Delete one part, or the sum of some, that is contained in another sum.
 
-        If a task still writes it, it stays until all parts are deleted.
+        A part that a task still writes stays until all parts are deleted.
 
         Parameters
         ----------
@@ -747,7 +747,7 @@ class Run(Shown):
         self._delete(f"{stage}/parts")
 
     def drop(self, stage: str) -> None:
-        """Delete everything of a stage."""
+        """Delete the group of a stage with all its arrays and parts, if it exists."""
         self._delete(stage)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
@@ -757,7 +757,7 @@ class Run(Shown):
         ----------
         stage : str
         parts : tuple of int
-            Numbers of parts; empty: all of the stage.
+            Indices of parts; empty: all results of the stage.
         """
         if not parts:
             self.drop(stage)
@@ -774,7 +774,7 @@ class Run(Shown):
                 self._delete(name)
 
     def _delete(self, name: str) -> None:
-        # It need not be readable for this, nor there.
+        # The group need not be readable, nor exist.
         del self._writable[name]
 
 

@@ -16,10 +16,10 @@ from zarr.storage import WrapperStore
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
 
 # Every chunk ends in a checksum of its content, by Zstandard or CRC32C, which decoding compares. It
-# is also recorded in the attributes, so that exchanged chunks are found.
+# is also recorded in the attributes, so that exchanged chunks are detected.
 CHECKSUM_BYTES = 4
 
-RESTORE = "Restore it from a copy, or write the data again."
+RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
 
 # All other keys are those of chunks.
@@ -41,12 +41,14 @@ def guarded(method: Method) -> Method:
 
 
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
-    """A store that raises an error for missing chunks and for chunks of another place.
+    """A store that raises an error for a missing chunk, or a chunk with another checksum.
+
+    Metadata is not checked. Reads of a byte range do not compare checksums.
 
     Attributes
     ----------
     checksums : mapping of str to str
-        Checksums of chunks in hexadecimal, by their key.
+        Hexadecimal checksums by chunk key. Chunks without an entry are not compared.
     """
 
     checksums: Mapping[str, str] = MappingProxyType({})
@@ -60,7 +62,7 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         prototype: BufferPrototype,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Return the value of a key, None if there is no such metadata."""
+        """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(_METADATA_NAMES):
             raise self._missing(key)
@@ -97,8 +99,8 @@ def is_our_mistake(error: BaseException) -> bool:
 def metadata_named(place: object) -> Iterator[None]:
     """Turn errors of zarr for unreadable metadata into a DamagedDataError about `place`.
 
-    zarr has no common error: flipped, cut and exchanged metadata raised all of the types below. The
-    same types from this package's own code are bugs, and are not changed.
+    zarr has no common error: flipped, cut and exchanged metadata raised all of the types below.
+    Errors of the same types from this package are bugs, and are not changed.
     """
     try:
         yield
@@ -107,7 +109,7 @@ def metadata_named(place: object) -> Iterator[None]:
         raise
     except ImportError as error:
         raise ParameterError(
-            f"{place} needs a package that is not installed ({error}).", "Install it."
+            f"{place} needs a package that is not installed ({error}).", "Install the package."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         if is_our_mistake(error):

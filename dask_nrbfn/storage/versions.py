@@ -42,7 +42,7 @@ def model_name(place: str | None) -> str:
 
 
 def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
-    """Return how often the run has the rows of each content; -1 if unknown rows were removed."""
+    """Return the number of times a run has each content; -1 if unknown rows were removed."""
     held = Counter(member["content"] for member in attributes["members"])
     for record in versions_of(attributes):
         for member in record["members"]:
@@ -68,7 +68,7 @@ _BESIDE = "beside "
 
 
 def member_of(dataset: Dataset) -> dict[str, Any]:
-    """Return the record of a dataset whose rows a run has."""
+    """Return the record of a dataset in a run: its location, content digest and row counts."""
     return {
         "dataset": str(dataset.location),
         "content": dataset.content,
@@ -89,7 +89,7 @@ def members_of(dataset: Dataset) -> list[dict[str, Any]]:
 def member_beside(dataset: Dataset) -> dict[str, Any]:
     """Return the record of a dataset whose labels were ignored.
 
-    It differs from the record of the same rows with their labels.
+    The record differs from that of the same rows with labels.
     """
     content = content_beside(dataset)
     return {**member_of(dataset), "content": content, "n_unlabelled": dataset.n_rows}

@@ -129,7 +129,7 @@ def test_cli__recall_below_the_floor(tmp_path):
     options = ("--n-partitions", 8, "--overlap", 1, "--neighbors", "exact", "--basis-size", 30)
     fit = ("fit", tmp_path / "data", tmp_path / "run", *options, "--workers", 0)
     problem, fix = refuse(*fit)
-    assert "less than the 0.95" in problem
+    assert "but --min-recall is 0.95" in problem
     assert "Raise --overlap from 1 to 2" in fix
     assert "a lower --min-recall" in fix
     stages = Run.open(tmp_path / "run").stages
@@ -145,7 +145,7 @@ def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "thesis.txt").write_text("mine")
     problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
-    assert "papers exists and is not a dask_nrbfn.dataset" in problem
+    assert "papers exists, but is not a dask_nrbfn.dataset" in problem
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
 
 
@@ -154,10 +154,10 @@ def test_cli__nothing_replaces_another_kind(tmp_path, csv, dataset):
     predict = ["predict", tmp_path / "run", dataset]
     for out in (dataset, tmp_path / "run"):
         assert (
-            "exists and is a dask_nrbfn" in refuse(*predict, out, "--overwrite", "--workers", 0)[0]
+            "exists, but is a dask_nrbfn" in refuse(*predict, out, "--overwrite", "--workers", 0)[0]
         )
     assert (
-        "exists and is a dask_nrbfn.run"
+        "exists, but is a dask_nrbfn.run"
         in refuse("ingest", csv, tmp_path / "run", "--label", "kind", "--overwrite")[0]
     )
     assert "n_rows" in succeed("inspect", dataset)

@@ -111,7 +111,7 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     predict = ("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     problem, fix = refuse(*predict, "--keep", "prediction")
     assert problem == "two columns of the predictions would be called 'prediction'."
-    assert fix == "Leave it out of --keep, or name the predictions with --prediction-name."
+    assert fix == "Leave the column out of --keep, or name the predictions with --prediction-name."
     succeed(*predict, "--keep", "prediction", "--prediction-name", "new")
     assert {*pd.read_csv(tmp_path / "out.csv")["prediction"]} == {"none"}
     again = refuse(*predict, "--overwrite", "--prediction-name", "")

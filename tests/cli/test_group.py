@@ -58,7 +58,7 @@ def test_spelling__advice_names_options_too(dataset, tmp_path):
     problem, fix = refuse(
         "fit", dataset.location, tmp_path / "run", "--penalty", "kernel", "--workers", 0
     )
-    assert problem == "--penalty is kernel, and --features is normalized."
+    assert problem == "--penalty is kernel, but --features is normalized."
     assert fix == "Give --features=plain, or --penalty=weights."
 
 
@@ -75,7 +75,7 @@ def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
     problem, fix = refuse("fit", unlabelled, tmp_path / "run", "--workers", 0)
     assert "has no labels" in problem
     assert fix == (
-        "Name what holds labels: a column of a table as ingest --label, a member of an .npz file "
+        "Name the labels: a column of a table as ingest --label, a member of an .npz file "
         "or the path of an .npy file as ingest --y."
     )
 
@@ -90,8 +90,8 @@ def test_spelling__own_option_is_named_alone(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     out = tmp_path / "data.zarr"
     _, fix = refuse("ingest", tmp_path / "rows.csv", out, "--label", "species")
-    assert fix == "Name one of its columns with --label."
-    with pytest.raises(NRBFNError, match=r"Name one of its columns with label\.$"):
+    assert fix == "Name an existing column with --label."
+    with pytest.raises(NRBFNError, match=r"Name an existing column with label\.$"):
         ingest_file(tmp_path / "rows.csv", out, label="species")
 
 
@@ -102,11 +102,11 @@ def test_spelling__targets(tmp_path):
     assert problem == "--label and --target are both given."
     assert fix == "Give classes as --label, or numbers as --target."
     _, fix = refuse(*arguments, "--target", "b,c")
-    assert fix == "Name one of its columns with --target."
+    assert fix == "Name an existing column with --target."
     problem, _ = refuse(*arguments, "--target", "b,b")
     assert problem == "--target=b,b names 'b' twice."
     problem, _ = refuse(*arguments, "--target", "b", "--weights", "b")
-    assert problem == "--weights=b names the features, labels or targets."
+    assert problem == "--weights=b also has another role, such as features, labels or weights."
     assert not (tmp_path / "data.zarr").exists()
 
 
@@ -115,14 +115,14 @@ def test_spelling__overwrite(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
     _, fix = refuse("ingest", tmp_path / "rows.npz", tmp_path / "there")
-    assert fix == "Give another path, or --overwrite it."
+    assert fix == "Give another path, or set --overwrite to replace the dataset."
 
 
 def test_spelling__no_option_that_the_command_lacks(dataset, tmp_path):
     run = fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
     problem, fix = refuse("branch", run.location, dataset.location)
-    assert problem == f"{dataset.location} exists."
-    assert fix == "Give another path: a branch cannot replace it."
+    assert problem == f"{dataset.location} already exists."
+    assert fix == "Give another path: a branch replaces no data."
 
 
 def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
@@ -154,7 +154,7 @@ def test_spelling__an_option_is_its_name_in_python():
 def test_option__given_twice(arguments, option):
     result = CliRunner().invoke(commands, [*map(str, arguments)])
     assert result.exit_code == 2
-    assert f"Error: {option} is given 2 times. Give it once." in result.stderr
+    assert f"Error: {option} is given 2 times. Give one value." in result.stderr
 
 
 @pytest.mark.parametrize("command", commands.commands.values(), ids=str)
@@ -171,7 +171,7 @@ def test_option__given_twice_in_json_logs(tmp_path):
         result = CliRunner().invoke(commands, arguments)
     error = json.loads(result.stderr)
     assert (result.exit_code, error["error"]) == (2, "UsageError")
-    assert error["message"] == "--alpha is given 2 times. Give it once."
+    assert error["message"] == "--alpha is given 2 times. Give one value."
 
 
 def test_option__given_twice_where_several_are_taken(tmp_path):

@@ -107,7 +107,7 @@ def test_update__judged_by_numbers():
     before = figures("evaluate", "run", "c")
     problem, _ = refuse("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.001, *HERE)
     assert "the new model has a relative error, 1 - R2, of 0." in problem
-    assert "allowed is 0.001; the old one stays" in problem
+    assert "only 0.001 is allowed; the old model is kept" in problem
     assert figures("evaluate", "run", "c") == before
     record = figures("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.9)
     assert record["error_rate"] == figures("evaluate", "run", "c")["relative_error"]
@@ -118,7 +118,7 @@ def test_report__numbers():
     succeed("report", "run", "--evaluate", "c", "--out", "page.html", *HERE)
     problem, _ = refuse("report", "run", "--evaluate", "labels", *HERE)
     assert "the targets of" in problem
-    assert "are labels, the network's height, size" in problem
+    assert "are labels, but the network predicts height, size" in problem
     problem, fix = refuse("report", "classes", "--evaluate", "c", *HERE)
     assert problem.endswith("has numeric targets, not labels.")
-    assert fix.startswith("Name what holds labels: ")
+    assert fix.startswith("Name the labels: ")

@@ -41,7 +41,7 @@ def nothing_is_changed(place, monkeypatch):
 
 
 REFUSED = {
-    "old.html": "old.html exists.",
+    "old.html": "old.html already exists.",
     "run.zarr/zarr.json": "run.zarr/zarr.json is inside the Zarr group",
     "run.zarr/new.html": "run.zarr/new.html is inside the Zarr group",
     "run.zarr/new/page.html": "run.zarr/new/page.html is inside the Zarr group",

@@ -164,7 +164,7 @@ def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
     *_, of_classes, confusions = (block.splitlines() for block in shown.split("\n\n"))
     assert of_classes[1].split() == ["class", "precision", "recall", "F1", "rows"]
     assert [line.split()[-1] for line in of_classes[2:]] == list(map(str, named[3]))
-    assert confusions[0] == "Evaluated rows of each class (down) by the label they got (across)"
+    assert confusions[0] == "Evaluated rows of each class (down) by predicted label (across)"
     rows = np.insert(confusion, 0, [0, 1, 2], axis=1).astype(str).tolist()
     assert [line.split() for line in confusions[1:]] == [["class", "0", "1", "2"], *rows]
 
@@ -208,7 +208,9 @@ def test_cli__files_that_are_no_basis(tmp_path, dataset):
     assert "is not an .npy file of numbers" in refuse(*options, tmp_path / "basis.npz")[0]
     assert "nowhere" in refuse(*options, "nowhere")[0]
     np.save(tmp_path / "wide.npy", np.ones((3, 5)))
-    assert "the basis rows have 5 columns, X has 4" in refuse(*options, tmp_path / "wide.npy")[0]
+    assert (
+        "the basis rows have 5 columns, but X has 4" in refuse(*options, tmp_path / "wide.npy")[0]
+    )
     np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan))
     assert "Give finite numbers" in refuse(*options, tmp_path / "nan.npy")[1]
     wrong = refuse(*options, tmp_path / "good.npy", "--basis-size", 4)

@@ -55,7 +55,7 @@ def test_update__keeps_the_old_model_if_the_new_one_is_worse():
     judge = ("--evaluate", "c", "--max-error-rate", 0.2)
     before = figures("evaluate", "run", "c")
     problem, _ = refuse("update", "run", "wrong", *judge, "--workers", 0)
-    assert "the old one stays" in problem
+    assert "the old model is kept" in problem
     assert figures("evaluate", "run", "c") == before
     assert figures("update", "run", "b", *judge)["error_rate"] <= 0.2
     problem, _ = refuse("update", "run", "wrong", "--evaluate", "c")
@@ -80,5 +80,5 @@ def test_refresh():
     assert figures("refresh", "run", "b", "c")["n_rows"] == 240
     judge = ("--evaluate", "c", "--max-error-rate", 0.2)
     problem, _ = refuse("refresh", "run", "wrong", *judge, "--workers", 0)
-    assert "the old one stays" in problem
+    assert "the old model is kept" in problem
     assert inspect("run")["n_rows"] == 240

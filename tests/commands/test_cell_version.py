@@ -232,7 +232,7 @@ def test_update_cells__a_few_rows_come_to_a_branch_of_numbers(tmp_path):
     branch_run(run.location, tmp_path / "branch")
     further = table("numbers", n_rows=3, seed=8)
     record = update_run(tmp_path / "branch", write(tmp_path / "few", *further), ENGINE)
-    assert "answer the mean" in " ".join(record["reasons"])
+    assert "predict the mean" in " ".join(record["reasons"])
     assert np.isfinite(Model.load(tmp_path / "branch").scores(rows[0])).all()
     merge_runs(run.location, tmp_path / "branch", ENGINE)
     both = tuple(np.concatenate(pair) for pair in zip(rows, further, strict=True))

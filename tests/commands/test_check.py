@@ -8,7 +8,7 @@ from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from tests.storage.written import flip_byte, swap
 
-CHANGED = "rows, labels or weights are not the ones that ingest wrote."
+CHANGED = "rows, labels or weights differ from those that ingest wrote."
 
 
 def not_written(dataset, key):
@@ -122,5 +122,5 @@ def test_check_dataset__numbers_that_ingest_did_not_write(numbers):
         not_written(numbers, "y/c/1/0"),
         "target has nan in row 7, column 1.",
         not_written(numbers, "y/c/3/0"),
-        "rows or targets are not the ones that ingest wrote.",
+        "rows or targets differ from those that ingest wrote.",
     )

@@ -126,12 +126,12 @@ def test_embed__predictions_are_the_coordinates(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"basis": "sknn"}, ParameterError, "basis=sknn asks for the classes of rows, and"),
-        ({"features": "plain"}, ParameterError, "components is 3, and features is plain"),
+        ({"basis": "sknn"}, ParameterError, "basis=sknn needs class labels, but"),
+        ({"features": "plain"}, ParameterError, "components is 3, but features is plain"),
         (
             {"basis_size": 3},
             ParameterError,
-            r"and the basis has 3 rows\. Give components of at most 2:",
+            r"but the basis has only 3 rows\. Set components to at most 2:",
         ),
         ({"basis_size": 201}, ParameterError, "basis_size is 201"),
         (
@@ -150,7 +150,9 @@ def test_embed__refuses_at_once(changes, error, message):
 
 def test_embed__too_few_eigenfunctions():
     params = replace(PARAMS, width_factor=40.0, components=39)
-    with pytest.raises(ParameterError, match=r"components is 39, the basis has \d+ eigenfunctions"):
+    with pytest.raises(
+        ParameterError, match=r"components is 39, but besides the constant eigenfunction only"
+    ):
         embed(table(), params)
 
 
@@ -166,7 +168,7 @@ def test_embed__a_run_is_of_one_kind(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y)
     run = embed(dataset, place=tmp_path / "run")
-    with pytest.raises(RunMismatchError, match=r"begun by embed\. Finish it with embed"):
+    with pytest.raises(RunMismatchError, match=r"begun by embed\. Finish the run with embed"):
         fit_dataset(dataset, run.location, run.chosen_params, ENGINE)
     other = replace(run.chosen_params, alpha=1e-6)
     fitted = fit_dataset(dataset, tmp_path / "fitted", other, ENGINE)

@@ -368,7 +368,7 @@ def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):
     path.write_text(json.dumps(attributes))
     engine = CountingEngine()
     run = fit_dataset(dataset, place, CUT, engine)
-    assert "The record of width/parts/1 is damaged. The part is done again." in caplog.text
+    assert "The record of width/parts/1 is damaged. The part is computed again." in caplog.text
     assert engine.done["width"] == 2
     assert run.read("weights/values").tobytes() == weights[CUT]
 
@@ -426,8 +426,8 @@ def test_fit__bad_tables_are_refused_before_any_task():
     assert "no labels" in refused(DataError, unlabelled, engine=idle)
     small = write_table(MemoryStore(), X[:20], y[:20])
     assert refused(ParameterError, small, FitParams(n_neighbors=20), idle) == (
-        "n_neighbors=20 needs at least 21 rows, X has n_samples = 20. "
-        "Give n_neighbors of at most 19."
+        "n_neighbors=20 needs at least 21 rows, but X has n_samples = 20. "
+        "Set n_neighbors to at most 19."
     )
     table = write_table(MemoryStore(), X, y)
     for size in (2, 31):
@@ -549,7 +549,7 @@ def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
     assert run.chosen_params.n_neighbors == min(n_rows - 1, 20)
-    told = f"each of the few rows has all others as its {n_rows - 1} neighbours" in caplog.text
+    told = f"so few rows that each row has all others as its {n_rows - 1} neighbours" in caplog.text
     assert told == (n_rows < 21)
     assert plan_fit(dataset, FitParams(), InlineEngine(), RATES).n_basis >= 2
     network = NRBFNClassifier(alpha=1e-6).fit(X[rows], y[rows])

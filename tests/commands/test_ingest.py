@@ -340,7 +340,7 @@ def test_ingest__two_jobs_of_one_new_name(tmp_path, overwrite):
     if overwrite:
         ingest_source(source, place, overwrite=True)
     else:
-        with pytest.raises(ExistsError, match="data exists"):
+        with pytest.raises(ExistsError, match="data already exists"):
             ingest_source(source, place)
     rows = Dataset.open(place).take(np.arange(5))
     np.testing.assert_array_equal(rows, float(overwrite))
@@ -352,7 +352,7 @@ def test_ingest__two_jobs_of_one_new_name(tmp_path, overwrite):
     [
         (
             {},
-            "no label or target is named: the dataset has rows only, to be predicted. Its columns "
+            "no label or target is given, so the dataset can only be predicted. Its columns "
             "are 'a', 'b', 'c'.",
         ),
         ({"label": "b"}, "the rows have 1 class only: 'x'. A fit needs at least two classes."),
@@ -372,4 +372,4 @@ def test_ingest__arrays_without_labels(tmp_path, caplog):
     np.savez(tmp_path / "d.npz", X=np.eye(3))
     with caplog.at_level("INFO", logger="dask_nrbfn.commands.ingest"):
         ingest_file(tmp_path / "d.npz", MemoryStore())
-    assert caplog.records[-1].message.endswith("the dataset has rows only, to be predicted.")
+    assert caplog.records[-1].message.endswith("the dataset can only be predicted.")

@@ -111,14 +111,14 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     problem, fix = refuse("ingest", file, rows, "--label", "y")
     assert f"Column 'y' of {file} has no value in " in problem
     assert fix == (
-        "Pass --missing drop to leave such rows out, or pass --unlabelled '' to keep them without "
-        "a label."
+        "Pass --missing drop to leave out rows without a label, or pass --unlabelled '' to keep "
+        "them."
     )
     told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
     assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())
     succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
     evaluate = ("evaluate", tmp_path / "run", file, "--workers", 0)
-    assert refuse(*evaluate)[1].startswith("Remove such rows, or pass --unlabelled")
+    assert refuse(*evaluate)[1].startswith("Remove rows without a label, or pass --unlabelled")
     told = json.loads(succeed(*evaluate, "--unlabelled", "", "--json"))
     assert (told["n_rows"], told["n_unlabelled"]) == (90, 30)
 
@@ -193,7 +193,7 @@ def test_classifier__labels_that_are_missing(labels):
 @pytest.mark.parametrize("mark", ["abc", 0.5])
 def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
     file = write(tmp_path / "rows.csv", table(Y, np.zeros(N, dtype=bool)))
-    with pytest.raises(ParameterError, match="but the targets are numbers"):
+    with pytest.raises(ParameterError, match="but the labels are numbers"):
         ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
 
 

@@ -284,7 +284,7 @@ def test_predict__program_refuses(place, tmp_path):
         problem, _ = refuse("predict", *arguments)
         assert message in problem
     problem, _ = refuse("ingest", scene, out, *OPTIONS[:4], "--label", "none")
-    assert problem.startswith("--label is none, and the variables")
+    assert problem.startswith("--label is none, but the variables")
     problem, _ = refuse("ingest", scene, out, *OPTIONS[:4], "--weights", "cover")
     assert "--weights=cover does not go with" in problem
     assert list(tmp_path.iterdir()) == []
@@ -293,7 +293,7 @@ def test_predict__program_refuses(place, tmp_path):
 def test_scene__whose_features_are_not_named(place, tmp_path):
     scene, out = place / "scene.zarr", tmp_path / "out"
     drawn_scene().to_netcdf(tmp_path / "scene.nc")
-    named = "the dimension of its features with --feature-dim, or its variables with --variable"
+    named = "name its feature dimension with --feature-dim, or its variables with --variable"
     for arguments in (
         ("predict", place / "run", scene),
         ("predict", place / "run", tmp_path / "scene.nc"),
@@ -306,8 +306,8 @@ def test_scene__whose_features_are_not_named(place, tmp_path):
     assert named.replace("--", "ingest --") in fix
     for stored in (place / "pixels", place / "run"):
         problem, fix = refuse("ingest", stored, out)
-        assert problem == f"{stored} is a Zarr group without cells of AnnData."
-        assert fix.endswith("a dataset or a run is not ingested.")
+        assert problem == f"{stored} is a Zarr group, but not an AnnData store."
+        assert fix.endswith("A dataset or a run cannot be ingested.")
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def test_variables__are_features(tmp_path):
     own = NRBFNClassifier(basis="random", basis_size=40, alpha=1e-6)
     own.fit(scene[["u", "v", "dem", "cover"]], "cover")
     xr.testing.assert_equal(own.predict(scene), lazy)
-    with pytest.raises(NRBFNError, match="no features named 'u', only east, v, dem, wind"):
+    with pytest.raises(NRBFNError, match="named 'u'; its features are east, v, dem, wind"):
         own.predict(scene.rename(u="east"))
     own.fit(scene.drop_vars("wind"), scene["cover"])
     assert own.feature_names_in_.tolist() == ["u", "v", "dem"]
@@ -303,7 +303,7 @@ def test_dimensions__several_are_stacked(tmp_path):
         found = network.predict(given, feature_dim="time,band")
         assert (found.chunks is None) == (given is turned)
         np.testing.assert_array_equal(found, mapped["label"])
-    with pytest.raises(NRBFNError, match=r"features named '2016-01-11_red', only red_2016-01-11,"):
+    with pytest.raises(NRBFNError, match=r"'2016-01-11_red'; its features are red_2016-01-11,"):
         network.predict(scene, feature_dim="band,time")
     own = NRBFNClassifier(basis="random", basis_size=40, alpha=1e-6)
     own.fit(banded_scene(), "cover", feature_dim="time,band")
@@ -331,7 +331,7 @@ def test_dimensions__refused(tmp_path):
     where = ("--variable", "reflectance", "--feature-dim")
     problem, fix = refuse("ingest", written, tmp_path / "pixels", *where, "time,wave")
     assert problem.endswith("has the dimensions band, time, y, x, not wave.")
-    assert fix == "Name one of them with --feature-dim, or several with commas between them."
+    assert fix == "Name existing dimensions with --feature-dim, with commas between several."
     problem, _ = refuse("ingest", written, tmp_path / "pixels", *where, "time,time")
     assert problem == "--feature-dim=time,time names 'time' twice."
     problem, _ = refuse("ingest", written, tmp_path / "pixels", *where, "time,band,y,x")

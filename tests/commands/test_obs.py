@@ -210,7 +210,8 @@ def test_obs__one_job_at_a_time(fitted, place, suffix, monkeypatch):
         patched.setattr(commands_obs, "write_results", second_job)
         annotate(fitted, "types", place)
     assert f"process {os.getpid()} on " in errors[0]
-    assert f"works on {place}. Wait until it is done, and predict again." in errors[0]
+    remedy = "Wait until the other job is finished, and predict again."
+    assert f"works on {place}. {remedy}" in errors[0]
     annotate(fitted, "types", place, "obs/other")
     assert list(read_cells(place).obs.columns[-4:]) == [
         *("predicted", "predicted_confidence", "other", "other_confidence")
@@ -271,7 +272,7 @@ def test_obs__layout_of_0_7(fitted, tmp_path, place_name):
 
 def test_obs__table_that_is_one_array(fitted, tmp_path):
     place = write_compound_cells(CELLS, tmp_path / "cells.h5ad")
-    with pytest.raises(DataError, match=r"obs of .* is one array.*write it again"):
+    with pytest.raises(DataError, match=r"obs of .* is one array.*write a new store"):
         annotate(fitted, "types", place)
 
 

@@ -302,7 +302,8 @@ def test_export__a_run(run, tmp_path):
 def test_export__replaces_nothing_unasked(run, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_text("mine")
-    assert refuse("export", run, path)[1] == "Give another path, or --overwrite it."
+    fix = "Give another path, or set --overwrite to replace the file."
+    assert refuse("export", run, path)[1] == fix
     assert path.read_text() == "mine"
     succeed("export", run, path, "--overwrite", "--dtype", "float32")
     with pytest.raises(ExistsError):

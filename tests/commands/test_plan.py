@@ -133,8 +133,8 @@ def test_plan_on_options__of_what_cannot_be_fitted(dataset):
     ("content", "problem"),
     [
         ("{", "is not JSON"),
-        ("[]", "has no rates"),
-        ('{"pairs": 1}', "has no rates"),
+        ("[]", "has missing or unknown rates"),
+        ('{"pairs": 1}', "has missing or unknown rates"),
         (json.dumps({**asdict(RATES), "pairs": 0}), "pairs in .* is 0"),
         (json.dumps({**asdict(RATES), "pairs": "fast"}), "pairs in .* is 'fast'"),
         (json.dumps({**asdict(RATES), "pairs": True}), "pairs in .* is True"),

@@ -147,7 +147,7 @@ def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
     before = Model.load(run.location).digest()
     X, y = rows[2].X[:], rows[2].y[:]
     wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
-    with pytest.raises(WorseModelError, match="the old one stays"):
+    with pytest.raises(WorseModelError, match="the old model is kept"):
         refresh_run(run.location, [wrong], InlineEngine(), judge=Judge(rows[2], 0.3))
     assert Model.load(run.location).digest() == before
     assert describe_run(Run.open(run.location))["version"] == 1

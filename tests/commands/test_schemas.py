@@ -52,7 +52,7 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
         ("bad.toml", "a b", DataError, "bad.toml cannot be read as TOML"),
         ("bad.json", '{"column": {}}', DataError, "the schema has 'column', which is not one"),
         ("bad.json", '{"columns": {"a": {"kind": "x"}}}', DataError, "has 'x' as kind"),
-        ("bad.json", '{"label": "y", "label": "z"}', DataError, "JSON: 'label' is there twice"),
+        ("bad.json", '{"label": "y", "label": "z"}', DataError, "JSON: 'label' occurs twice"),
         ("bad.toml", OF_CATEGORIES.format("p "), DataError, "category 'p ', .* read as 'p'"),
         ("bad.toml", OF_CATEGORIES.format("1.0"), DataError, "category '1.0', .* read as '1'"),
         ("bad.toml", OF_CATEGORIES.format(""), DataError, "category '', .* read as None"),
@@ -69,7 +69,7 @@ def test_schema__is_written_where_it_may(table, tmp_path):
     with pytest.raises(ParameterError, match=r"write_schema is s\.txt"):
         ingested(table, tmp_path / "data", write_schema="s.txt")
     (tmp_path / "there.json").touch()
-    with pytest.raises(ExistsError, match=r"there\.json exists"):
+    with pytest.raises(ExistsError, match=r"there\.json already exists"):
         ingested(table, tmp_path / "data", write_schema=tmp_path / "there.json")
     np.save(tmp_path / "rows.npy", np.ones((3, 2)))
     with pytest.raises(
@@ -94,7 +94,7 @@ def test_program__says_what_the_columns_are(table, tmp_path):
 def test_program__gap_is_named_with_its_remedy(table, tmp_path):
     problem, fix = refuse("ingest", table, tmp_path / "data", "--label", "y", "--drop", "who")
     assert problem == f"Column 'a' of {table} has no value in line 2 and 4 further rows."
-    assert fix.startswith("Pass --missing impute to fill such cells in, --missing drop")
+    assert fix.startswith("Pass --missing impute to fill in missing values, or --missing drop")
 
 
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):
@@ -125,5 +125,5 @@ def test_program__takes_formats_of_dates(tmp_path):
     succeed(*ingest, "--date-format", "%m/%d/%Y", "--date-format", "a=%d/%m/%Y")
     assert Dataset.open(tmp_path / "data").X[:].tolist() == [[31, 31]]
     problem, fix = refuse(*ingest, "--date", "a")
-    assert "'01/02/1970' may be day first or month first" in problem
+    assert "has an ambiguous order of day and month, for example '01/02/1970'" in problem
     assert fix == "Pass --date-format a=%d/%m/%Y or pass --date-format a=%m/%d/%Y."

@@ -251,4 +251,4 @@ def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
     options = ("--unlabelled", "?", "--missing", "impute")
     problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", *options)
     assert problem == "--unlabelled is '?', but there are no labels or targets."
-    assert fix == "Leave it out: it applies to labels and targets only."
+    assert fix == "Leave --unlabelled out: it applies to labels and targets only."

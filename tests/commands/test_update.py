@@ -497,7 +497,7 @@ def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, mon
         "add": lambda: update(run, rows[1]),
         "merge": lambda: merge_runs(run.location, branch.location, InlineEngine()),
     }
-    with pytest.raises(DamagedDataError, match="rows sum to"):
+    with pytest.raises(DamagedDataError, match="moments of rows with a total weight of"):
         join_rows[action]()
     assert describe(run.location)["version"] == 0
 
@@ -641,7 +641,7 @@ def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
     X, y = table_of([rows[1]])
     wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
     latest, files = Model.load(run.location).digest(), sorted((tmp_path / "run").rglob("*"))
-    with pytest.raises(WorseModelError, match=r"allowed are 20\.00 %"):
+    with pytest.raises(WorseModelError, match=r"only 20\.00 % are allowed"):
         update(run, wrong, judge=Judge(rows[3], 0.2))
     assert Model.load(run.location).digest() == latest
     left = [path for path in sorted((tmp_path / "run").rglob("*")) if path not in files]
@@ -786,14 +786,14 @@ def test_update__says_what_mends_a_damaged_run(run, rows, name):
 
     place = Path(run.location)
     damage(place / name)
-    with pytest.raises(DamagedDataError, match="Call fit, or tune, with the dataset and options"):
+    with pytest.raises(DamagedDataError, match="Repeat fit or tune, with the same dataset"):
         update(run, rows[1])
     fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
     update(run, rows[1])
     assert_moments(run, *table_of(rows[:2]))
     latest = Run.open(run.location).attributes["versions"][-1]["place"]
     damage(place / latest / "model" / "weights" / "c" / "0" / "0")
-    with pytest.raises(DamagedDataError, match=r"Refresh .*, or restore it from a copy"):
+    with pytest.raises(DamagedDataError, match=r"Refresh the run .*, or restore the run from"):
         update(run, rows[2])
     with pytest.raises(DamagedDataError, match="versions/1"):
         fit_dataset(rows[0], run.location, PARAMS, InlineEngine())

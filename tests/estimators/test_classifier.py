@@ -120,7 +120,7 @@ def test_classifier__options_of_the_search(tmp_path, table):
     loaded = NRBFNClassifier.load(tmp_path / "model").get_params()
     # The floor is no part of what is computed, and not stored.
     assert loaded.items() >= (options | {"min_recall": 0.95}).items()
-    with pytest.raises(RecallError, match="less than the 1 that is asked for"):
+    with pytest.raises(RecallError, match="true neighbours, but min_recall is 1"):
         clone(network).set_params(overlap=1, min_recall=1).fit(*table)
 
 

@@ -93,7 +93,7 @@ def test_diffusion_map__in_a_pipeline():
     [
         ({"n_components": 0}, "n_components is 0"),
         ({"n_components": 2.5}, r"n_components is 2\.5"),
-        ({"basis": "sknn"}, "basis=sknn asks for the classes of rows"),
+        ({"basis": "sknn"}, "basis=sknn needs class labels"),
         ({"width_factor": -1.0}, r"width_factor is -1\.0"),
     ],
 )

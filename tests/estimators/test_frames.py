@@ -345,9 +345,9 @@ def test_score__of_dask_arrays():
 def test_score__rows_that_do_not_belong_together(table, network):
     frame, labels = table
     lazy = dd.from_pandas(frame, npartitions=3)
-    with pytest.raises(DataError, match="y has 1 blocks, X has 3"):
+    with pytest.raises(DataError, match="y has 1 blocks, but X has 3"):
         network.score(lazy, labels)
-    with pytest.raises(DataError, match="y has 40 rows, X has 60"):
+    with pytest.raises(DataError, match="y has 40 rows, but X has 60"):
         NRBFNClassifier(n_neighbors=2).fit(np.eye(4), [0, 1, 0, 1]).score(
             da.zeros((60, 4)), da.zeros(40)
         )

@@ -17,7 +17,7 @@ def test_numba_threads__no_more_than_the_process_has(caplog):
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         assert [numba_threads(wanted) for wanted in (1, most, most + 3)] == [1, most, most]
     assert caplog.messages == [
-        f"approximate search: {plural(most, 'thread')}, numba has no {most + 3} here"
+        f"approximate search: {plural(most, 'thread')}, because numba has fewer than {most + 3}"
     ]
 
 

@@ -173,13 +173,13 @@ def test_check_moments__plain_activations_know_only_their_weights(field):
     Phi, codes = draw(9, 5)
     moments = of_block(0.3 * Phi, codes)
     check_moments(moments, 9, normalized=False)
-    with pytest.raises(DamagedDataError, match=r"moments of 9 rows sum to 0\.81, not 9"):
+    with pytest.raises(DamagedDataError, match=r"total weight of 9 sum to 0\.81, not 9"):
         check_moments(moments, 9)
     values = getattr(moments, field).copy()
     values.flat[0] += 1
     damaged = replace(moments, **{field: values})
     if field == "target_products":
-        with pytest.raises(DamagedDataError, match="moments of 9 rows sum to 10"):
+        with pytest.raises(DamagedDataError, match="total weight of 9 sum to 10"):
             check_moments(damaged, 9, normalized=False)
     else:
         check_moments(damaged, 9, normalized=False)
@@ -269,7 +269,7 @@ def test_check_moments__whole(n_rows, n_basis):
 @pytest.mark.parametrize("n_rows", [0, 8, 10])
 def test_check_moments__missing_or_repeated_rows(n_rows):
     with pytest.raises(
-        DamagedDataError, match=rf"moments of {n_rows} rows sum to 9, not {n_rows}\."
+        DamagedDataError, match=rf"total weight of {n_rows} sum to 9, not {n_rows}\."
     ):
         check_moments(moments_of(9, 5), n_rows)
 

@@ -31,17 +31,17 @@ def test_penalty_named__unknown(name):
     [
         (
             {"penalty": "kernel"},
-            "penalty is kernel, and features is normalized.",
+            "penalty is kernel, but features is normalized.",
             "Give features=plain, or penalty=weights.",
         ),
         (
             {"penalty": "clusters", "features": "plain"},
-            "penalty is clusters, and basis is sknn.",
+            "penalty is clusters, but basis is sknn.",
             "Give basis=kmeans, or penalty=weights.",
         ),
         (
             {"penalty": "clusters"},
-            "penalty is clusters, and features is normalized and basis is sknn.",
+            "penalty is clusters, but features is normalized and basis is sknn.",
             "Give features=plain and basis=kmeans, or penalty=weights.",
         ),
     ],
@@ -149,5 +149,5 @@ def test_penalties__one_more(monkeypatch, features):
         np.testing.assert_array_equal(model.weights[:, 19], 0.0)
         if count == 200:
             update_run(run.location, parts[1], InlineEngine())
-    with pytest.raises(ParameterError, match="penalty is slanted, and kernel is gaussian"):
+    with pytest.raises(ParameterError, match="penalty is slanted, but kernel is gaussian"):
         check_penalty(FitParams(penalty="slanted"))

@@ -142,12 +142,12 @@ def changed(place, **changes):
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        (replace(FILLED, columns=COLUMNS[:5]), "has a column 'day' more"),
-        (changed(0, name="years"), "has the column 'age' in the place of 'years'"),
+        (replace(FILLED, columns=COLUMNS[:5]), "has an extra column 'day'"),
+        (changed(0, name="years"), "has the column 'age' where 'years' is expected"),
         (changed(4, kind="date"), "a column 'paid' of the kind boolean, not date"),
         (changed(3, categories=("Bonn",)), "a column 'town' of other categories, such as 'Köln'"),
         (changed(2, others=True), "a column 'sex' of other categories"),
-        (replace(FILLED, missing="error"), "has gaps in the column 'age', which are not filled"),
+        (replace(FILLED, missing="error"), "has missing values in the column 'age', which are not"),
     ],
 )
 def test_difference__names_the_first_column(other, difference):

@@ -43,7 +43,11 @@ def test_concerns__none(fitted, quiet):
     ("stage", "changes", "expected"),
     [
         ("weights", {"fitting_error": 3.25}, "The fitting error eps is 3.25: the residuals"),
-        ("basis", {"cap": 1000}, "are below the threshold 0.95; 1,000 were taken."),
+        (
+            "basis",
+            {"cap": 1000},
+            "are below the threshold 0.95, but the basis has at most 1,000 rows.",
+        ),
         (
             "recall",
             {"recall": 0.951, "recall_standard_error": 0.003},
@@ -116,7 +120,7 @@ def test_concerns__no_border_where_nothing_is_beyond():
 def test_concerns__no_better_than_guessing(tuned, quiet):
     run = quiet(tuned, validation={"error_rate": 0.7})
     found = problems(run)
-    assert found[0].startswith("The held-out error is 70.00 %; to answer the largest class always")
+    assert found[0].startswith("The held-out error is 70.00 %; always predicting the largest")
     (concern, *_) = find_concerns(results_of(FinishedRun.of(run), None))
     assert "--class-weight balanced" in concern.remedy
 

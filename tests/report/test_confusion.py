@@ -66,4 +66,4 @@ def test_confusion__as_text():
     assert table.rows == [["a", "8", "2"], ["a label that is long", "0", "10"]]
     many = ConfusionTable.of("t", labels, [[8, 2], [0, 10]], most=1)
     assert many.table == many.pairs
-    assert many.classes.title == "t: the 1 of 2 classes with the least F1"
+    assert many.classes.title == "t: the 1 of 2 classes with the lowest F1"

@@ -143,7 +143,7 @@ def test_tuning_table__numbers_of_singular_alphas_are_missing(altered, one_targe
 def test_concerns__the_mean_is_as_good(regression, altered):
     run = altered(regression, validation={"r2": [0.3, -0.0125], "relative_error": 0.85})
     assert problems(run)[0] == (
-        "To answer its mean always is as good on held-out rows: size (R2 -0.0125)."
+        "Always predicting the mean is as good on held-out rows: size (R2 -0.0125)."
     )
     assert not any("mean always" in problem for problem in problems(regression))
 
@@ -152,7 +152,7 @@ def test_concerns__numbers_that_are_not_fitted(regression, altered):
     run = altered(regression, weights={"training_r2": [0.25, 0.9], "fitting_error": 3.0})
     found = [problem for problem in problems(run) if "training rows" in problem]
     assert found == [
-        f"Of the training rows less than half of the variance is fitted: {FIRST} (R2 0.2500)."
+        f"Less than half of the variance of the training rows is fitted: {FIRST} (R2 0.2500)."
     ]
     assert not any("training rows" in problem for problem in problems(regression))
 
@@ -160,9 +160,9 @@ def test_concerns__numbers_that_are_not_fitted(regression, altered):
 def test_page__of_numbers(tmp_path, regression, evaluation, model):
     page = page_of(tmp_path, regression, evaluation=evaluation)
     assert page.tags["svg"] == page.tags["figure"] == 6
-    assert "How near the predictions come" in page.text
+    assert "Predicted and true numbers" in page.text
     assert "Which classes" not in page.text
-    assert "How sure the rows are" not in page.text
+    assert "Confidence of the rows" not in page.text
     X, Y = surfaces(250, seed=1)
     r2, rmse, mae = metrics(Y, model.scores(X))
     assert f"R2 {r2.mean():.4f} on average of 250 rows" in page.words
@@ -184,7 +184,7 @@ def test_page__of_numbers_without_an_evaluation(tmp_path, regression, one_target
     assert "held-out RMSE" in page.words
     assert page.tags["svg"] == 2
     write_report(one_target, tmp_path / "one.html")
-    assert "How near the predictions come" not in (tmp_path / "one.html").read_text()
+    assert "Predicted and true numbers" not in (tmp_path / "one.html").read_text()
 
 
 def test_page__draws_the_targets_that_are_met_worst(regression, evaluation):
@@ -210,9 +210,9 @@ def test_page__evaluations_of_other_targets(tmp_path, regression, fitted, evalua
     )  # fmt: skip
     other = replace(evaluation, target_names=("a", "b"))
     for run, wrong, message in (
-        (regression, of_classes, "the evaluation has 2 classes, the run the targets <b>"),
-        (regression, other, "the evaluation has the targets a, b, the run the targets <b>"),
-        (fitted, evaluation, "the evaluation has numbers, the run 3 classes"),
+        (regression, of_classes, "the evaluation has 2 classes, but the run has the targets <b>"),
+        (regression, other, "the evaluation has the targets a, b, but the run has the targets <b>"),
+        (fitted, evaluation, "the evaluation has numbers, but the run has 3 classes"),
     ):
         with pytest.raises(ParameterError, match=message):
             write_report(run, tmp_path / "page.html", evaluation=wrong)

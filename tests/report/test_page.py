@@ -69,13 +69,13 @@ def test_page__of_a_tuned_run(page_of, tuned):
     assert page.tags["h1"] == 1
     assert page.tags["svg"] == page.tags["figure"] == 5
     for heading in (
-        "Worth a look",
-        "What was fitted, and on what",
-        "Which classes are taken for which",
-        "How reliable the probabilities are",
-        "What was tried",
-        "How sure the rows are",
-        "What it took",
+        "Warnings",
+        "Data and network",
+        "Confusion of classes",
+        "Reliability of the probabilities",
+        "Tuning",
+        "Confidence of the rows",
+        "Time and memory",
     ):
         assert heading in page.text
     n_below = tuned.stages["confidence"]["n_below_threshold"]
@@ -91,8 +91,8 @@ def test_page__of_a_tuned_run(page_of, tuned):
 def test_page__of_a_fitted_run(page_of, fitted):
     page = page_of(fitted)
     assert page.tags["svg"] == 2
-    assert "What was tried" not in page.text
-    assert "Which classes" not in page.text
+    assert "Tuning" not in page.text
+    assert "Confusion of classes" not in page.text
     least = fitted.read("confidence/values").argmin()
     assert str(least) in page.words
     # The headers of the least and of the most confident rows.
@@ -104,7 +104,7 @@ def test_page__of_a_random_basis(page_of):
     dataset = write_table(MemoryStore(), *spirals(150))
     page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
     assert page.tags["svg"] == 0
-    assert "How sure the rows are" not in page.text
+    assert "Confidence of the rows" not in page.text
     assert "20 (13.3\xa0% of the rows), drawn evenly" in " ".join(page.words)
 
 
@@ -121,7 +121,7 @@ def test_page__of_a_pruned_basis(page_of):
     dataset = write_table(MemoryStore(), *spirals(150))
     page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
     assert page.tags["svg"] == 1
-    assert "What a smaller basis would cost" in page.text
+    assert "Unexplained share by basis size" in page.text
     assert "pruned to 5, which leave" in " ".join(page.words)
 
 
@@ -216,4 +216,4 @@ def test_page__many_classes(page_of):
     evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
     page = page_of(run, evaluation=evaluation)
     assert "the most frequent confusions of 31 classes" in page.text
-    assert "the 30 of 31 classes with the least F1" in page.text
+    assert "the 30 of 31 classes with the lowest F1" in page.text

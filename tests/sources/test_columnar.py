@@ -158,7 +158,7 @@ def test_keys__are_the_same_of_all_files(tmp_path, table):
 def test_keys__of_text_files_are_refused(tmp_path):
     (tmp_path / "year=2024").mkdir()
     (tmp_path / "year=2024" / "d.csv").write_text("a\n1\n")
-    with pytest.raises(DataError, match=r"has a subdirectory, year=2024\. .*Parquet and Arrow may"):
+    with pytest.raises(DataError, match=r"has a subdirectory, year=2024\. .*Parquet and Arrow f"):
         open_source(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_lists__other_columns_that_are_named_are_features_too(tmp_path):
 @pytest.mark.parametrize(
     ("last", "message"),
     [
-        ([1.0], r"Column 'e' of .* has a list of 1 in row 9 \(the first is 0\), not of 2\."),
+        ([1.0], r"Column 'e' of .* has a list of length 1 in row 9 \(the first is 0\), but"),
         (None, r"Column 'e_0' of .* has no value in row 9"),
         ([1.0, None], r"Column 'e_1' of .* has no value in row 9"),
         ([1.0, np.inf], r"Column 'e_1' of .* has inf in row 9"),
@@ -218,7 +218,7 @@ def test_lists__first_tells_the_length(tmp_path, first):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, DataError, r"has type list<.* which cannot be a feature.*name it as x"),
+        ({}, DataError, r"has type list<.* which cannot be a feature.*with x\."),
         (
             {"x": "s"},
             DataError,

@@ -172,7 +172,7 @@ def test_sniffed__what_is_quoted_throughout_is_read_as_it_was_written(data, deli
         ({"quote": "`"}, r"quote is '`'\. Give \" or '\."),
         ({"decimal": ";"}, r"decimal is ';'\. Give \. or ,\."),
         ({"decimal": ",", "delimiter": ","}, "delimiter and decimal are both ','"),
-        ({"encoding": "klingon"}, r"encoding is 'klingon'\. Give one that Python knows"),
+        ({"encoding": "klingon"}, r"encoding is 'klingon'\. Give an encoding that Pyth"),
         ({"encoding": "hex"}, "encoding is 'hex'"),
     ],
 )

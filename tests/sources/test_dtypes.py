@@ -130,5 +130,5 @@ def test_label_of_text__only_what_is_written_as_a_number_is_one(text, label):
 
 
 def test_to_labels__refuses_bytes_that_are_not_utf8():
-    with pytest.raises(DataError, match=r"y has bytes that are not UTF-8"):
+    with pytest.raises(DataError, match=r"y has bytes other than UTF-8"):
         to_labels(np.array([b"\xff"]), "y")

@@ -78,5 +78,5 @@ def test_excel__cells_without_anything_are_no_columns(tmp_path):
 def test_excel__damaged(tmp_path):
     path = tmp_path / "d.xlsx"
     path.write_bytes(b"PK no zip")
-    with pytest.raises(DamagedDataError, match=r"cannot be read as Excel: .*Save it again, or as"):
+    with pytest.raises(DamagedDataError, match=r"cannot be read as an Excel file \(.*Save the fi"):
         open_source(path)

@@ -38,7 +38,7 @@ def test_open_source__missing(tmp_path):
 )
 def test_open_source__unknown_suffix(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    message = r"not a known format, .*Pass its format: npz, .*csv, .*Supported are \.npz, .*libsvm"
+    message = r"not a known format, .*Pass format as one of npz, .*csv, .* are \.npz, .*libsvm"
     with pytest.raises(DataError, match=message):
         open_source(tmp_path / name)
 
@@ -83,7 +83,7 @@ def test_open_source__format_of_a_directory(tmp_path):
 @pytest.mark.parametrize("name", ["d.xls", "d.ods"])
 def test_open_source__other_sheets_are_to_be_saved_as_csv(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"which is not read\. Save the sheet as CSV or \.xlsx"):
+    with pytest.raises(DataError, match=r"is not supported\. Save the sheet as CSV or \.xlsx"):
         open_source(tmp_path / name)
 
 

@@ -65,7 +65,7 @@ def test_hugging_face__files_that_are_missing_or_of_others(tmp_path):
     with pytest.raises(MissingDataError, match=f"lacks {last.name}"):
         open_source(place, x="e", label="y")
     (place / "state.json").write_text("{")
-    with pytest.raises(DamagedDataError, match="does not say what"):
+    with pytest.raises(DamagedDataError, match="does not list the data files"):
         open_source(place, x="e", label="y")
 
 
@@ -80,7 +80,7 @@ def test_hugging_face__a_number_that_is_no_class(tmp_path):
     for code in (-2, 2):
         place = save_to_disk(tmp_path / str(code), table_of([0, 1, code, 0, 1]))
         with pytest.raises(
-            DataError, match=r"'y' of .*arrow has a number without a name; it has 2"
+            DataError, match=r"'y' of .*arrow has a number without a class name, but only 2"
         ):
             list(open_source(place, x="e", label="y").blocks(10))
 
@@ -89,7 +89,7 @@ def test_hugging_face__several_datasets(tmp_path):
     for split in ("train", "test"):
         save_to_disk(tmp_path / "d" / split, table_of())
     (tmp_path / "d" / "dataset_dict.json").write_text("{}")
-    with pytest.raises(DataError, match=r"datasets of Hugging Face: test, train\. Give one"):
+    with pytest.raises(DataError, match=r"datasets of Hugging Face: test, train\. Give"):
         open_source(tmp_path / "d")
 
 

@@ -218,7 +218,7 @@ def test_schema__columns_are_found_by_name(tmp_path, caplog):
     assert "d.csv are ignored: 'z'" in caplog.text
     np.testing.assert_array_equal(rows_of(source).X, [[5, 1], [np.nan, 0], [6, UNSEEN]])
     assert (source.y_dtype, source.id_dtype, source.schema.label) == (None, None, None)
-    assert "has no 'y', which its schema names as label" in caplog.text
+    assert "has no column 'y', which the schema names as label" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_schema__decides_alone(tmp_path):
 def test_schema__feature_that_is_asked_for_as_something_else(tmp_path):
     table = csv_of(tmp_path, "id,a,c,y\n1,2,p,u\n")
     for role in ({"label": "a"}, {"weights": "a"}):
-        with pytest.raises(ParameterError, match=r"(label|weights)=a names the features"):
+        with pytest.raises(ParameterError, match=r"(label|weights)=a also has another role"):
             open_source(table, schema=known(tmp_path), **role)
     rows = rows_of(open_source(table, schema=known(tmp_path), table=TableOptions(id="a")))
     assert (rows.ids.tolist(), rows.X[:, 0].tolist()) == ([2], [2.0])
@@ -305,7 +305,7 @@ def test_classes__full_stop_at_the_end_of_labels(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "dask_nrbfn"):
         source = open_source(path, label="y", classes=["<=50K", ">50K"])
         assert rows_of(source).y.tolist() == ["<=50K", ">50K", ">50K", "other."]
-    assert "2 labels are taken without the full stop" in caplog.text
+    assert "2 labels are read as known labels, except for a final full stop" in caplog.text
 
 
 def test_classes__that_are_text_keep_numbers_text(tmp_path):
@@ -316,10 +316,10 @@ def test_classes__that_are_text_keep_numbers_text(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"drop": ("z",)}, r"has no column 'z'; it has .* Name one of its columns with drop"),
-        ({"categorical": ("y",)}, r"categorical=y names the features, labels or targets"),
-        ({"id": "y"}, r"id=y names the features, labels or targets"),
-        ({"columns": ("a",), "id": "a"}, r"columns=a names the features, labels or targets"),
+        ({"drop": ("z",)}, r"has no column 'z'; it has .* Name an existing column with drop"),
+        ({"categorical": ("y",)}, r"categorical=y also has another role, such as"),
+        ({"id": "y"}, r"id=y also has another role, such as"),
+        ({"columns": ("a",), "id": "a"}, r"columns=a also has another role, such as"),
     ],
 )
 def test_options__that_do_not_fit_the_table(tmp_path, options, message):
@@ -442,7 +442,7 @@ def test_csv__gaps_of_all_columns_are_in_one_message(tmp_path):
     assert caught.value.problem == (
         f"{path} has no value in some rows of 3 columns: 'a' 1, 'b' 2, 'c' 1."
     )
-    assert caught.value.remedy.startswith("Pass missing='impute' to fill such cells in")
+    assert caught.value.remedy.startswith("Pass missing='impute' to fill in missing values")
 
 
 def test_schema__new_categories_are_counted(tmp_path, caplog):

@@ -39,7 +39,7 @@ REFUSED = {
     "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
     "no column that is taken": (
         pd.DataFrame({"a": map(str, range(N))}),
-        "X has no feature: a is left out: 120 texts in 120 rows look like an id",
+        "X has no feature: a is left out: 120 different texts in 120 rows look like",
     ),
 }
 

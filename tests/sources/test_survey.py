@@ -80,7 +80,7 @@ def test_survey__too_many_texts(monkeypatch):
     assert not parts[0].overflows
     both = parts[0] + parts[1]
     assert (both.overflows, both.n_different, both.looks_like_id) == (True, 11, True)
-    with pytest.raises(DataError, match="'a' has more than 65536 values"):
+    with pytest.raises(DataError, match="'a' has more than 65536 different"):
         decide({"a": both}, Roles(), TableOptions(categorical=("a",)))
 
 
@@ -114,7 +114,7 @@ def test_decide__most_frequent_categories_have_a_feature():
 @pytest.mark.parametrize(
     ("kind", "values", "taken", "words"),
     [
-        ("category", [f"c{i}" for i in range(60)], False, "look like an id or free text"),
+        ("category", [f"c{i}" for i in range(60)], False, "look like ids or free text"),
         ("category", [f"c{i % 50}" for i in range(60)], True, None),
         ("category", [f"c{i}" for i in range(40)], True, None),
         ("number", np.arange(60.0), True, "looks like an id: 60 different whole numbers"),
@@ -236,10 +236,10 @@ def test_decide__days_that_may_be_months_are_said():
     schema, (line,) = decided({"day": ("text", texts)})
     assert schema.columns[0].kind == "category"
     assert line == (
-        "day looks like a date: '01/02/2020' may be day first or month first; "
+        "day has an ambiguous order of day and month, for example '01/02/2020'; "
         "pass date_format='day=%d/%m/%Y' or pass date_format='day=%m/%d/%Y'."
     )
-    with pytest.raises(DataError, match=r"may be day first or month first\. Pass date_format="):
+    with pytest.raises(DataError, match=r"'day' has an ambiguous order.*\. Pass date_format="):
         decided({"day": ("text", texts)}, date=("day",))
     for options in ({"date_format": ("%d/%m/%Y",)}, {"date_format": ("day=%d/%m/%Y",)}):
         (column,) = decided({"day": ("text", texts)}, **options)[0].columns
@@ -251,8 +251,8 @@ def test_decide__texts_that_are_not_all_alike_stay_text():
     schema, (line,) = decided({"w": ("text", units)})
     assert schema.columns[0].kind == "category"
     assert line == (
-        "w has numbers of several units, '12 kg', '300 g', and is text. Write one unit, or leave "
-        "the column out with drop='w'."
+        "w has numbers of several units, '12 kg', '300 g', and is read as text. Write all numbers "
+        "in one unit, or pass drop='w' to leave the column out."
     )
     _, (line,) = decided({"d": ("text", ["31.12.2020", "1.1.2021", "soon"])})
     assert "2 of 3 values are dates written as %d.%m.%Y, but 'soon' is not" in line
@@ -262,11 +262,11 @@ def test_decide__texts_that_are_not_all_alike_stay_text():
 @pytest.mark.parametrize(
     ("texts", "remedy"),
     [
-        (["469,13 €", "1.000,00 €", "7 €"], "they have decimal commas."),
-        (["469,13 €", "12,50 €"], "they have decimal commas."),
+        (["469,13 €", "1.000,00 €", "7 €"], "the numbers have decimal commas."),
+        (["469,13 €", "12,50 €"], "the numbers have decimal commas."),
         (
             ["1.234 €", "999 €"],
-            "points separate thousands, or numeric='p' if they precede decimals",
+            "points separate thousands, or numeric='p' if points precede decimals.",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_decide__decimal_commas_of_which_nothing_is_said(texts, remedy):
         "category",
         True,
     )
-    assert f"is text. Pass decimal=, if {remedy}" in line
+    assert f"is read as text. Pass decimal=',' if {remedy}" in line
     assert decided_by(",")[0].kind == "number"
     if "numeric" in remedy:
         assert decided_by("", numeric=("p",))[0].written == "1234.5 €"
@@ -330,7 +330,7 @@ def test_decide__categories_that_are_one_number_are_one():
     texts = ["1.5", "1.50", "2", "2.0", "10"]
     schema, (line,) = decided({"v": ("category", texts)})
     assert schema.columns[0].categories == ("1.5", "10", "2")
-    assert line == "v has '1.50' and '1.5': equal numbers, so they are one category."
+    assert line == "v: '1.50' and '1.5' are equal numbers, so they are one category."
     schema, lines = decided({"v": ("category", [*texts, "x"])})
     assert "1.50" in schema.columns[0].categories
     assert lines == ()

@@ -145,7 +145,7 @@ def test_svmlight__fewer_features_than_there_are(tmp_path):
     source = open_source(tmp_path / "d.svm", n_features=5)
     np.testing.assert_array_equal(collect(source, 2)[0], [[1, 0, 0, 0, 0], [0, 0, 4, 0, 0]])
     assert open_source(tmp_path / "d.svm", trained_features=4).n_features == 4
-    with pytest.raises(DataError, match="has the index 3, which is feature 3, but only 2 features"):
+    with pytest.raises(DataError, match=r"has the index 3 \(feature 3\), but only 2 features"):
         open_source(tmp_path / "d.svm", n_features=2)
 
 

@@ -247,7 +247,7 @@ def test_csv__value_that_is_not_finite_is_named(
         list(open_source(path, label="y").blocks(100))
     # Nine rows of two lines each and an empty line follow the header.
     assert caught.value.problem == f"Column 'b' of {path} has {has} in line 21."
-    remedy = "Pass missing='impute' to fill" if has == "no value" else "every value must be finite"
+    remedy = "Pass missing='impute' to fill" if has == "no value" else "write a finite value"
     assert remedy in caught.value.remedy
 
 
@@ -455,7 +455,7 @@ def test_parquet__value_that_is_not_finite_is_named(tmp_path, dtype, value, has)
     ("values", "options", "message"),
     [
         (pa.array([*range(8), None]), {}, r"Column 'v' of .* has no value in row 8"),
-        (pa.array([2**63], pa.uint64()), {}, r"Column 'v' of .* too large for int64"),
+        (pa.array([2**63], pa.uint64()), {}, r"Column 'v' of .* exceeds int64"),
         (pa.array([[1.0]]), {}, r"Column 'v' of .* type .*, which cannot be a feature"),
         (
             pa.array([{"inner": 1.0}]),
@@ -521,7 +521,7 @@ def test_parquet__bad_label_is_found_in_its_block(tmp_path, values, message):
 def test_parquet__labels_of_two_types(tmp_path):
     parquet_of(tmp_path, {"a": [1.0], "y": [1]}, "1.parquet")
     parquet_of(tmp_path, {"a": [1.0], "y": ["x"]}, "2.parquet")
-    with pytest.raises(DataError, match=r"Column 'y' is numbers in some .* strings in others"):
+    with pytest.raises(DataError, match=r"Column 'y' has numbers in some .* text in others"):
         open_source(tmp_path, label="y")
 
 
@@ -660,8 +660,8 @@ def test_table__target_whose_name_has_a_comma(tmp_path, table, suffix, target, n
     ("options", "message"),
     [
         ({"target": "t,t"}, r"target=t,t names 't' twice"),
-        ({"target": "a\nb"}, r"target='a\\nb' names no columns"),
-        ({"target": "t,u", "weights": "u"}, r"weights=u names the features, labels or targets"),
+        ({"target": "a\nb"}, r"target='a\\nb' cannot be read as"),
+        ({"target": "t,u", "weights": "u"}, r"weights=u also has another role"),
         ({"target": "t", "label": "u"}, r"label and target are both given"),
         ({"target": "t", "y": "u"}, r"y=u does not go with"),
     ],
@@ -676,7 +676,7 @@ def test_table__targets_that_are_not_named_well(tmp_path, table, suffix, options
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("t,v", r"no column 'v'; it has 't', 'a', 'u', 'b'\. Name one .* with target"),
+        ("t,v", r"no column 'v'; it has 't', 'a', 'u', 'b'\. Name an .* with target"),
         ("", r"no column ''; it has"),
         ("t,u,a,b", "is empty: it has no feature columns"),
     ],

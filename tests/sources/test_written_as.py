@@ -208,7 +208,7 @@ def test_formats__lists_are_known_by_the_names_of_their_elements(tmp_path):
 def test_formats__lists_are_as_long_as_the_schema_says(tmp_path):
     schema = Schema((Column("e_0", "number"), Column("e_1", "number")))
     source = open_source(written(pa.table({"e": [None, [1.0]]}), tmp_path), schema=schema)
-    with pytest.raises(DataError, match=r"Column 'e' of .* has a list of 1 in row 1 .* not of 2"):
+    with pytest.raises(DataError, match=r"Column 'e' of .* list of length 1 in row 1 .* 2 is expe"):
         list(source.blocks(9))
 
 

@@ -112,7 +112,9 @@ def test_bases__one_more(monkeypatch, tuning):
 def test_bases__more_than_the_distinct_rows(basis):
     X, y = spirals(30)
     X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
-    with pytest.raises(ParameterError, match=r"basis_size is 31, but X has 30 distinct rows\."):
+    with pytest.raises(
+        ParameterError, match=r"basis_size is 31, but X has only 30 distinct rows\."
+    ):
         fit(X, y, params_of(basis, 31))
     assert BASIS.recorded(fit(X, y, params_of(basis, 30))).n_basis == 30
 
@@ -291,7 +293,7 @@ def test_given__mistakes_are_refused_before_any_task(tuning):
     named = given_basis(FitParams(), basis)
     wide = np.ones((5, 6))
     for params, rows, message in [
-        (given_basis(FitParams(), wide), wide, "the basis rows have 6 columns, X has 4"),
+        (given_basis(FitParams(), wide), wide, "the basis rows have 6 columns, but X has 4"),
         (named, None, "the basis rows are missing"),
         (named, X[1:6], "params belong to other basis rows than the given ones"),
         (FitParams(n_neighbors=5), basis, "params belong to other basis rows than the given ones"),

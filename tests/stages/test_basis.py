@@ -185,7 +185,7 @@ def test_basis__duplicates_enter_once():
 def test_basis__size_beyond_the_distinct_rows():
     X, y, confidence = distinct_rows(100)
     X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
-    with pytest.raises(ParameterError, match="basis_size is 101, but X has 100 distinct rows"):
+    with pytest.raises(ParameterError, match="basis_size is 101, but X has only 100 distinct rows"):
         chosen(X, y, confidence, FitParams(basis_size=101))
 
 
@@ -210,11 +210,11 @@ def test_basis__uniform_is_filled_up_from_beyond_and_says_so(caplog):
         rows, _ = chosen(X, y, confidence, params)
     least = np.sort(confidence)[99]
     assert set(np.flatnonzero(confidence < least)) <= set(rows)
-    assert "30 rows are below the threshold 0.9; 70 of the basis are beyond it" in caplog.text
+    assert "30 rows are below the threshold 0.9; 70 basis rows are not, because" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"), [("least-confident", "the least"), ("uniform", "a draw")]
+    ("rule", "said"), [("least-confident", "the least"), ("uniform", "drawn ones")]
 )
 def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     X, y, confidence = distinct_rows()
@@ -227,9 +227,10 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     expected, _ = chosen(X, y, confidence, FitParams(basis_rule=rule, basis_size=60))
     assert rows.tolist() == expected.tolist()
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
-    assert f"{n_below} rows are below the threshold 0.9; the memory at hand allows 60, {said}" in (
+    assert f"{n_below} rows are below the threshold 0.9, but the memory allows only 60 basis " in (
         warning.getMessage()
     )
+    assert said in warning.getMessage()
 
 
 @pytest.mark.parametrize(("fewer", "capped"), [(0, False), (1, True)])
@@ -241,7 +242,7 @@ def test_basis__cap_counts_distinct_rows(caplog, fewer, capped):
     rows, record = chosen(X, y, confidence, FitParams(), engine=engine)
     assert len(rows) == n_distinct - fewer
     assert (record.cap is not None) is capped
-    assert ("memory at hand" in caplog.text) is capped
+    assert ("the memory allows only" in caplog.text) is capped
 
 
 def test_basis__classes_without_rows_below_count_in_the_cap():
@@ -261,8 +262,11 @@ def quadratic_seconds(n_basis):
 @pytest.mark.parametrize(
     ("remaining_s", "said"),
     [
-        (None, "are taken. Give a basis size to decide yourself."),
-        (quadratic_seconds, "are taken. These take about 16 s from here, all would take"),
+        (None, "are chosen. Give a basis size to choose another number."),
+        (
+            quadratic_seconds,
+            "are chosen. The rest of the fit takes about 16 s; with all of the rows it",
+        ),
     ],
 )
 def test_basis__capped_without_a_size(caplog, monkeypatch, remaining_s, said):
@@ -273,5 +277,5 @@ def test_basis__capped_without_a_size(caplog, monkeypatch, remaining_s, said):
     n_below = np.count_nonzero(confidence < 0.9)
     assert BASIS.compute(job) == BasisRecord(40, n_below, 40)
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
-    assert "without a basis size at most 40, the least confident of them" in warning.getMessage()
+    assert "without a basis size has at most 40 basis rows: the least" in warning.getMessage()
     assert said in warning.getMessage()

@@ -100,7 +100,7 @@ def test_candidates__with_locality_search_the_drawn_rows_exactly():
 def test_candidates__too_few_distinct_ones_are_told_before_the_search():
     X, y = spirals(100)
     engine = CountingEngine()
-    with pytest.raises(ParameterError, match="20, but the candidates have 10 distinct rows"):
+    with pytest.raises(ParameterError, match="20, but the candidates have only 10 distinct"):
         fit(X[np.arange(100) % 10], y[np.arange(100) % 10], engine=engine)
     assert engine.done["neighbors"] == 0
 

@@ -257,7 +257,7 @@ def test_cells__overlap_adds_rows_of_the_other_side():
     assert Model.load(run.location).cells.n_rows.tolist() == own.tolist()
     # Every row is judged once, by its own cell.
     assert run.read("cells/confusion").sum() == 300
-    assert_refused(X, y, replace(PARAMS, cells=None, cell_overlap=0.3), "one network for all")
+    assert_refused(X, y, replace(PARAMS, cells=None, cell_overlap=0.3), "all rows are in one cell")
 
 
 def test_cells__described(tmp_path):

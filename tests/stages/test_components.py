@@ -199,18 +199,18 @@ def test_refresh__combines_as_many_again(tmp_path):
     assert refresh_run(run.location, [], ENGINE).stages["components"]["n_components"] == 9
 
 
-NEEDS = "components is 9, and"
+NEEDS = "components is 9, but"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"features": "plain"}, f"{NEEDS} features is plain. Give features=normalized, or"),
-        ({"penalty": "kernel"}, f"{NEEDS} penalty is kernel. Give penalty=weights, or no comp"),
-        ({"loss": "hinge"}, f"{NEEDS} loss is hinge. Give loss=squared, or no components"),
-        ({"locality": 0.1}, f"{NEEDS} locality is 0.1. Give one of them"),
-        ({"prune": 5}, f"{NEEDS} prune is 5. Give one of them"),
-        ({"components": 41}, "components is 41, and the basis has 40 rows"),
+        ({"penalty": "kernel"}, f"{NEEDS} penalty is kernel. Give penalty=weights, or leave"),
+        ({"loss": "hinge"}, f"{NEEDS} loss is hinge. Give loss=squared, or leave components out"),
+        ({"locality": 0.1}, f"{NEEDS} locality is 0.1. Give components or locality"),
+        ({"prune": 5}, f"{NEEDS} prune is 5. Give components or prune"),
+        ({"components": 41}, "components is 41, but the basis has only 40 rows"),
     ],
 )
 def test_fit__refuses_at_once(changes, message):
@@ -220,9 +220,9 @@ def test_fit__refuses_at_once(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"features": ("plain",)}, "components is 30, and features is plain"),
-        ({"penalties": ("kernel",)}, "components is 30, and penalty is kernel"),
-        ({"components": (5, 41)}, "components is 41, and the basis has 40 rows"),
+        ({"features": ("plain",)}, "components is 30, but features is plain"),
+        ({"penalties": ("kernel",)}, "components is 30, but penalty is kernel"),
+        ({"components": (5, 41)}, "components is 41, but the basis has only 40 rows"),
     ],
 )
 def test_tune__refuses_at_once(changes, message):

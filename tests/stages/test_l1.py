@@ -91,11 +91,11 @@ def test_fit__every_kind_learns(changes):
 @pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
 def test_exponent__of_another_kernel_is_an_error(kernel):
     X, y = spirals(60)
-    with pytest.raises(ParameterError, match=f"kernel_exponent is 0.7, and kernel is {kernel}"):
+    with pytest.raises(ParameterError, match=f"kernel_exponent is 0.7, but kernel is {kernel}"):
         fit(X, y, replace(PARAMS, kernel=kernel, kernel_exponent=0.7))
     table, tuning = write_table(MemoryStore(), X, y), replace(TUNING, kernels=(kernel, "matern32"))
     params = replace(PARAMS, kernel="gaussian", kernel_exponent=0.7)
-    with pytest.raises(ParameterError, match=f"and kernels are {kernel}, matern32. Leave it out"):
+    with pytest.raises(ParameterError, match=f"but kernels are {kernel}, matern32. Leave"):
         tune_dataset(table, MemoryStore(), params, tuning, ENGINE)
 
 

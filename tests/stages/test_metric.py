@@ -137,7 +137,7 @@ def test_metric__what_it_learned_is_told(tmp_path, capsys):
     assert f"weight of width    {told['heaviest']['width']:.4g}\n" in capsys.readouterr().out
     write_report(Run.open(run.location), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "What features weigh" in page
+    assert "Weights of the features" in page
     assert "a name that is a little…" in page
 
 

@@ -266,7 +266,7 @@ def test_refresh__with_targets_of_another_kind_is_refused(tmp_path, slices):
     labelled = ingest_arrays(X, np.arange(len(X)) % 2, tmp_path / "labelled")
     swapped = pd.DataFrame(T, columns=["target_1", "target_0"])
     for dataset in (labelled, table_of(X, swapped, tmp_path / "swapped")):
-        with pytest.raises(DataError, match="the network's target_0, target_1"):
+        with pytest.raises(DataError, match="the network predicts target_0, target_1"):
             refresh_run(place, [dataset], engine)
     assert Model.load(place).target_names == ("target_0", "target_1")
 
@@ -290,7 +290,7 @@ def test_drift__rows_unlike_those_before_ask_for_a_refresh(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"basis": "sknn"}, "basis=sknn asks for the classes of rows"),
+        ({"basis": "sknn"}, "basis=sknn needs class labels"),
         ({"class_weight": "balanced"}, "class_weight is balanced"),
         ({"basis_size": 443}, "basis_size is 443.*1 to 442"),
     ],
@@ -312,7 +312,9 @@ def test_targets__of_another_kind_are_refused(tmp_path):
     for location, dataset in ((run.location, labelled), (classifier.location, numbers)):
         with pytest.raises(DataError, match=r"targets of .* are labels|has numeric targets"):
             evaluate_dataset(location, dataset, engine)
-    with pytest.raises(DataError, match=r"targets of .* are target, the network's target_0"):
+    with pytest.raises(
+        DataError, match=r"targets of .* are target, but the network predicts target_0"
+    ):
         update_run(run.location, table_of(X, T[:, 0]), engine)
     with pytest.raises(DataError, match="are labels"):
         tune_dataset(numbers, MemoryStore(), PARAMS, TuneParams(), engine, validation=labelled)

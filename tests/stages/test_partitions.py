@@ -278,10 +278,10 @@ def refused(error, wanted, *, memory_bytes=None):
 @pytest.mark.slow
 def test_search__bad_partitions_are_refused_before_any_task():
     error = refused(ParameterError, params(n_partitions=2, overlap=2))
-    assert error.problem.startswith("n_partitions is 2 and overlap 2")
-    assert error.remedy == "Give 1, or 3 to 22."
+    assert error.problem.startswith("n_partitions is 2 and overlap is 2")
+    assert error.remedy == "Set n_partitions to 1, or to a number from 3 to 22."
     error = refused(ParameterError, params(n_partitions=400))
-    most = int(error.remedy.removeprefix("Give 1, or 4 to ").removesuffix("."))
+    most = int(error.remedy.split()[-1].removesuffix("."))
     assert most == 500 * 3 // (4 * 11)
     refused(ParameterError, params(n_partitions=most + 1))
     assert fit(*spirals(500), params(n_partitions=most)).stages["neighbors"]["n_repaired"] < 100

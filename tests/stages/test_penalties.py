@@ -317,9 +317,9 @@ def test_tune__the_penalty_of_the_fit_where_none_are_given():
     [
         (
             replace(DRAWN, penalty="kernel", features="normalized"),
-            "penalty is kernel, and features is normalized. Give features=plain, or",
+            "penalty is kernel, but features is normalized. Give features=plain, or",
         ),
-        (replace(DRAWN, penalty="clusters"), "penalty is clusters, and basis is random. Give"),
+        (replace(DRAWN, penalty="clusters"), "penalty is clusters, but basis is random. Give"),
     ],
 )
 def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, message):
@@ -330,9 +330,9 @@ def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, mess
     ("params", "changes", "message"),
     [
         (DRAWN, {"features": ("normalized",), "penalties": ("kernel",)},
-         "penalties is kernel, and features is normalized. Give features=plain, or penalties=wei"),
-        (DRAWN, {}, "penalties is clusters, and basis is random. Give basis=kmeans"),
-        (replace(DRAWN, penalty="clusters"), {"penalties": None}, "penalty is clusters, and basis"),
+         "penalties is kernel, but features is normalized. Give features=plain, or penalties=wei"),
+        (DRAWN, {}, "penalties is clusters, but basis is random. Give basis=kmeans"),
+        (replace(DRAWN, penalty="clusters"), {"penalties": None}, "penalty is clusters, but basis"),
     ],
 )  # fmt: skip
 def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, changes, message):

@@ -150,7 +150,7 @@ def test_refresh__prunes_again(tmp_path):
 def test_tune__judges_the_whole_network():
     X, y = spirals(100)
     dataset, engine = write_table(MemoryStore(), X, y), CountingEngine(0)
-    with pytest.raises(ParameterError, match=r"prune is 12, and a tuning judges .* Tune without"):
+    with pytest.raises(ParameterError, match=r"prune is 12, but a tuning compares .* Tune without"):
         tune_dataset(
             dataset, MemoryStore(), PARAMS, TuneParams(effort="quick", features=("plain",)), engine
         )
@@ -201,9 +201,9 @@ def test_estimators__number_the_rows_that_were_given():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"features": "normalized"}, r"prune is 12, and features is normalized\. Give features=pl"),
-        ({"features": "auto"}, r"prune is 12, and features is normalized\."),
-        ({"prune": 41}, r"prune is 41, and the basis has 40 rows\. Give prune of at most 40\."),
+        ({"features": "normalized"}, r"prune is 12, but features is normalized\. Give features=pl"),
+        ({"features": "auto"}, r"prune is 12, but features is normalized\."),
+        ({"prune": 41}, r"prune is 41, but the basis has only 40 rows\. Set prune to at most 40\."),
     ],
 )
 def test_fit__refuses(changes, message):

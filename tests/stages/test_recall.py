@@ -73,7 +73,7 @@ def test_recall__below_the_floor(dataset):
     found = Run.open(place).stages["recall"]["recall"]
     assert found < FitLimits.min_recall
     assert f"{found:.4f} +- " in caught.value.problem
-    assert "less than the 0.95" in caught.value.problem
+    assert "but min_recall is 0.95" in caught.value.problem
     assert "overlap from 1 to 2" in caught.value.remedy
     assert "n_partitions from 8" in caught.value.remedy
     engine = CountingEngine()

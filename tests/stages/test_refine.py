@@ -295,7 +295,7 @@ def test_update_forget_merge_and_branch__refuse_and_name_refresh(tmp_path):
 
 @pytest.mark.parametrize("tuning", [None, TuneParams()])
 def test_fit__refuses_numbers(tuning):
-    params, message = replace(PARAMS, loss="hinge"), "loss is hinge, and the targets are numbers"
+    params, message = replace(PARAMS, loss="hinge"), "loss is hinge, but the targets are numbers"
     assert_refused(*surfaces(100), params, message, tuning=tuning)
 
 

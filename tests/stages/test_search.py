@@ -90,13 +90,13 @@ def test_effort__twice_is_once():
 
 def test_bases__need_a_size():
     X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, kmeans, whose default sizes"):
+    with pytest.raises(ParameterError, match="bases are random, kmeans, but the default sizes"):
         tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
 
 
 def test_bases__are_not_compared_with_given_rows():
     X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, and the basis rows are given"):
+    with pytest.raises(ParameterError, match="bases are random, but the basis rows are given"):
         tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)))
 
 
@@ -261,7 +261,7 @@ def test_search__numbers_have_bases_and_scales_too():
     tuning = replace(QUICK, bases=("random", "kmeans"), scales=("none", "standard"))
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
     assert len(run.stages["search"]["tried"]) == 8
-    with pytest.raises(ParameterError, match="bases=sknn asks"):
+    with pytest.raises(ParameterError, match="bases=sknn needs class labels"):
         tune_dataset(
             dataset, MemoryStore(), params, replace(tuning, bases=("sknn",)), CountingEngine(0)
         )

@@ -221,7 +221,7 @@ def test_fit__what_would_fill_rows_is_refused_before_the_first_task():
         ("scale", lambda: plan_fit(dataset, params, engine, None)),
         ("scales", lambda: tune_dataset(dataset, place, FitParams(), tuning, engine)),
     ):
-        with pytest.raises(ParameterError, match=f"^{name} has learned, but X is sparse"):
+        with pytest.raises(ParameterError, match=f"^{name}=learned needs dense rows"):
             refuse()
     assert not engine.done
 

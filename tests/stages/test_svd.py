@@ -134,15 +134,15 @@ def test_fit__of_values_too_large_to_be_squared():
 def test_fit__of_fewer_dimensions_says_so(caplog):
     X = DIGITS[:, :30] @ np.eye(30)[:, :5] @ np.ones((5, 30))
     run = fit(PARAMS, write(X))
-    assert "svd: of 12 coordinates only 1 are not always 0" in caplog.text
+    assert "svd: only 1 of 12 coordinates are not always 0" in caplog.text
     assert run.stages["svd"]["explained"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"svd": 64}, r"svd is 64, and X is 300 x 64\. Give svd of at most 63"),
-        ({"svd": 300}, "svd is 300, and X is 300 x 64"),
+        ({"svd": 64}, r"svd is 64, but X is 300 x 64\. Set svd to at most 63"),
+        ({"svd": 300}, "svd is 300, but X is 300 x 64"),
         ({"svd": 0}, "svd is 0"),
     ],
 )
@@ -160,7 +160,7 @@ def test_fit__refuses_given_basis_rows():
 
 
 def test_fit__refuses_columns_of_several_kinds():
-    with pytest.raises(ParameterError, match=r"svd is 3, and the columns of .* several kinds"):
+    with pytest.raises(ParameterError, match=r"svd is 3, but the columns of .* several kinds"):
         fit_dataset(write_rows(MemoryStore()), MemoryStore(), FitParams(svd=3), CountingEngine(0))
 
 

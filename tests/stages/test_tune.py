@@ -538,7 +538,9 @@ def test_tune__a_class_of_two_rows_and_folds_without_rows(folds):
 
 def test_tune__more_folds_than_half_the_rows():
     X, y = spirals(41)
-    with pytest.raises(ParameterError, match=r"folds is 21, but .* 41 rows\. Give at most 20"):
+    with pytest.raises(
+        ParameterError, match=r"folds is 21, but .* 41 rows\. Set folds to at most 20"
+    ):
         tune(X, y, tuning=replace(ONE, folds=21))
     with pytest.raises(ParameterError, match="folds is 1000000000000"):
         tune(X, y, tuning=replace(ONE, folds=10**12))

@@ -215,7 +215,7 @@ def test_validation__a_dataset_of_its_own_is_judged():
 
 
 def test_losses__refused_for_numbers():
-    message = "losses is logistic, and the targets are numbers"
+    message = "losses is logistic, but the targets are numbers"
     assert_refused(*surfaces(100), PARAMS, message, tuning=TUNING)
 
 

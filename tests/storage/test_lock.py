@@ -86,7 +86,7 @@ def test_locked_run__second_is_refused_until_the_first_is_done(place):
     with locked_run(place):
         error = refuse(place)
         assert f"process {os.getpid()} on " in error.problem
-        assert "Wait until it is done" in error.remedy
+        assert "Wait until the other job is finished" in error.remedy
     with locked_run(place):
         pass
 
@@ -191,7 +191,7 @@ def test_locked_run__a_file_system_without_locks_warns(tmp_path, monkeypatch, ca
     monkeypatch.setattr(lock.fcntl, "flock", refuse_locking)
     with caplog.at_level(logging.WARNING), locked_run(tmp_path / "run"):
         pass
-    assert "start no second job on it" in caplog.text
+    assert "run only one job at a time there" in caplog.text
 
 
 def test_lease__is_renewed_and_keeps_others_out(url, monkeypatch):
@@ -212,7 +212,7 @@ def test_lease__of_another_machine_expires(url, monkeypatch):
     write_lease(url, **holder, renewed=time.time() - lock._EXPIRY_S + 10)
     error = refuse(url)
     assert "process 1 on elsewhere, since 2026-01-01, works on" in error.problem
-    assert "forgotten after 120 s" in error.remedy
+    assert "expires after 120 s" in error.remedy
     write_lease(url, **holder, renewed=time.time() - lock._EXPIRY_S - 1)
     with locked_run(url):
         assert len(leases(url)) == 1
@@ -253,7 +253,7 @@ def test_lease__taken_over_while_the_machine_slept(url, monkeypatch):
         fs.rm(path, recursive=True)
         write_lease(url, renewed=time.time())
         wait_until(lambda: is_lost(check))
-        with pytest.raises(RunBusyError, match="another job took the run over"):
+        with pytest.raises(RunBusyError, match="another job now writes to"):
             check()
     # The lease of the other job is its own.
     assert len(leases(url)) == 1

@@ -367,7 +367,7 @@ def test_load__nothing_or_something_else(tmp_path):
 def test_save__replaces_only_when_told(tmp_path):
     first, second = make_model(seed=0), make_model(seed=1)
     first.save(tmp_path / "model")
-    with pytest.raises(ExistsError, match="model exists"):
+    with pytest.raises(ExistsError, match="model already exists"):
         second.save(tmp_path / "model")
     assert_same_bits(Model.load(tmp_path / "model"), first)
     second.save(tmp_path / "model", overwrite=True)

@@ -223,12 +223,12 @@ def test_remote_location__equal_hashable_and_sent():
 
 
 def test_replacing__a_url_that_names_nothing():
-    with pytest.raises(ParameterError, match=r"^memory:// names nothing\. Give a name"):
+    with pytest.raises(ParameterError, match=r"no name after the protocol\. Give a complete URL"):
         begin("memory://", 3, overwrite=False)
 
 
 def test_remote_location__must_be_a_url():
-    with pytest.raises(ParameterError, match=r"run\.zarr has storage options but is no URL"):
+    with pytest.raises(ParameterError, match=r"run\.zarr has storage options, but is not a URL"):
         RemoteLocation("run.zarr", {"key": "a"})
 
 
@@ -254,7 +254,7 @@ def test_replacing__not_what_is_no_group(place, name, overwrite):
     fs, path = remote.file_system(place)
     fs.pipe_file(f"{path}/{name}", b"mine")
     with (
-        pytest.raises(ExistsError, match="data exists"),
+        pytest.raises(ExistsError, match=r"data (already )?exists"),
         replacing_group(join(place, "data"), kind="dataset", overwrite=overwrite),
     ):
         pytest.fail("the block must not run")
@@ -268,7 +268,7 @@ def test_replacing__not_what_other_programs_store(place, node):
     fs.pipe_file(f"{path}/zarr.json", json.dumps(metadata, separators=(",", ":")).encode())
     before = files(place)
     with (
-        pytest.raises(ExistsError, match=r"data exists and is not a dask_nrbfn\.dataset"),
+        pytest.raises(ExistsError, match=r"data exists, but is not a dask_nrbfn\.dataset"),
         replacing_group(join(place, "data"), kind="dataset", overwrite=True),
     ):
         pytest.fail("the block must not run")
@@ -279,7 +279,7 @@ def test_replacing__not_what_came_meanwhile(place):
     finish = begin(join(place, "data"), 5, overwrite=True)
     fs, path = remote.file_system(place)
     fs.pipe_file(f"{path}/data/mine.txt", b"mine")
-    with pytest.raises(ExistsError, match=r"data exists and is not a dask_nrbfn\.dataset"):
+    with pytest.raises(ExistsError, match=r"data exists, but is not a dask_nrbfn\.dataset"):
         finish()
     assert files(place) == {"data/mine.txt": b"mine"}
 

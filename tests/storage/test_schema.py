@@ -200,7 +200,7 @@ def test_encoded_by__what_cannot_be_is_named():
     columns = (*COLUMNS[:2], replace(COLUMNS[2], categories=("m", "w")), *COLUMNS[3:])
     with pytest.raises(DataError, match="has a column 'sex' of other categories, such as 'f'"):
         dataset.encoded_by(replace(FILLED, columns=columns))
-    with pytest.raises(DataError, match="has gaps in the column 'age'"):
+    with pytest.raises(DataError, match="has missing values in the column 'age'"):
         dataset.with_unlabelled(dataset).encoded_by(replace(FILLED, missing="error"))
 
 

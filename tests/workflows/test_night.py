@@ -157,7 +157,7 @@ def test_night__worse_model_is_refused(place, labels, n_rows):
     assert place.versions() == versions
     assert place.moved_to("rejected") == ["wrong"]
     (reason,) = place.reasons()
-    assert re.search(r"makes [\d.]+ % errors on .*, allowed are [\d.]+ %", reason)
+    assert re.search(r"makes [\d.]+ % errors on .*, but only [\d.]+ % are allowed", reason)
 
     place.bring("good.csv", *spirals(200, seed=20))
     assert place.night().returncode == 0
@@ -195,7 +195,7 @@ def test_night__first_model_above_the_floor_is_not_published(tmp_path):
     place.write_sources()
     process = place.night()
     assert process.returncode == 2
-    assert "allowed are 0.10 %" in process.stderr.splitlines()[-2]
+    assert "only 0.10 % are allowed" in process.stderr.splitlines()[-2]
     assert not place.model_location.exists()
 
 
@@ -264,7 +264,7 @@ def test_night__refused_refresh_leaves_what_the_update_made(tmp_path):
     place.bring("far.csv", X + 20.0, y)
     process = place.night()
     assert process.returncode == 2
-    assert "the old one stays" in process.stderr.splitlines()[-2]
+    assert "the old model is kept" in process.stderr.splitlines()[-2]
     assert place.n_rows() == 1000
     assert len(place.versions()) == 1
     assert place.model().digest() == Model.load(place.run_location).digest()

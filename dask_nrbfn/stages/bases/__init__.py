@@ -1,6 +1,6 @@
-"""Sources of a basis, of rows or centres, and the pools of rows that they choose from.
+"""Sources of a basis, and the pools of rows from which a source chooses.
 
-Each choice of the parameter `basis` is a `BasisSource` with a line in `dask_nrbfn.choices`.
+Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,15 +32,15 @@ from dask_nrbfn.storage.run import Run
 # Basis rows of a fit without `basis_size`, unless the source finds its own number.
 _MOST_UNASKED = 1000
 
-# The most basis rows that a source finds, because noisy labels would give an unbounded basis. The
-# largest basis of hu-nrbfn, of MNIST, has 8,787 rows.
+# Maximum number of basis rows that a source finds, because noisy labels would give an unbounded
+# basis. The largest basis of hu-nrbfn, of MNIST, has 8,787 rows.
 MOST_FOUND = 10_000
 
-# The most rows of a sample that get a confidence: comparing all pairs takes seconds.
+# Maximum number of sampled rows whose confidence is computed: comparing all pairs takes seconds.
 MOST_SCORED = 20_000
 
-# Candidates for a basis of a given size: among fewer rows the least confident ones are farther from
-# the borders of the classes.
+# Candidates for a basis of a given size. With fewer candidates the least confident rows are farther
+# from the borders of the classes.
 _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
 
 
@@ -56,7 +56,7 @@ class Chosen(NamedTuple):
     n_beyond : int
         Number of basis rows that are not below the threshold of confidence.
     capped : bool
-        Whether a limit cut the basis.
+        Whether a limit reduced the number of basis rows.
     """
 
     values: Rows
@@ -87,7 +87,7 @@ class SampledRows:
     numbers : int64 (n,)
         Row numbers in the dataset.
     n_all : int
-        Number of rows that these are a sample of.
+        Number of rows from which the sample is drawn.
     """
 
     params: FitParams
@@ -147,8 +147,8 @@ class BasisSource:
         this number of rows, or fewer if there are fewer distinct rows.
     sampled : callable or None
         Takes `SampledRows` and pairs of a number of basis rows and a `basis_rule`; returns for each
-        pair `Chosen`, at most this number of rows, a basis like that of the whole dataset. None:
-        `choose` needs no rows.
+        pair `Chosen` with at most this number of rows, similar to the basis of the whole dataset.
+        None: `choose` needs no rows.
     choose_all : callable or None
         Takes the run, the dataset and the largest basis size; returns the basis of a fit without
         `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
@@ -158,7 +158,7 @@ class BasisSource:
     by_confidence : bool
         Whether the source needs the confidence of rows, and therefore labels.
     draws : bool
-        Whether the basis has only rows of the dataset, so rows in CSR if the dataset is sparse.
+        Whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
     n_sampled : callable
         Takes the number of rows, stored values of a row and basis rows; returns the number of rows
         of the sample in memory.
@@ -230,10 +230,10 @@ def check_distinct(run: Run, n_distinct: int) -> None:
     if size is None or n_distinct >= size:
         return
     if has_candidates(run):
-        whose, more = "the candidates have", ", or `candidates`=all in a new run"
+        whose, more = "the candidates have", ", or give `candidates`=all in a new run"
     raise ParameterError(
-        f"`basis_size` is {size}, but {whose} {n_distinct} distinct rows.",
-        f"Give `basis_size` of at most {n_distinct}{more}; equal rows count once.",
+        f"`basis_size` is {size}, but {whose} only {n_distinct} distinct rows.",
+        f"Set `basis_size` to at most {n_distinct}{more}.",
     )
 
 
@@ -319,7 +319,7 @@ def classes_of_pool(dataset: Dataset) -> int:
 
 
 def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int:
-    """Return the bytes of choosing rows: the codes of all rows, the pool and a block of rows.
+    """Return the peak memory of choosing rows: all class codes, the pool and a block of rows.
 
     Parameters
     ----------

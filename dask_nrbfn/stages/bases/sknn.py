@@ -22,16 +22,16 @@ from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-# Of a rare class that lies apart, a few rows have a low confidence, and none of the other class.
-# Without rows of the other class 15 of 1,500 rows were not learned: a recall of 0.1, with these
-# 0.7 to 0.9, as of logistic regression.
+# If a rare class lies apart, a few of its rows have a low confidence, but no rows of the other
+# class. A basis without rows of the other class had a recall of 0.1 for 15 rare rows of 1,500, with
+# such rows 0.7 to 0.9, like logistic regression.
 _LEAST_FOUND, _RARER = 100, 10
 
 
 def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
-    """Return the least basis rows of a fit without `basis_size`.
+    """Return the minimum number of basis rows of a fit without `basis_size`.
 
-    They are 100, or a tenth of the rows, if a class is ten times as frequent as another.
+    The smaller of 100 and a tenth of the rows if a class is ten times as frequent as another; or 0.
     """
     present = class_counts[class_counts > 0]
     is_rare = present.max(initial=0) >= _RARER * present.min(initial=n_rows)
@@ -46,9 +46,9 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 
 def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
-    """Return the rows below the threshold, and the next ones if too few are below."""
-    # One more than the most, because duplicates and rows of classes with no row below the threshold
-    # leave no other way to know whether the limit cuts the basis.
+    """Return the rows below the threshold, and the next rows if too few are below."""
+    # One row more than the maximum shows whether the limit reduces the basis: duplicates, and rows
+    # of classes without a row below the threshold, leave no other way.
     threshold, n_classes = run.chosen_params.confidence_threshold, dataset.n_classes
     rule = run.chosen_params.basis_rule
     pool = pool_by_confidence(run.of_labelled(), most + 1, rule, n_classes=n_classes)
