@@ -5,7 +5,10 @@ without zarr and dask.
 """
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from distributed import Security
 
 Result = TypeVar("Result")
 
@@ -24,9 +27,17 @@ def memory_limit() -> int:
     return int(MEMORY_LIMIT)
 
 
-async def reach_scheduler(address: str) -> None:
-    """Open a connection to a scheduler and close it, with dask's time limit and TLS settings.
+async def reach_scheduler(address: str, security: "Security | None" = None) -> None:
+    """Open a connection to a scheduler and close it, with dask's time limit.
 
+    Parameters
+    ----------
+    address : str
+    security : distributed.Security, optional
+        Default: the TLS settings of dask's configuration.
+
+    Notes
+    -----
     A Client that cannot connect is half open when it is garbage-collected. If another Client starts
     at that time, both wait for the same lock forever. So call this before making a Client.
     """
@@ -36,6 +47,6 @@ async def reach_scheduler(address: str) -> None:
     from distributed.comm import connect
 
     timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
-    arguments = Security().get_connection_args("client")
+    arguments = (security or Security()).get_connection_args("client")
     comm = await connect(address, timeout=timeout, **arguments)
     await comm.close()

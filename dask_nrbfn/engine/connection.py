@@ -1,12 +1,10 @@
 """Make an engine from options or from any dask Client."""
 
-import asyncio
 import json
 import logging
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +14,8 @@ from distributed import CancelledError, Client, LocalCluster, performance_report
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
-from dask_nrbfn.engine.tasks import (
-    NO_WORKERS_TIMEOUT_S,
-    DaskEngine,
-    Engine,
-    InlineEngine,
-    scheduler_address,
-    scheduler_lost,
-)
+from dask_nrbfn.engine.scheduler import open_client, scheduler_address, scheduler_lost
+from dask_nrbfn.engine.tasks import NO_WORKERS_TIMEOUT_S, DaskEngine, Engine, InlineEngine
 from dask_nrbfn.engine.threads import (
     available_threads,
     blas_threads,
@@ -35,7 +27,7 @@ from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.params import Option
-from dask_nrbfn.private import memory_limit, reach_scheduler
+from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +135,9 @@ def connect(
     Notes
     -----
     dask's configuration key ``nrbfn.no-workers-timeout``, "5 minutes" if not set, is how long tasks
-    wait when all workers are lost before they raise ClusterError. A worker that joins meanwhile
-    continues the work.
+    wait when the scheduler or all workers are lost, before they raise ClusterError. Meanwhile a
+    scheduler that answers again, or is started again at the same address, and a worker that joins
+    continue the work.
     """
     options, watch = options or EngineOptions(), watch or Watch()
     if options.performance_report is not None:
@@ -162,8 +155,11 @@ def connect(
         return
     with _client(options, client) as connected:
         engine = _engine(connected, bar=options.bar, watch=watch)
-        with _reported_performance(
-            connected, options.performance_report, overwrite=options.overwrite
+        with (
+            engine.further_clients,
+            _reported_performance(
+                connected, options.performance_report, overwrite=options.overwrite
+            ),
         ):
             yield engine
 
@@ -174,7 +170,7 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
     if client is not None:
         yield client
     elif options.scheduler or options.scheduler_file:
-        with _closed_at_the_end(_open_client(options)) as remote:
+        with _open_client(options) as remote:
             yield remote
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
@@ -263,37 +259,20 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _open_client(options: EngineOptions) -> Client:
+@contextmanager
+def _open_client(options: EngineOptions) -> Iterator[Client]:
     address = place = options.scheduler
     if options.scheduler_file is not None:
         address = _read_scheduler_file(options.scheduler_file)
         place = f"{address}, the address in {options.scheduler_file}"
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, reach_scheduler(str(address))).result()
-    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise ClusterError(
-            f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
-        ) from error
-    return Client(address, set_as_default=False)
-
-
-@contextmanager
-def _closed_at_the_end(client: Client) -> Iterator[Client]:
-    """Close a client, even if it has lost its scheduler.
-
-    Such a client tries to connect again, and would log a traceback when it is stopped.
-    """
-    try:
-        yield client
-    finally:
-        its_logger = logging.getLogger("distributed.client")
-        before = its_logger.disabled
-        its_logger.disabled = before or client.status != "running"
+    with ExitStack() as stack:
         try:
-            client.close()
-        finally:
-            its_logger.disabled = before
+            client = stack.enter_context(open_client(str(address)))
+        except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+            raise ClusterError(
+                f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
+            ) from error
+        yield client
 
 
 def _read_scheduler_file(path: str) -> str:

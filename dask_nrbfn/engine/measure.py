@@ -24,6 +24,16 @@ class Measured(NamedTuple):
 def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
     """Run a task and measure its seconds and the peak memory of its process.
 
+    Parameters
+    ----------
+    task : callable
+    *arguments
+        Of the task.
+
+    Returns
+    -------
+    Measured
+
     Notes
     -----
     The peak belongs to the process. Tasks that run at the same time in threads of one process all

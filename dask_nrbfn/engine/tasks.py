@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from queue import Empty, Queue
@@ -16,6 +16,7 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
+from dask_nrbfn.engine.scheduler import open_client, scheduler_address, scheduler_lost
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import StageFigures, Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -33,6 +34,9 @@ _TASKS_PER_SLOT = 4
 
 # How often the cluster is asked for its workers while tasks run.
 _LOOK_INTERVAL_S = 2.0
+
+# Wait between two tries to reach a scheduler that is lost.
+_RETRY_S = 0.5
 
 NO_WORKERS_TIMEOUT_S = 300.0
 
@@ -199,17 +203,19 @@ class DaskEngine(Engine):
     Attributes
     ----------
     client : distributed.Client
+        Another one takes its place if it loses the scheduler.
     no_workers_timeout_s : float
-        How long tasks wait while the cluster has no workers.
+        How long tasks wait for the scheduler, or while the cluster has no workers.
+    further_clients : ExitStack
+        Closes the clients that took the place of others.
     """
 
     client: Client
     no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
+    further_clients: ExitStack = field(default_factory=ExitStack)
 
     def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
-        patience_s = self.no_workers_timeout_s
-        workers = _Workers(self.client, label, self.n_workers, patience_s, self.watch)
-        batch = _Batch(self.client, workers, task, arguments, label)
+        batch = _Batch(self, task, arguments, label)
         try:
             while (finished := batch.next_finished()) is not None:
                 yield finished
@@ -220,19 +226,13 @@ class DaskEngine(Engine):
 class _Batch:
     """Tasks that are submitted to dask, a few for each that can run."""
 
-    def __init__(
-        self,
-        client: Client,
-        workers: "_Workers",
-        task: Task,
-        arguments: Arguments,
-        label: str,
-    ) -> None:
-        self._client, self._workers, self._task = client, workers, task
+    def __init__(self, engine: DaskEngine, task: Task, arguments: Arguments, label: str) -> None:
+        self._engine, self._task, self._arguments = engine, task, arguments
+        self._cluster = _Cluster(engine, label)
         # dask takes the letters before the first dash as the kind of task, and expects tasks of one
         # kind to last equally long.
         self._name = f"{label}-{uuid.uuid4().hex}"
-        self._waiting = iter(enumerate(arguments))
+        self._waiting = iter(range(len(arguments)))
         self._running: dict[Future[Any], int] = {}
         self._done: Queue[Future[Any]] = Queue()
         self._lost: set[Future[Any]] = set()
@@ -241,7 +241,8 @@ class _Batch:
         """Return number and result of the next task to finish; None if no task is left."""
         self._submit()
         while self._running:
-            self._workers.look()
+            if not self._cluster.look():
+                self._submit_again()
             try:
                 future = self._done.get(timeout=_LOOK_INTERVAL_S)
             except Empty:
@@ -257,66 +258,105 @@ class _Batch:
 
     def cancel(self) -> None:
         """Cancel the unfinished tasks; tasks that already run are not stopped."""
-        if self._running and self._client.status == "running":
-            self._client.cancel(list(self._running))
+        client = self._engine.client
+        if self._running and client.status == "running":
+            client.cancel(list(self._running))
         self._running.clear()
 
     def _submit(self) -> None:
-        n_free = max(0, _TASKS_PER_SLOT * self._workers.n_slots - len(self._running))
-        for number, values in islice(self._waiting, n_free):
-            future = self._client.submit(
-                measure, self._task, *values, key=f"{self._name}-{number}", priority=-number
-            )
-            self._running[future] = number
-            future.add_done_callback(self._done.put)
+        n_free = max(0, _TASKS_PER_SLOT * self._cluster.n_slots - len(self._running))
+        for number in islice(self._waiting, n_free):
+            self._submit_one(number)
+
+    def _submit_one(self, number: int) -> None:
+        future = self._engine.client.submit(
+            measure,
+            self._task,
+            *self._arguments[number],
+            key=f"{self._name}-{number}",
+            priority=-number,
+        )
+        self._running[future] = number
+        future.add_done_callback(self._done.put)
+
+    def _submit_again(self) -> None:
+        """Submit the running tasks to a client that has taken the place of another one."""
+        numbers = sorted(self._running.values())
+        self._engine.watch.n_retries += len(numbers)
+        self._running, self._done, self._lost = {}, Queue(), set()
+        for number in numbers:
+            self._submit_one(number)
 
     def _expect_again(self, future: "Future[Any]") -> None:
         """Check a lost result again later, and count its loss once."""
         if future not in self._lost:
             self._lost.add(future)
-            self._workers.watch.n_retries += 1
+            self._engine.watch.n_retries += 1
         self._done.put(future)
 
     def _result(self, future: "Future[Any]") -> Measured | None:
-        """Return the result, None if it was lost in transfer and is computed again."""
+        """Return the result; None if it was lost with its worker or the scheduler."""
         try:
             measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
         except (CancelledError, OSError) as error:
             if future.status == "error":
                 raise
             if isinstance(error, CancelledError):
-                raise scheduler_lost(self._workers.address) from error
+                self._cluster.is_lost = True
             time.sleep(0.1)
             return None
         return measured
 
 
-class _Workers:
-    """The workers of a cluster while tasks run there."""
+class _Cluster:
+    """The scheduler and the workers while tasks run there.
 
-    def __init__(
-        self, client: Client, label: str, n_slots: int, patience_s: float, watch: Watch
-    ) -> None:
-        self.n_slots, self.watch = n_slots, watch
+    Attributes
+    ----------
+    n_slots : int
+        Tasks that can run at the same time.
+    is_lost : bool
+        Whether the connection to the scheduler was lost, and tasks with it.
+    """
+
+    def __init__(self, engine: DaskEngine, label: str) -> None:
+        self.n_slots, self.is_lost = engine.n_workers, False
+        self._engine, self._label, self._patience_s = engine, label, engine.no_workers_timeout_s
+        self._address = scheduler_address(engine.client)
         self._addresses: set[str] = set()
-        self._client, self._label, self._patience_s = client, label, patience_s
-        self.address = scheduler_address(client)
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
 
-    def look(self) -> None:
-        """Count the tasks that can run every few seconds; raise ClusterError if that stays 0."""
-        if self._client.status != "running":
-            raise scheduler_lost(self.address)
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + _LOOK_INTERVAL_S
-        try:
-            threads = self._client.nthreads()
-        except OSError as error:
-            raise scheduler_lost(self.address) from error
-        self.watch.n_workers_lost += len(self._addresses - threads.keys())
+    def look(self) -> bool:
+        """Count the tasks that can run every few seconds; wait for a scheduler that is lost.
+
+        Returns
+        -------
+        bool
+            False: another client took the place of the engine's, and knows no task.
+
+        Raises
+        ------
+        ClusterError
+            If there are no workers for too long, or the scheduler does not come back.
+        """
+        now, client = time.monotonic(), self._engine.client
+        if not self.is_lost and client.status == "running":
+            if now < self._next_look:
+                return True
+            self._next_look = now + _LOOK_INTERVAL_S
+            try:
+                self._count(client.nthreads(), now)
+            except OSError:
+                self.is_lost = True
+        if self.is_lost or client.status != "running":
+            self._engine.client = self._new_client()
+            self.is_lost, self._none_since = False, None
+            return False
+        return True
+
+    def _count(self, threads: dict[str, int], now: float) -> None:
+        self._engine.watch.n_workers_lost += len(self._addresses - threads.keys())
         self._addresses, n_slots = set(threads), sum(threads.values())
         if n_slots:
             self.n_slots, self._none_since = n_slots, None
@@ -327,23 +367,33 @@ class _Workers:
             )
         elif now - self._none_since > self._patience_s:
             raise ClusterError(
-                f"the scheduler {self.address} has had no workers for {self._patience_s:g} s.",
+                f"the scheduler {self._address} has had no workers for {self._patience_s:g} s.",
                 "Start workers and the job again: finished parts are kept.",
             )
 
+    def _new_client(self) -> Client:
+        """Return a client of the same scheduler as soon as that answers.
 
-def scheduler_address(client: Client) -> str:
-    """Return the address of the scheduler of a connected client."""
-    assert client.scheduler is not None
-    return str(client.scheduler.address)
-
-
-def scheduler_lost(address: str) -> ClusterError:
-    """Return the error for a scheduler that is gone."""
-    return ClusterError(
-        f"the connection to the scheduler {address} is lost.",
-        "Start the scheduler and the job again: finished parts are kept.",
-    )
+        The client that was lost connects again too, but the scheduler may forget its new tasks when
+        it notices that the old connection is gone.
+        """
+        security = self._engine.client.security
+        logger.warning(
+            "%s: the connection to the scheduler %s is lost; waiting %g s for it",
+            *(self._label, self._address, self._patience_s),
+        )
+        deadline = time.monotonic() + self._patience_s
+        while time.monotonic() < deadline:
+            try:
+                client = self._engine.further_clients.enter_context(
+                    open_client(self._address, security)
+                )
+            except OSError:
+                time.sleep(_RETRY_S)
+            else:
+                logger.info("%s: the scheduler answers again", self._label)
+                return client
+        raise scheduler_lost(self._address)
 
 
 @contextmanager

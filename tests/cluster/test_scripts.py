@@ -1,11 +1,16 @@
+import contextlib
 import shutil
+import signal
 import subprocess
 
+import psutil
 import pytest
 
 from tests.cluster.manifests import CLUSTER
+from tests.engine.processes import PATIENCE_S, wait_until
 
-SCRIPTS = sorted([*CLUSTER.rglob("*.sh"), *CLUSTER.rglob("*.sbatch")])
+CI = CLUSTER.parent / ".ci"
+SCRIPTS = sorted([*CLUSTER.rglob("*.sh"), *CLUSTER.rglob("*.sbatch"), CI / "run", CI / "release"])
 
 
 def names(path):
@@ -65,3 +70,44 @@ def test_scripts__start_asks_for_what_it_needs(environment, message):
     )
     assert process.returncode != 0
     assert message in process.stderr
+
+
+@contextlib.contextmanager
+def restarting(directory, command):
+    """Give a process of `start.sh --restart` with a command of the shell, and its log."""
+    path = directory / "log"
+    with path.open("wb") as log:
+        process = subprocess.Popen(
+            [str(CLUSTER / "start.sh"), "--restart", "sh", "-c", command],
+            env={"PATH": "/usr/bin:/bin", "THREADS": "1", "CERTIFICATES": "none"},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield process, path
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_start__restarts_what_ends_and_waits_longer_each_time(tmp_path):
+    with restarting(tmp_path, "echo begun; exit 3") as (process, log):
+        wait_until(lambda: log.read_text().count("begun") == 3)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    told = [line for line in log.read_text().splitlines() if line != "begun"]
+    assert told[:2] == [
+        f"start.sh: sh ended with status 3 and is started again in {wait_s} s" for wait_s in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_start__restarts_nothing_once_it_is_told_to_end(tmp_path, signal_number):
+    with restarting(tmp_path, "echo begun; exec sleep 600") as (process, log):
+        wait_until(lambda: log.read_text() == "begun\n")
+        (child,) = psutil.Process(process.pid).children()
+        process.send_signal(signal_number)
+        assert process.wait(PATIENCE_S) == 0
+    assert not child.is_running()
+    assert "again" not in log.read_text()

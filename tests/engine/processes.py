@@ -47,10 +47,10 @@ class Processes:
                 options = ("--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard")
                 self._nannies[number] = self._start("dask_worker", self.address, *options)
 
-    def kill(self, victim):
+    def kill(self, victim, signal_number=signal.SIGKILL):
         """Kill the scheduler, a nanny, or the worker of a nanny, if it runs."""
         if victim == "scheduler":
-            self._scheduler.kill()
+            self._scheduler.send_signal(signal_number)
         elif victim == "nanny":
             self._nannies[0].kill()
         else:

@@ -286,7 +286,11 @@ def test_report__of_a_lost_scheduler_hides_no_error(tmp_path, caplog):
     with Processes(tmp_path, n_workers=1) as processes:
         processes.revive()
         options = EngineOptions(scheduler=processes.address, performance_report=page)
-        with pytest.raises(ClusterError, match="is lost"), connect(options) as engine:
+        with (
+            dask.config.set({"nrbfn.no-workers-timeout": "3 seconds"}),
+            pytest.raises(ClusterError, match="is lost"),
+            connect(options) as engine,
+        ):
             lose_scheduler(processes, engine)
     assert "no performance report: " in caplog.text
     assert not page.exists()
@@ -298,7 +302,7 @@ def test_report__refused_before_the_scheduler_is_asked(tmp_path):
     (tmp_path / "run.zarr" / "zarr.json").write_text("{}")
     for name, problem in (
         ("", "is a directory"),
-        ("old.html", r"old\.html exists\. Give another path, or overwrite it"),
+        ("old.html", r"old\.html already exists\. Give another path, or set overwrite"),
         ("old.html/page.html", "cannot be written"),
         ("run.zarr/page.html", "is inside the Zarr group"),
     ):

@@ -187,3 +187,16 @@ def test_grid_search__prints_both_and_their_ratio(tmp_path):
     # Of 540 digits: a few are read wrong, and not all.
     assert 0 < tune_error < 10
     assert 0 < grid_error < 10
+
+
+def test_soak__nights_leave_what_nights_that_nobody_kills_leave(tmp_path):
+    arguments = ("--nights", 2, "--rows", 500, "--basis-size", 40, "--scratch", tmp_path)
+    out = run_benchmark("soak", *arguments, cwd=tmp_path)
+    *_, first, second, same = out.splitlines()
+    assert same == "same model: yes"
+    for number, line in enumerate((first, second)):
+        night, kills, *figures, more = line.split()
+        assert int(night) == number
+        assert 0 <= int(kills) <= 2
+        assert min(map(float, figures)) > 0
+        assert more == "0"
