@@ -38,7 +38,9 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Rates, Stage, StageCost, StageJob, expected_s
 from dask_nrbfn.stages.svd import SVD
-from dask_nrbfn.stages.trials import is_of_cells
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
@@ -94,7 +96,7 @@ def stages_of(
     list of Stage
     """
     stages = EMBEDDING if embeds else STAGES
-    if is_of_cells(params, tuning):
+    if Trials(params, tuning).is_of_cells:
         stages = tuple(stage for stage in stages if stage not in _OF_ONE_NETWORK)
     return [stage for stage in stages if stage.wanted(params, tuning, numbers)]
 

@@ -21,7 +21,10 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
-from dask_nrbfn.stages.trials import is_of_cells, planned_cells
+from dask_nrbfn.stages.trials import (
+    Trials,
+    planned_cells,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
@@ -130,7 +133,7 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
         for name, cost in costs.items()
     )
     n_rows, n_cells, n_basis = dataset.of_labelled().n_rows, 1, context.n_basis
-    if is_of_cells(context.params, None):
+    if Trials(context.params, None).is_of_cells:
         n_cells, n_basis = (
             planned_cells(context.params, n_rows),
             cells_basis(context.params, n_rows),

@@ -29,7 +29,10 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.neighbor_search import row_width, search_block_rows
 from dask_nrbfn.stages.sample import judged_sums, tried_bytes, trying_bytes, trying_side_by_side
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.trials import basis_of_cell, penalties_of, scales_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+    basis_of_cell,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
@@ -319,7 +322,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         scaling,
         network,
         n_folds=n_folds,
-        n_rounds=ROUNDS if LEARNED in scales_of(run.params, tuning) else 0,
+        n_rounds=ROUNDS if LEARNED in Trials(run.params, tuning).scales else 0,
         each=trying_side_by_side(table, n_held_out=1, n_ridges=len(network.ridges)),
         threads=blas_threads(),
     )
@@ -357,7 +360,7 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
     assert run.tuning is not None
     given = run.tuning.alphas
     alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
-    return tuple(Ridge(penalties_of(params, tuning)[0], alpha) for alpha in alphas)
+    return tuple(Ridge(Trials(params, tuning).penalties[0], alpha) for alpha in alphas)
 
 
 def _judged(

@@ -49,13 +49,10 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     MOST_CELLS,
+    Trials,
     basis_of_cell,
     most_rows_of_cell,
-    penalties_of,
     planned_cells,
-    scales_of,
-    tries_cells,
-    unfit_for_cells,
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -126,7 +123,7 @@ def _compute(job: StageJob) -> CellsRecord:
         run.drop("cells")
         run_task(engine, _grow, run, dataset, label="cells")
     n_cells, compared, chosen = read_tree(run).n_cells, None, None
-    if tries_cells(run.chosen_params, run.remaining_tuning):
+    if Trials(run.chosen_params, run.remaining_tuning).tries_cells:
         compared = compare_cells(job, n_cells) if n_cells > 1 else None
         if not (compared and compared["gained"]):
             logger.info("cells: one network does as well")
@@ -134,7 +131,7 @@ def _compute(job: StageJob) -> CellsRecord:
     if run.remaining_tuning is not None:
         if n_cells == 1:
             return CellsRecord(1, run.n_rows, chosen={"cells": 1})
-        penalty = penalties_of(run.chosen_params, run.remaining_tuning)[0]
+        penalty = Trials(run.chosen_params, run.remaining_tuning).penalties[0]
         chosen = {"cells": n_cells, "penalty": penalty}
     fit_cells(job, ROWS, FITS, range(n_cells))
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
@@ -270,7 +267,7 @@ def _cost(s: FitSizes) -> StageCost:
     most = min(s.n, 2 * mean)
     r = min(r, mean)
     n_folds = (tuning or TuneParams()).folds
-    learns = LEARNED in scales_of(params, tuning)
+    learns = LEARNED in Trials(params, tuning).scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
     n_rows = n_cells * mean
@@ -293,7 +290,7 @@ def _cost(s: FitSizes) -> StageCost:
             block * (3 * row_bytes + 16 * s.p),
             tree,
             3 * networks_bytes,
-            comparing_bytes(s, most) if tries_cells(params, tuning) else 0,
+            comparing_bytes(s, most) if Trials(params, tuning).tries_cells else 0,
         ),
         n_tasks=n_cells,
         work={
@@ -317,7 +314,7 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unfit = unfit_for_cells(params, tuning, sparse=context.rows(None).is_sparse)
+    unfit = Trials(params, tuning).unfit_for_cells(sparse=context.rows(None).is_sparse)
     unfit["a validation dataset"] = context.validation is not None
     for what, given in unfit.items():
         if given:

@@ -16,7 +16,9 @@ from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import scales_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
@@ -80,7 +82,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
     params, is_table = run.chosen_params, dataset.schema is not None and not dataset.is_sparse
-    scales = [*scales_of(params, run.tuning)]
+    scales = [*Trials(params, run.tuning).scales]
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)

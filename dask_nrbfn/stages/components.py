@@ -19,7 +19,9 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import components_of, localities_of, refined_losses
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -66,7 +68,7 @@ def most_components(run: Run) -> int:
 
     An embedding has one more, the constant eigenfunction, which gives no coordinate.
     """
-    asked = (size for size in components_of(run.params, run.tuning) if size is not None)
+    asked = (size for size in Trials(run.params, run.tuning).components if size is not None)
     return max(asked, default=0) + run.embeds
 
 
@@ -110,16 +112,16 @@ def _cost(s: FitSizes) -> StageCost:
 def _check(context: FitContext) -> None:
     """Raise ParameterError if another parameter does not support `components`."""
     params, tuning = context.params, context.tuning
+    tried = Trials(params, tuning)
     features = (params.features,) if tuning is None else tuning.features
-    penalties = (tuning and tuning.penalties) or (params.penalty,)
     unfit = {
         "features": (features, "normalized"),
-        "penalty": (penalties, "weights"),
-        "locality": ([each for each in localities_of(params, tuning) if each] or [0.0], 0.0),
-        "loss": (refined_losses(params, tuning) or ["squared"], "squared"),
+        "penalty": (tried.asked_penalties, "weights"),
+        "locality": ([each for each in tried.localities if each] or [0.0], 0.0),
+        "loss": (tried.refined_losses or ["squared"], "squared"),
         "prune": ((params.prune,), None),
     }
-    most = max(size for size in components_of(params, tuning) if size is not None)
+    most = max(size for size in tried.components if size is not None)
     for name, (values, needed) in unfit.items():
         if needed not in values:
             raise ParameterError(
@@ -157,7 +159,7 @@ COMPONENTS = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: components_of(params, tuning) != [None],
+    wanted=lambda params, tuning, numbers: Trials(params, tuning).components != [None],
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis/values"),
     leaves=lambda run: ("components/coefficients", "components/eigenvalues"),

@@ -21,7 +21,9 @@ from dask_nrbfn.stages.neighbor_search import (
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import by_confidence
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
@@ -151,7 +153,7 @@ CONFIDENCE = Stage(
     compute=_compute,
     cost=_cost,
     labelled_only=True,
-    wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
+    wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
     keeps_parts=True,
     needs=("neighbors", "svd/components"),
     leaves=lambda run: ("confidence/values",),

@@ -13,11 +13,9 @@ from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.trials import (
-    combinations,
-    params_needing_confidence,
+    Trials,
     planned_cells,
     resolve_tuning,
-    unfit_for_cells,
 )
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.group import Location
@@ -166,7 +164,7 @@ class FitContext:
     @cached_property
     def needing_confidence(self) -> FitParams:
         """`params` with a basis that is tried; if possible, a basis chosen by confidence."""
-        return params_needing_confidence(self.params, self.tuning)
+        return Trials(self.params, self.tuning).params_needing_confidence
 
     @property
     def basis_option(self) -> str:
@@ -220,7 +218,9 @@ def _resolve_cells(
         return 1
     asked = replace(params, cells="auto")
     unfit = any(
-        unfit_for_cells(asked, tuning, sparse=dataset.is_sparse and params.svd is None).values()
+        Trials(asked, tuning)
+        .unfit_for_cells(sparse=dataset.is_sparse and params.svd is None)
+        .values()
     )
     n_rows = dataset.of_labelled().n_rows
     few = n_rows < _LEAST_ROWS or planned_cells(asked, n_rows) == 1
@@ -241,5 +241,5 @@ def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:
     """Return parameters with the values of a tuning that tries a single combination."""
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
-    tried = combinations(params, tuning)
+    tried = Trials(params, tuning).combinations
     return replace(params, **asdict(tried[0])) if len(tried) == 1 else params

@@ -22,7 +22,10 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.sample import bases_of_sample, judged_sums, network_of, read_sample
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.trials import Combination, chooses_size, sized_bases
+from dask_nrbfn.stages.trials import (
+    Combination,
+    Trials,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -205,7 +208,7 @@ def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_samp
     -------
     int
     """
-    if not chooses_size(params, tuning):
+    if not Trials(params, tuning).chooses_size:
         return min(asked_size(params, dataset) or MOST_COMPARED, MOST_COMPARED)
     most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
@@ -270,7 +273,7 @@ def _judge(
     tuning = run.tuning
     assert tuning is not None
     params = replace(run.chosen_params, **combination)
-    if chooses_size(params, tuning):
+    if Trials(params, tuning).chooses_size:
         params = replace(params, basis_size=max(sizes))
     scaling, entries, losses = read_scaling(run, params.scale), [], []
     asked = [(size, params.basis_rule) for size in sizes]
@@ -311,7 +314,7 @@ def learning_curve(
     """
     tuning = job.run.tuning
     assert tuning is not None
-    bases = sized_bases(job.run.chosen_params, tuning)
+    bases = Trials(job.run.chosen_params, tuning).sized_bases
     tried = [replace(best, basis=basis, basis_rule="uniform") for basis in bases]
     sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
     if not sizes or most <= _FIRST_SIZES[-1]:

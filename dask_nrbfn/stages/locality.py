@@ -33,7 +33,9 @@ from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import LIST_BYTES, check_neighbors, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import localities_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -251,7 +253,7 @@ LOCALITY = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: any(localities_of(params, tuning)),
+    wanted=lambda params, tuning, numbers: any(Trials(params, tuning).localities),
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis/values", "neighbors", "svd/components"),
     passes=("locality",),

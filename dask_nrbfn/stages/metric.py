@@ -39,7 +39,9 @@ from dask_nrbfn.stages.sample import (
 )
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import kernels_of, scales_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -143,7 +145,7 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
 
 def _learning(params: FitParams, tuning: TuneParams | None) -> list[list[str]]:
     """Return the kernels with learned weights, one list for each kind of distances."""
-    tried = {kernel_named(name).exponent for name in kernels_of(params, tuning)}
+    tried = {kernel_named(name).exponent for name in Trials(params, tuning).kernels}
     return [
         [name for name in _FACTORS if kernel_named(name).exponent == each]
         for each in (None, 1.0)
@@ -360,7 +362,7 @@ def _remedy(params: FitParams) -> str:
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return LEARNED in scales_of(params, tuning)
+    return LEARNED in Trials(params, tuning).scales
 
 
 def _check(context: FitContext) -> None:

@@ -22,7 +22,9 @@ from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components
-from dask_nrbfn.stages.trials import is_of_cells
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
@@ -76,7 +78,7 @@ def _read_results(run: Run, leaves: list[str]) -> None:
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:
-    decided = is_of_cells(run.chosen_params, run.remaining_tuning)
+    decided = Trials(run.chosen_params, run.remaining_tuning).is_of_cells
     model = (_of_cells if decided else _of_one_network)(run, dataset)
     model.write(run.group("model"))
 
@@ -130,7 +132,7 @@ def _of_one_network(run: Run, dataset: Dataset) -> Model:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    r = cells_basis(s.params, s.n) if is_of_cells(s.params, s.tuning) else s.r
+    r = cells_basis(s.params, s.n) if Trials(s.params, s.tuning).is_of_cells else s.r
     n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q + s.projection_bytes
     return StageCost(
         read_bytes=n_bytes,

@@ -52,7 +52,9 @@ from dask_nrbfn.stages.partitions import search_partitions
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import by_confidence
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
@@ -471,7 +473,7 @@ NEIGHBORS = Stage(
     cost=_cost,
     check=_check,
     labelled_only=True,
-    wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
+    wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
     remedy=_remedy,
     keeps_parts=True,
     needs=("columns", "metric/root", "svd/components"),

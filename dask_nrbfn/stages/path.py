@@ -34,7 +34,10 @@ from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import check_penalties, ridges_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+    ridges_of,
+)
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -320,7 +323,7 @@ def _check(context: FitContext) -> None:
     """Raise ParameterError if a penalty supports no tried basis, or folds need more rows."""
     tuning, n_rows = context.tuning, context.dataset.of_labelled().n_rows
     assert tuning is not None
-    check_penalties(context.params, tuning)
+    Trials(context.params, tuning).check_penalties()
     most_folds = max(2, n_rows // 2)
     if tuning.n_folds > most_folds:
         raise ParameterError(

@@ -12,7 +12,9 @@ from dask_nrbfn.stages.exact_search import search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import by_confidence
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ RECALL = Stage(
     compute=_compute,
     cost=_cost,
     labelled_only=True,
-    wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
+    wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
     needs=("columns", "metric/root", "neighbors", "svd/components"),
     passes=("recall",),
 )

@@ -29,7 +29,10 @@ from dask_nrbfn.stages.figures import LabelFigures
 from dask_nrbfn.stages.held_out import calibrate, calibration_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+    ridges_of,
+)
 from dask_nrbfn.stages.validation import VALIDATION, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import block_rows
@@ -93,7 +96,7 @@ def _compute(job: StageJob) -> RefineRecord:
     """Descend for every loss; store the weights of the best loss."""
     run, n_kept = job.run, job.run.read("weights/values").shape[1]
     decide_to_keep(run, n_kept, job.dataset.row_values)
-    steps = {name: descend(job, name) for name in refined_losses(run.params, run.tuning)}
+    steps = {name: descend(job, name) for name in Trials(run.params, run.tuning).refined_losses}
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
     if loss not in steps:
@@ -131,7 +134,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.chosen_params)
     squared = next(each for each in validation.path if Ridge.of(each) == chosen)
     tried = []
-    for name in losses_of(run.params, run.tuning):
+    for name in Trials(run.params, run.tuning).losses:
         step = steps.get(name, {"path": [squared], "taken": 0, "stopped": None})
         figures = step["path"][step["taken"]]
         tried.append(
@@ -218,7 +221,7 @@ def _check(context: FitContext) -> None:
     tuning = context.tuning
     if context.dataset.of_numbers:
         name = "losses" if tuning and tuning.losses else "loss"
-        (refined, *_) = refined_losses(context.params, tuning)
+        (refined, *_) = Trials(context.params, tuning).refined_losses
         raise ParameterError(
             f"`{name}` is {refined}, but the targets are numbers.", f"Give `{name}`=squared."
         )
@@ -247,7 +250,7 @@ def check_updatable(loss: str, remedy: str) -> None:
 
 def _cost(s: FitSizes) -> StageCost:
     r, rows, apart = s.n_kept, block_rows(s.n_kept), s.n_ridges and s.n_folds == 1
-    n_refined = len(refined_losses(s.params, s.tuning))
+    n_refined = len(Trials(s.params, s.tuning).refined_losses)
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     # The last pass calibrates.
@@ -304,7 +307,7 @@ REFINE = Stage(
     cost=_cost,
     labelled_only=True,
     check=_check,
-    wanted=lambda params, tuning, numbers: bool(refined_losses(params, tuning)),
+    wanted=lambda params, tuning, numbers: bool(Trials(params, tuning).refined_losses),
     grows_with_basis=True,
     needs=(
         "columns",

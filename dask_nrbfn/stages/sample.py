@@ -26,7 +26,9 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -209,7 +211,7 @@ def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
         params.kernel,
         params.width_factor,
         params.normalized,
-        tuple(ridges(params, replace(tuning, localities=(0.0,)))),
+        tuple(Trials(params, replace(tuning, localities=(0.0,))).ridges),
         params.kernel_exponent,
     )
 

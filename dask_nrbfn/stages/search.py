@@ -50,12 +50,8 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     ALPHAS_BESIDE,
     Combination,
-    chooses_size,
-    combinations,
-    components_of,
-    is_searched,
+    Trials,
     n_refinements,
-    scales_of,
     search_basis_size,
     search_rows,
 )
@@ -393,7 +389,7 @@ def _finals(
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
     curve: list[Final] = []
     basis: dict[str, Any] = {}
-    if chooses_size(params, tuning):
+    if Trials(params, tuning).chooses_size:
         beside = search.beside(best, ALPHAS_BESIDE)
         curve = learning_curve(job, f"{_FINALS}size-", _SAMPLE, best, beside, size)
         if not curve:
@@ -439,7 +435,7 @@ def _chosen(run: Run, best: Combination, size: int | None) -> dict[str, Any]:
 def _different(run: Run) -> list[Combination]:
     """Return the combinations, without learned weights that are all equal ("standard")."""
     assert run.tuning is not None
-    tried = combinations(run.chosen_params, run.tuning)
+    tried = Trials(run.chosen_params, run.tuning).combinations
     both = {LEARNED, "standard"} <= {each.scale for each in tried}
     if not both or METRIC.recorded(run).kept:
         return tried
@@ -528,21 +524,21 @@ def _cost(s: FitSizes) -> StageCost:
     """
     params, tuning, dataset = s.params, s.tuning, s.dataset
     assert tuning is not None
-    n_rows = search_rows(s.n, s.row_values, tuning)
-    r, n_scales = search_basis_size(dataset, params, tuning), len(scales_of(params, tuning))
+    tried, n_rows = Trials(params, tuning), search_rows(s.n, s.row_values, tuning)
+    r, n_scales = search_basis_size(dataset, params, tuning), len(tried.scales)
     # The search does not sum a locality.
-    n_ridges = s.n_penalties * len(tuning.alphas) * len(components_of(params, tuning))
+    n_ridges = s.n_penalties * len(tuning.alphas) * len(tried.components)
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     n_samples = 2 if s.n_labelled else 1
     sample_bytes = round(n_samples * n_rows * (s.block_row_bytes + 3 * 8))
     sizes = (n_rows, r, tuning.folds)
-    rounds = planned_rounds(len(combinations(params, tuning)), *sizes)
+    rounds = planned_rounds(len(tried.combinations), *sizes)
     rounds += [Round(2, *sizes)] * n_refinements(tuning)
     n_tried = sum(each.n_tried for each in rounds)
     # The largest networks are those of the finals. A learning curve takes a third more than its
     # last size.
     r_last = max(min(s.r, largest_size(params, tuning, dataset, n_rows)), r)
-    n_finals = 4 if chooses_size(params, tuning) else N_COMPARED
+    n_finals = 4 if tried.chooses_size else N_COMPARED
     n_judged = n_judged_folds(n_rows, tuning.folds)
     finals = Round(n_finals, n_rows, r_last, n_judged)
     products = sum(
@@ -550,7 +546,7 @@ def _cost(s: FitSizes) -> StageCost:
         for each in (*rounds, finals)
     )
     n_first = n_ridges / (_ALPHA_STEP if len(rounds) > 1 else 1)
-    n_later = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(components_of(params, tuning)))
+    n_later = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(tried.components))
     solves = sum(
         each.n_tried * each.n_folds * (n_later if number else n_first) * each.n_basis**3 / 3
         for number, each in enumerate((*rounds, finals))
@@ -590,7 +586,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return is_searched(params, tuning)
+    return Trials(params, tuning).is_searched
 
 
 SEARCH = Stage(

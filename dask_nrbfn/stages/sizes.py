@@ -21,11 +21,7 @@ from dask_nrbfn.stages.neighbor_search import (
     worker_bytes,
 )
 from dask_nrbfn.stages.trials import (
-    bases_of,
-    components_of,
-    kernels_of,
-    localities_of,
-    most_ridges,
+    Trials,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
@@ -131,9 +127,9 @@ class FitSizes:
         dataset = context.rows(None, labelled_only=labelled_only, stored=stored)
         params, tuning, search = context.params, context.tuning, context.search
         assert search is not None
-        penalties = (tuning and tuning.penalties) or (params.penalty,)
-        components = components_of(params, tuning)
-        sources = [source_of(replace(params, basis=name)) for name in bases_of(params, tuning)]
+        tried = Trials(params, tuning)
+        penalties, components = tried.asked_penalties, tried.components
+        sources = [source_of(replace(params, basis=name)) for name in tried.bases]
         layout = context.labelled_layout if labelled_only else context.layout
         block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
         asked = asked_size(params, dataset) or 0
@@ -162,10 +158,10 @@ class FitSizes:
             and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
             n_penalties=len(penalties),
-            n_ridges=0 if tuning is None else most_ridges(params, tuning),
+            n_ridges=0 if tuning is None else tried.n_ridges,
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             asked_components=max(size or 0 for size in components),
-            has_locality=any(localities_of(params, tuning)),
+            has_locality=any(tried.localities),
             n_basis_sample=max(
                 source.n_sampled(dataset.n_rows, dataset.row_values, asked) for source in sources
             ),
@@ -208,7 +204,9 @@ class FitSizes:
         If several kernels are tried, the mean of all.
         """
         exponent = self.params.kernel_exponent
-        kernels = [kernel_named(name, exponent) for name in kernels_of(self.params, self.tuning)]
+        kernels = [
+            kernel_named(name, exponent) for name in Trials(self.params, self.tuning).kernels
+        ]
         flops = sum(
             product_flops(self.p, self.row_values, self._basis_values, each.exponent)
             for each in kernels
@@ -283,7 +281,7 @@ class FitSizes:
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
         own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
-        kernels = kernels_of(self.params, self.tuning)
+        kernels = Trials(self.params, self.tuning).kernels
         return max(own, *(process_bytes(kernel_named(each).exponent) for each in kernels))
 
     @property

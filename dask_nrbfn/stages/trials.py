@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
@@ -109,7 +109,7 @@ def resolve_tuning(
         )
     if mixed and "kernels" in meant:
         meant["kernels"] = tuple(sorted(meant["kernels"], key=lambda name: name != "laplace-l1"))
-    spectral = components_of(params, tuning) != [None]
+    spectral = Trials(params, tuning).components != [None]
     unfit = {
         "bases": not sized,
         "basis_rules": not sized,
@@ -157,89 +157,195 @@ class Combination:
     width_factor: float
 
 
-def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
-    """Return all combinations to try, wide kernels first.
+class Trials(NamedTuple):
+    """What a fit tries: the values of its parameters, or those of its tuning.
 
-    Basis rules differ only for a basis of a given size by confidence. Features that no penalty
-    supports are left out, and so are plain features if eigenfunctions are combined.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-
-    Returns
-    -------
-    list of Combination
-    """
-    anywhere = components_of(params, tuning) == [None]
-    chosen = [
-        Combination(scale, basis, rule, features, kernel, factor)
-        for scale in scales_of(params, tuning)
-        for basis in bases_of(params, tuning)
-        for rule in _rules_of(replace(params, basis=basis), tuning)
-        for features in tuning.features
-        for kernel in kernels_of(params, tuning)
-        for factor in width_factors_of(kernel, tuning)
-        if anywhere or features == "normalized"
-    ]
-    fit_some = {
-        names: penalties_of(replace(params, basis=names[0], features=names[1]), tuning)
-        for names in {(each.basis, each.features) for each in chosen}
-    }
-    return [each for each in chosen if fit_some[each.basis, each.features]]
-
-
-def chooses_size(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning chooses the number of basis rows.
-
-    A given size, confidence threshold, basis or number of eigenfunctions decides the number.
-
-    Parameters
+    Attributes
     ----------
     params : FitParams
     tuning : TuneParams or None
-
-    Returns
-    -------
-    bool
     """
-    return (
-        tuning is not None
-        and params.basis_size is None
-        and params.confidence_threshold == FitParams.confidence_threshold
-        and components_of(params, tuning) == [None]
-    )
 
+    params: FitParams
+    tuning: TuneParams | None
 
-def tries_cells(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning compares one network with networks of cells.
+    @property
+    def scales(self) -> Sequence[str]:
+        """The scales."""
+        return (self.tuning and self.tuning.scales) or (self.params.scale,)
 
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
+    @property
+    def kernels(self) -> Sequence[str]:
+        """The kernels."""
+        return (self.tuning and self.tuning.kernels) or (self.params.kernel,)
 
-    Returns
-    -------
-    bool
-    """
-    return tuning is not None and params.cells == "auto"
+    @property
+    def bases(self) -> Sequence[str]:
+        """The sources of the basis."""
+        return (self.tuning and self.tuning.bases) or (self.params.basis,)
 
+    @property
+    def sized_bases(self) -> list[str]:
+        """The sources of the basis whose sizes are compared: the fit's source, and a draw."""
+        if self._given.effort == "quick":
+            return [self.params.basis]
+        return [*dict.fromkeys((self.params.basis, "random"))]
 
-def is_of_cells(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether the fit certainly has several cells, each with its own network.
+    @property
+    def localities(self) -> list[float]:
+        """The localities, ascending."""
+        return sorted(set((self.tuning and self.tuning.localities) or (self.params.locality,)))
 
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
+    @property
+    def asked_penalties(self) -> Sequence[str]:
+        """The penalties, also those that do not support the other parameters of the fit."""
+        return (self.tuning and self.tuning.penalties) or (self.params.penalty,)
 
-    Returns
-    -------
-    bool
-    """
-    return params.asks_for_cells and not tries_cells(params, tuning)
+    @property
+    def penalties(self) -> list[str]:
+        """The penalties that support the other parameters of the fit."""
+        return [name for name in self.asked_penalties if not penalty_named(name).unmet(self.params)]
+
+    @property
+    def components(self) -> list[int | None]:
+        """The numbers of eigenfunctions; [None] without any."""
+        return [*((self.tuning and self.tuning.components) or (self.params.components,))]
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses, in the order in which they are tried."""
+        return [*dict.fromkeys((self.tuning and self.tuning.losses) or (self.params.loss,))]
+
+    @property
+    def refined_losses(self) -> list[str]:
+        """The losses that need passes over the rows."""
+        return [name for name in self.losses if not loss_named(name).solved_at_once]
+
+    @property
+    def combinations(self) -> list[Combination]:
+        """All combinations to try, wide kernels first.
+
+        Basis rules differ only for a basis of a given size by confidence. Features that no penalty
+        supports are left out, and so are plain features if eigenfunctions are combined.
+        """
+        tuning = self._given
+        anywhere = self.components == [None]
+        chosen = [
+            Combination(scale, basis, rule, features, kernel, factor)
+            for scale in self.scales
+            for basis in self.bases
+            for rule in self._rules_of(basis)
+            for features in tuning.features
+            for kernel in self.kernels
+            for factor in width_factors_of(kernel, tuning)
+            if anywhere or features == "normalized"
+        ]
+        fit_some = {
+            (basis, features): self._with(basis=basis, features=features).penalties
+            for basis, features in {(each.basis, each.features) for each in chosen}
+        }
+        return [each for each in chosen if fit_some[each.basis, each.features]]
+
+    @property
+    def ridges(self) -> list[Ridge]:
+        """The ridges to try with the features and basis of the fit, ordered by `shared`."""
+        tried = product(self.penalties, self.localities, self._given.alphas, self.components)
+        return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
+
+    @property
+    def n_ridges(self) -> int:
+        """Largest number of ridges that are tried with the whole basis."""
+        n_penalties, n_alphas = len(self.asked_penalties), len(self._given.alphas)
+        if self.is_searched:
+            n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
+        return n_penalties * n_alphas * len(self.localities) * len(self.components)
+
+    @property
+    def chooses_size(self) -> bool:
+        """Whether a tuning chooses the number of basis rows.
+
+        A given size, confidence threshold, basis or number of eigenfunctions decides the number.
+        """
+        return (
+            self.tuning is not None
+            and self.params.basis_size is None
+            and self.params.confidence_threshold == FitParams.confidence_threshold
+            and self.components == [None]
+        )
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether a tuning tries several combinations or sizes on a sample."""
+        return self.tuning is not None and (self.chooses_size or len(self.combinations) > 1)
+
+    @property
+    def tries_cells(self) -> bool:
+        """Whether a tuning compares one network with networks of cells."""
+        return self.tuning is not None and self.params.cells == "auto"
+
+    @property
+    def is_of_cells(self) -> bool:
+        """Whether the fit certainly has several cells, each with its own network."""
+        return self.params.asks_for_cells and not self.tries_cells
+
+    @property
+    def by_confidence(self) -> bool:
+        """Whether a tried basis needs the confidence of rows."""
+        return source_of(self.params_needing_confidence).by_confidence
+
+    @property
+    def params_needing_confidence(self) -> FitParams:
+        """The parameters with a tried basis, if possible one that needs confidences."""
+        tried = [replace(self.params, basis=basis) for basis in self.bases]
+        return next((each for each in tried if source_of(each).by_confidence), tried[0])
+
+    def unfit_for_cells(self, *, sparse: bool) -> dict[str, bool]:
+        """Return the options that several cells do not support, each with whether the fit has it.
+
+        Losses that are tried by `effort` are tried with one network only.
+        """
+        asked = self if isinstance(self.params.cells, int) else self._replace(tuning=None)
+        return {
+            "sparse rows": sparse,
+            "given basis rows": self.params.basis_is_given,
+            "`prune`": self.params.prune is not None,
+            "`components`": self.components != [None],
+            "`locality`": any(self.localities),
+            "a `loss` other than squared": bool(asked.refined_losses),
+        }
+
+    def check_penalties(self) -> None:
+        """Raise ParameterError if a penalty does not support any tried features and basis."""
+        features, bases = self._given.features, self.bases
+        for name in self.asked_penalties:
+            if not _is_for_some(name, self.params, features=features, bases=bases):
+                asked = replace(self.params, penalty=name, features=features[-1], basis=bases[-1])
+                check_penalty(asked, named="penalties" if self._given.penalties else "penalty")
+
+    def check_kernel_exponent(self) -> None:
+        """Raise ParameterError if `kernel_exponent` is set, and no kernel has an exponent."""
+        asked, tried = self.params.kernel_exponent, self.kernels
+        if asked != 1 and all(kernel_named(name).exponent is None for name in tried):
+            of_fit = self.tuning is None or self.tuning.kernels is None
+            raise ParameterError(
+                f"`kernel_exponent` is {asked}, but {'`kernel` is' if of_fit else '`kernels` are'} "
+                f"{', '.join(tried)}.",
+                "Leave `kernel_exponent` out, or give the kernel laplace-l1.",
+            )
+
+    @property
+    def _given(self) -> TuneParams:
+        assert self.tuning is not None
+        return self.tuning
+
+    def _with(self, **changes: Any) -> "Trials":
+        return self._replace(params=replace(self.params, **changes))
+
+    def _rules_of(self, basis: str) -> Sequence[str]:
+        params = replace(self.params, basis=basis)
+        if params.basis_size is None or not source_of(params).by_confidence:
+            return (params.basis_rule,)
+        return self._given.basis_rules or (params.basis_rule,)
 
 
 def basis_of_cell(params: FitParams) -> int:
@@ -286,68 +392,6 @@ def planned_cells(params: FitParams, n_rows: int) -> int:
     return int(min(2 ** max(0, ceil(log2(n_rows / most))), MOST_CELLS))
 
 
-def unfit_for_cells(
-    params: FitParams, tuning: TuneParams | None, *, sparse: bool
-) -> dict[str, bool]:
-    """Return the options that several cells do not support, each with whether a fit has it.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-        Losses that are tried by `effort` are tried with one network only.
-    sparse : bool
-        Whether the rows are sparse.
-
-    Returns
-    -------
-    dict of str to bool
-    """
-    losses = refined_losses(params, tuning if isinstance(params.cells, int) else None)
-    return {
-        "sparse rows": sparse,
-        "given basis rows": params.basis_is_given,
-        "`prune`": params.prune is not None,
-        "`components`": components_of(params, tuning) != [None],
-        "`locality`": any(localities_of(params, tuning)),
-        "a `loss` other than squared": bool(losses),
-    }
-
-
-def sized_bases(params: FitParams, tuning: TuneParams) -> list[str]:
-    """Return the sources of the basis whose sizes are compared: the fit's source, and a draw.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-
-    Returns
-    -------
-    list of str
-    """
-    return (
-        [params.basis] if tuning.effort == "quick" else [*dict.fromkeys((params.basis, "random"))]
-    )
-
-
-def is_searched(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tuning tries several combinations or sizes on a sample.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    bool
-    """
-    if tuning is None:
-        return False
-    return chooses_size(params, tuning) or len(combinations(params, tuning)) > 1
-
-
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
     """Return the width factors to try with a kernel, the widest first.
 
@@ -369,245 +413,9 @@ def n_refinements(tuning: TuneParams) -> int:
     return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
 
 
-def scales_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
-    """Return the scales of a fit, or of its tuning.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    sequence of str
-    """
-    return (tuning and tuning.scales) or (params.scale,)
-
-
-def kernels_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
-    """Return the kernels of a fit, or of its tuning.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    sequence of str
-    """
-    return (tuning and tuning.kernels) or (params.kernel,)
-
-
-def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
-    """Return the sources of the basis of a fit, or of its tuning.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    sequence of str
-    """
-    return (tuning and tuning.bases) or (params.basis,)
-
-
-def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a tried basis needs the confidence of rows.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    bool
-    """
-    return source_of(params_needing_confidence(params, tuning)).by_confidence
-
-
-def params_needing_confidence(params: FitParams, tuning: TuneParams | None) -> FitParams:
-    """Return the parameters with a tried basis, if possible one that needs confidences.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    FitParams
-    """
-    tried = [replace(params, basis=basis) for basis in bases_of(params, tuning)]
-    return next((each for each in tried if source_of(each).by_confidence), tried[0])
-
-
-def _rules_of(params: FitParams, tuning: TuneParams) -> Sequence[str]:
-    if params.basis_size is None or not source_of(params).by_confidence:
-        return (params.basis_rule,)
-    return tuning.basis_rules or (params.basis_rule,)
-
-
 def ridges_of(run: Run) -> list[Ridge]:
     """Return the ridges that a run tries with its whole basis."""
-    assert run.remaining_tuning is not None
-    return ridges(run.chosen_params, run.remaining_tuning)
-
-
-def most_ridges(params: FitParams, tuning: TuneParams) -> int:
-    """Return the largest number of ridges that are tried with the whole basis.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-
-    Returns
-    -------
-    int
-    """
-    n_penalties, n_alphas = len(tuning.penalties or (params.penalty,)), len(tuning.alphas)
-    if is_searched(params, tuning):
-        n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
-    n_others = len(localities_of(params, tuning)) * len(components_of(params, tuning))
-    return n_penalties * n_alphas * n_others
-
-
-def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return the ridges to try with the features and basis of `params`, ordered by `shared`.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-
-    Returns
-    -------
-    list of Ridge
-    """
-    tried = product(
-        penalties_of(params, tuning),
-        localities_of(params, tuning),
-        tuning.alphas,
-        components_of(params, tuning),
-    )
-    return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
-
-
-def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[float]:
-    """Return the localities of a fit, or of its tuning.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    sequence of float
-    """
-    return sorted(set((tuning and tuning.localities) or (params.locality,)))
-
-
-def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the penalties of a fit, or of its tuning, that support the parameters.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    list of str
-    """
-    tried = (tuning and tuning.penalties) or (params.penalty,)
-    return [name for name in tried if not penalty_named(name).unmet(params)]
-
-
-def components_of(params: FitParams, tuning: TuneParams | None) -> list[int | None]:
-    """Return the numbers of eigenfunctions of a fit, or of its tuning; [None] without any.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    list of int or None
-    """
-    return [*((tuning and tuning.components) or (params.components,))]
-
-
-def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the losses of a fit, or of its tuning, in the order in which they are tried.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    list of str
-    """
-    return list(dict.fromkeys((tuning and tuning.losses) or (params.loss,)))
-
-
-def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
-    """Return the losses of a fit, or of its tuning, that need passes over the rows.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Returns
-    -------
-    list of str
-    """
-    return [name for name in losses_of(params, tuning) if not loss_named(name).solved_at_once]
-
-
-def check_penalties(params: FitParams, tuning: TuneParams) -> None:
-    """Raise ParameterError if a penalty does not support any tried features and basis.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-    """
-    bases = bases_of(params, tuning)
-    for name in tuning.penalties or (params.penalty,):
-        if not _is_for_some(name, params, features=tuning.features, bases=bases):
-            asked = replace(params, penalty=name, features=tuning.features[-1], basis=bases[-1])
-            check_penalty(asked, named="penalties" if tuning.penalties else "penalty")
-
-
-def check_kernel_exponent(params: FitParams, tuning: TuneParams | None) -> None:
-    """Check that a kernel of a fit has an exponent if `kernel_exponent` is set.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-
-    Raises
-    ------
-    ParameterError
-        If no kernel has an exponent.
-    """
-    asked, tried = params.kernel_exponent, kernels_of(params, tuning)
-    if asked != 1 and all(kernel_named(name).exponent is None for name in tried):
-        named = "`kernel` is" if tuning is None or tuning.kernels is None else "`kernels` are"
-        raise ParameterError(
-            f"`kernel_exponent` is {asked}, but {named} {', '.join(tried)}.",
-            "Leave `kernel_exponent` out, or give the kernel laplace-l1.",
-        )
+    return Trials(run.chosen_params, run.remaining_tuning).ridges
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:

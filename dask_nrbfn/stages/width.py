@@ -23,7 +23,9 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import check_kernel_exponent, penalties_of
+from dask_nrbfn.stages.trials import (
+    Trials,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -127,7 +129,7 @@ def _has_shares(run: Run) -> bool:
     """Return whether a penalty that the run has or tries needs the shares of clusters."""
     return any(
         penalty_named(name).needs_shares
-        for name in penalties_of(run.chosen_params, run.remaining_tuning)
+        for name in Trials(run.chosen_params, run.remaining_tuning).penalties
     )
 
 
@@ -242,7 +244,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if `class_weight` or `kernel_exponent` has no effect."""
-    check_kernel_exponent(context.params, context.tuning)
+    Trials(context.params, context.tuning).check_kernel_exponent()
     asked = context.params.class_weight
     if context.dataset.of_numbers and asked is not None and not context.embeds:
         raise ParameterError(

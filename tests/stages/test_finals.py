@@ -13,7 +13,10 @@ from dask_nrbfn.report import write_report
 from dask_nrbfn.stages import finals
 from dask_nrbfn.stages.finals import Final, close_to_best, finalists, smallest_of, winner_of
 from dask_nrbfn.stages.search import SEARCH
-from dask_nrbfn.stages.trials import Combination, chooses_size
+from dask_nrbfn.stages.trials import (
+    Combination,
+    Trials,
+)
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 
@@ -135,8 +138,8 @@ def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
     ],
 )
 def test_size__is_chosen_unless_it_is_said(changes, chosen):
-    assert chooses_size(replace(PARAMS, **changes), QUICK) == chosen
-    assert not chooses_size(replace(PARAMS, **changes), None)
+    assert Trials(replace(PARAMS, **changes), QUICK).chooses_size == chosen
+    assert not Trials(replace(PARAMS, **changes), None).chooses_size
 
 
 def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypatch):

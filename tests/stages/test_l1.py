@@ -15,7 +15,10 @@ from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import metric
 from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.trials import combinations, resolve_tuning
+from dask_nrbfn.stages.trials import (
+    Trials,
+    resolve_tuning,
+)
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_l1_distances
 from tests.tables import spirals, surfaces, write_table
@@ -158,7 +161,7 @@ def test_tune__tries_it_and_with_a_schema_first():
         assert "laplace-l1" in resolve_tuning(params, tuning, numbers=False).kernels
         mixed = resolve_tuning(params, tuning, numbers=False, mixed=True)
         assert mixed.kernels[0] == "laplace-l1"
-        assert combinations(params, mixed)[0].kernel == "laplace-l1"
+        assert Trials(params, mixed).combinations[0].kernel == "laplace-l1"
         assert len({*mixed.kernels}) == len(mixed.kernels)
     assert resolve_tuning(params, TuneParams(effort="quick"), numbers=False).kernels is None
 

@@ -17,7 +17,11 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import ALPHAS_BESIDE, by_confidence, combinations, resolve_tuning
+from dask_nrbfn.stages.trials import (
+    ALPHAS_BESIDE,
+    Trials,
+    resolve_tuning,
+)
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
@@ -103,7 +107,7 @@ def test_bases__are_not_compared_with_given_rows():
 def test_bases__those_that_are_tried_say_what_is_needed():
     X, y = spirals(30)
     tuning = replace(QUICK, bases=("random", "kmeans"))
-    assert not by_confidence(SIZED, tuning)
+    assert not Trials(SIZED, tuning).by_confidence
     # No neighbours are searched, so there need not be so many rows.
     run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
     assert "neighbors" not in run.stages
@@ -118,7 +122,7 @@ def test_metric__names_what_asks_for_it(scale, name):
 
 def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
     tuning = replace(QUICK, width_factors=None, kernels=("gaussian", "laplacian"))
-    tried = combinations(SIZED.resolve_auto(numbers=False), tuning)
+    tried = Trials(SIZED.resolve_auto(numbers=False), tuning).combinations
     widths = {
         name: [each.width_factor for each in tried if each.kernel == name]
         for name in ("gaussian", "laplacian")

@@ -35,7 +35,7 @@ NOT_RUN = {
     "needs several hosts": [f"{PREFIX}task/machines.md"],
     "starts a Prefect server that stays": [f"{PREFIX}task/schedule.md"],
     "takes hours or needs data sets": [
-        f"{PREFIX}explanation/{page}.md" for page in ("benchmarks", "networks")
+        f"{PREFIX}explanation/{page}.md" for page in ("benchmarks", "cost", "networks")
     ],
 }
 # Pages that take more than some seconds.
