@@ -10,28 +10,37 @@ here=$(dirname "$0")
 . "$here/worker-environment.sh"
 # shellcheck source-path=SCRIPTDIR
 . "$here/tls-environment.sh"
-[ "$1" = --restart ] || exec "$@"
+[ "${1:?give a command}" = --restart ] || exec "$@"
 shift
+: "${1:?give a command after --restart}"
 
 stopped=
 child=
-trap 'stopped=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
+stop() {
+    stopped=yes
+    kill -TERM "$child" 2>/dev/null || true
+}
+# A signal ends the wait, not the child, and may come before the child is known.
+wait_for_child() {
+    [ -z "$stopped" ] || stop
+    status=0
+    wait "$child" || status=$?
+    while kill -0 "$child" 2>/dev/null; do
+        wait "$child" || status=$?
+    done
+}
+trap stop TERM INT
 wait_s=1
 while [ -z "$stopped" ]; do
     begun=$(date +%s)
-    status=0
     "$@" &
     child=$!
-    wait "$child" || status=$?
-    if [ -n "$stopped" ]; then
-        # The signal ended the first wait.
-        wait "$child" || true
-        break
-    fi
+    wait_for_child
+    [ -z "$stopped" ] || break
     [ $(($(date +%s) - begun)) -lt 300 ] || wait_s=1
     echo "start.sh: $1 ended with status $status and is started again in $wait_s s" >&2
     sleep "$wait_s" &
     child=$!
-    wait "$child" || true
+    wait_for_child
     wait_s=$((wait_s < 64 ? 2 * wait_s : 64))
 done

@@ -4,6 +4,7 @@ The imports are in the functions, because storage works without dask, and the co
 without zarr and dask.
 """
 
+import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,14 +28,18 @@ def memory_limit() -> int:
     return int(MEMORY_LIMIT)
 
 
-async def reach_scheduler(address: str, security: "Security | None" = None) -> None:
-    """Open a connection to a scheduler and close it, with dask's time limit.
+async def reach_scheduler(
+    address: str, security: "Security | None" = None, timeout_s: float = math.inf
+) -> None:
+    """Open a connection to a scheduler and close it.
 
     Parameters
     ----------
     address : str
     security : distributed.Security, optional
         Default: the TLS settings of dask's configuration.
+    timeout_s : float
+        Seconds after which to give up, if dask's own time limit is longer.
 
     Notes
     -----
@@ -46,7 +51,7 @@ async def reach_scheduler(address: str, security: "Security | None" = None) -> N
     from distributed import Security
     from distributed.comm import connect
 
-    timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    own_s = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
     arguments = (security or Security()).get_connection_args("client")
-    comm = await connect(address, timeout=timeout, **arguments)
+    comm = await connect(address, timeout=min(own_s, timeout_s), **arguments)
     await comm.close()

@@ -60,11 +60,10 @@ class Job:
         ]
         self._process = None
 
-    def start(self):
+    def start(self, **variables):
+        environment = os.environ | worker_environment(1) | variables
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=os.environ | worker_environment(1)
-            )
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
 
     def kill(self):
         kill_tree(self._process.pid)
@@ -224,7 +223,7 @@ def flip_byte(rng, path):
 def test_fit__scheduler_dies_and_does_not_come_back(cluster, table, tmp_path):
     job = Job(cluster, table, tmp_path / "run", ("--neighbors", "exact"), **LARGE)
     cluster.revive()
-    job.start()
+    job.start(DASK_NRBFN__NO_WORKERS_TIMEOUT="5s")
     job.wait_until((job.run / "neighbors" / "parts").exists)
     cluster.kill("scheduler")
     wait_until(lambda: not job.is_alive())

@@ -117,7 +117,7 @@ def connect(
     ----------
     options : EngineOptions, optional
     client : distributed.Client, optional
-        Used as it is and left open.
+        Used as it is and left open. If the client loses its scheduler, another one takes its place.
     watch : Watch, optional
         Counts what the engine does; default: a new one.
 
@@ -155,12 +155,7 @@ def connect(
         return
     with _client(options, client) as connected:
         engine = _engine(connected, bar=options.bar, watch=watch)
-        with (
-            engine.further_clients,
-            _reported_performance(
-                connected, options.performance_report, overwrite=options.overwrite
-            ),
-        ):
+        with engine.further_clients, _reported_performance(engine, options):
             yield engine
 
 
@@ -385,24 +380,24 @@ def _parse_memory(text: str) -> int:
 
 
 @contextmanager
-def _reported_performance(
-    client: Client, path: str | os.PathLike[str] | None, *, overwrite: bool
-) -> Iterator[None]:
-    """Write dask's report of the block to `path`, even if the block fails."""
+def _reported_performance(engine: DaskEngine, options: EngineOptions) -> Iterator[None]:
+    """Write dask's report of the block to the file that is asked for, even if the block fails."""
+    path = options.performance_report
     if path is None:
         yield
         return
     report = performance_report()
-    with client.as_current():
+    with engine.client.as_current():
         report.__enter__()
     try:
         yield
     finally:
         try:
-            if client.status != "running":
+            if engine.client.status != "running":
                 # dask would wait half a minute for the scheduler.
                 raise ConnectionError("the scheduler is lost")
-            with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
+            written = new_file(path, overwrite=options.overwrite)
+            with written as unfinished, engine.client.as_current():
                 report.filename = os.fspath(unfinished)
                 report.__exit__(None, None, None)
             logger.info("performance report: %s", path)

@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import math
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
-from distributed import Client, Security
+from distributed import Client, Security, Status
 
 from dask_nrbfn.errors import ClusterError
 from dask_nrbfn.private import reach_scheduler
 
 
 @contextmanager
-def open_client(address: str, security: Security | None = None) -> Iterator[Client]:
+def open_client(
+    address: str, security: Security | None = None, timeout_s: float = math.inf
+) -> Iterator[Client]:
     """Yield a client of a scheduler, which does not become dask's default client.
 
     Parameters
@@ -21,6 +25,8 @@ def open_client(address: str, security: Security | None = None) -> Iterator[Clie
     address : str
     security : distributed.Security, optional
         Default: the TLS settings of dask's configuration.
+    timeout_s : float
+        Seconds after which to give up, if dask's own time limit is longer.
 
     Yields
     ------
@@ -31,8 +37,7 @@ def open_client(address: str, security: Security | None = None) -> Iterator[Clie
     OSError, RuntimeError, ValueError, TypeError, AssertionError
         If no scheduler answers at the address, or it is not an address.
     """
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, reach_scheduler(address, security)).result()
+    _run(reach_scheduler(address, security, timeout_s))
     client = Client(address, security=security, set_as_default=False)
     its_logger = logging.getLogger("distributed.client")
     before = its_logger.disabled
@@ -47,10 +52,30 @@ def open_client(address: str, security: Security | None = None) -> Iterator[Clie
             its_logger.disabled = before
 
 
+def _run(coroutine: Coroutine[None, None, None]) -> None:
+    """Run a coroutine in a thread that nobody waits for after an interrupt."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(asyncio.run(coroutine))
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    done.result()
+
+
 def scheduler_address(client: Client) -> str:
     """Return the address of the scheduler of a connected client."""
     assert client.scheduler is not None
     return str(client.scheduler.address)
+
+
+def is_closed(client: Client) -> bool:
+    """Return whether a client's own cluster was closed, so that no scheduler can come back."""
+    status = getattr(client.cluster, "status", None)
+    return status in (Status.closing, Status.closed)
 
 
 def scheduler_lost(address: str) -> ClusterError:

@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from queue import Empty, Queue
@@ -16,7 +16,7 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.scheduler import open_client, scheduler_address, scheduler_lost
+from dask_nrbfn.engine.scheduler import is_closed, open_client, scheduler_address, scheduler_lost
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import StageFigures, Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -207,12 +207,19 @@ class DaskEngine(Engine):
     no_workers_timeout_s : float
         How long tasks wait for the scheduler, or while the cluster has no workers.
     further_clients : ExitStack
-        Closes the clients that took the place of others.
+        Closes the client that took the place of another one.
+    address : str
+        Of the scheduler.
     """
 
     client: Client
     no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
     further_clients: ExitStack = field(default_factory=ExitStack)
+    address: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A client that gives up forgets it.
+        self.address = scheduler_address(self.client)
 
     def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         batch = _Batch(self, task, arguments, label)
@@ -239,10 +246,10 @@ class _Batch:
 
     def next_finished(self) -> tuple[int, Measured] | None:
         """Return number and result of the next task to finish; None if no task is left."""
+        self._look()
         self._submit()
         while self._running:
-            if not self._cluster.look():
-                self._submit_again()
+            self._look()
             try:
                 future = self._done.get(timeout=_LOOK_INTERVAL_S)
             except Empty:
@@ -262,6 +269,10 @@ class _Batch:
         if self._running and client.status == "running":
             client.cancel(list(self._running))
         self._running.clear()
+
+    def _look(self) -> None:
+        if not self._cluster.look():
+            self._submit_again()
 
     def _submit(self) -> None:
         n_free = max(0, _TASKS_PER_SLOT * self._cluster.n_slots - len(self._running))
@@ -322,7 +333,6 @@ class _Cluster:
     def __init__(self, engine: DaskEngine, label: str) -> None:
         self.n_slots, self.is_lost = engine.n_workers, False
         self._engine, self._label, self._patience_s = engine, label, engine.no_workers_timeout_s
-        self._address = scheduler_address(engine.client)
         self._addresses: set[str] = set()
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
@@ -341,14 +351,18 @@ class _Cluster:
             If there are no workers for too long, or the scheduler does not come back.
         """
         now, client = time.monotonic(), self._engine.client
+        if is_closed(client):
+            raise scheduler_lost(self._engine.address)
         if not self.is_lost and client.status == "running":
             if now < self._next_look:
                 return True
             self._next_look = now + _LOOK_INTERVAL_S
             try:
-                self._count(client.nthreads(), now)
+                threads = client.nthreads()
             except OSError:
                 self.is_lost = True
+            else:
+                self._count(threads, now)
         if self.is_lost or client.status != "running":
             self._engine.client = self._new_client()
             self.is_lost, self._none_since = False, None
@@ -366,8 +380,9 @@ class _Cluster:
                 "%s: all workers are lost; waiting %g s for a worker", self._label, self._patience_s
             )
         elif now - self._none_since > self._patience_s:
+            address = self._engine.address
             raise ClusterError(
-                f"the scheduler {self._address} has had no workers for {self._patience_s:g} s.",
+                f"the scheduler {address} has had no workers for {self._patience_s:g} s.",
                 "Start workers and the job again: finished parts are kept.",
             )
 
@@ -377,23 +392,21 @@ class _Cluster:
         The client that was lost connects again too, but the scheduler may forget its new tasks when
         it notices that the old connection is gone.
         """
-        security = self._engine.client.security
+        engine, security = self._engine, self._engine.client.security
         logger.warning(
             "%s: the connection to the scheduler %s is lost; waiting %g s for it",
-            *(self._label, self._address, self._patience_s),
+            *(self._label, engine.address, self._patience_s),
         )
         deadline = time.monotonic() + self._patience_s
-        while time.monotonic() < deadline:
-            try:
-                client = self._engine.further_clients.enter_context(
-                    open_client(self._address, security)
-                )
-            except OSError:
-                time.sleep(_RETRY_S)
-            else:
+        while (left_s := deadline - time.monotonic()) > 0:
+            with ExitStack() as opened, suppress(OSError):
+                client = opened.enter_context(open_client(engine.address, security, left_s))
+                engine.further_clients.close()
+                engine.further_clients.push(opened.pop_all())
                 logger.info("%s: the scheduler answers again", self._label)
                 return client
-        raise scheduler_lost(self._address)
+            time.sleep(_RETRY_S)
+        raise scheduler_lost(engine.address)
 
 
 @contextmanager

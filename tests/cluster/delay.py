@@ -32,11 +32,14 @@ async def serve(port, target, seconds):
     host, target_port = target.split(":")
 
     async def connect(reader, writer):
-        with contextlib.suppress(OSError, ExceptionGroup):
-            there = await asyncio.open_connection(host, int(target_port))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(pass_on(reader, there[1], seconds))
-                group.create_task(pass_on(there[0], writer, seconds))
+        try:
+            with contextlib.suppress(OSError, ExceptionGroup):
+                there = await asyncio.open_connection(host, int(target_port))
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(pass_on(reader, there[1], seconds))
+                    group.create_task(pass_on(there[0], writer, seconds))
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(connect, port=port)
     await server.serve_forever()

@@ -2,9 +2,12 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
+
+import psutil
 
 from tests.engine.processes import PATIENCE_S, kill_tree
 
@@ -35,6 +38,21 @@ def ip(*arguments, check=True):
     )
 
 
+def sweep():
+    """Remove what tests have left that were killed."""
+    names = [line.split()[0] for line in ip("netns", "list").stdout.splitlines() if line]
+    own = ((name, re.fullmatch(r"nrbfn(\d+)-.*", name)) for name in names)
+    remove(name for name, match in own if match and not psutil.pid_exists(int(match[1])))
+
+
+def remove(namespaces):
+    for name in namespaces:
+        for pid in ip("netns", "pids", name, check=False).stdout.split():
+            kill_tree(int(pid))
+        ip("netns", "del", name, check=False)
+        shutil.rmtree(CONFIGURATION / name, ignore_errors=True)
+
+
 class Network:
     """Hosts that know each other by name, and what runs on them."""
 
@@ -44,6 +62,7 @@ class Network:
         self._processes = []
 
     def __enter__(self):
+        sweep()
         switch = self._namespace("switch")
         with contextlib.ExitStack() as on_error:
             on_error.push(self.__exit__)
@@ -58,10 +77,9 @@ class Network:
     def __exit__(self, *_):
         for process in self._processes:
             kill_tree(process.pid)
+        remove(self._namespace(name) for name in (*self.addresses, "switch"))
+        for process in self._processes:
             process.wait(PATIENCE_S)
-        for name in (*self.addresses, "switch"):
-            ip("netns", "del", self._namespace(name), check=False)
-            shutil.rmtree(CONFIGURATION / self._namespace(name), ignore_errors=True)
 
     def start(self, host, command, **options):
         """Start a command on a host."""

@@ -141,9 +141,10 @@ class BatchJob:
         self.directory = directory / f"nrbfn-{self.number}"
 
     def field(self, name):
-        """Return what Slurm says of the job."""
+        """Return what Slurm says of the job; None if its controller is too busy to answer."""
         shown = self._slurm.run("scontrol", "show", "job", self.number)
-        return re.search(rf"\b{name}=(\S+)", shown)[1]
+        found = re.search(rf"\b{name}=(\S+)", shown)
+        return found and found[1]
 
     def cancel(self, *options):
         self._slurm.run("scancel", *options, self.number)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+from distributed import Client
 
 from dask_nrbfn.engine.threads import worker_environment
 
@@ -46,6 +47,14 @@ class Processes:
             if not alive(nanny):
                 options = ("--nthreads", "1", "--memory-limit", "1GiB", "--no-dashboard")
                 self._nannies[number] = self._start("dask_worker", self.address, *options)
+
+    def answers(self):
+        """Return whether the scheduler has a worker."""
+        try:
+            with Client(self.address, timeout=1, set_as_default=False) as client:
+                return bool(client.nthreads())
+        except OSError:
+            return False
 
     def kill(self, victim, signal_number=signal.SIGKILL):
         """Kill the scheduler, a nanny, or the worker of a nanny, if it runs."""

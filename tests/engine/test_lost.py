@@ -11,6 +11,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn.engine import EngineOptions, connect
+from dask_nrbfn.engine.connection import local_cluster
 from dask_nrbfn.errors import ClusterError, ParameterError
 from tests.engine import work
 from tests.engine.processes import ENVIRONMENT, PATIENCE_S, Processes, wait_until
@@ -105,6 +106,31 @@ def test_run__scheduler_killed_between_two_runs(processes):
         processes.kill("scheduler")
         with pytest.raises(ClusterError, match="is lost"):
             engine.run(work.square, [(3,)], label="moments")
+
+
+@pytest.mark.slow
+def test_run__client_gave_up_before_the_scheduler_came_back(processes):
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+        connect(EngineOptions(scheduler=processes.address)) as engine,
+    ):
+        processes.kill("scheduler")
+        wait_until(lambda: engine.client.status == "closed")
+        wait_until(lambda: processes.revive() or processes.answers())
+        assert engine.run(work.square, [(2,)], label="width") == [4]
+
+
+@pytest.mark.slow
+def test_run__cluster_of_the_caller_is_closed():
+    options = EngineOptions(workers=1, threads=1)
+    with (
+        local_cluster(options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        connect(client=client) as engine,
+    ):
+        cluster.close()
+        with pytest.raises(ClusterError, match="is lost"):
+            engine.run(work.square, [(2,)], label="width")
 
 
 @pytest.mark.slow

@@ -263,7 +263,7 @@ def test_search__candidates_of_other_rows_are_found(tmp_path, caplog):
     run.write_part("candidates", 2, record, shifted, slice_rows=512)
     engine = CountingEngine()
     assert bits(fit_run(place, engine=engine)) == expected
-    assert "part 2 of candidates does not match the rows" in caplog.text
+    assert "part 2 of the candidates does not match the rows" in caplog.text
     assert engine.done["candidates"] == 1
 
 

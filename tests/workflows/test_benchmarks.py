@@ -194,9 +194,11 @@ def test_soak__nights_leave_what_nights_that_nobody_kills_leave(tmp_path):
     out = run_benchmark("soak", *arguments, cwd=tmp_path)
     *_, first, second, same = out.splitlines()
     assert same == "same model: yes"
+    n_kills = 0
     for number, line in enumerate((first, second)):
         night, kills, *figures, more = line.split()
         assert int(night) == number
-        assert 0 <= int(kills) <= 2
+        n_kills += int(kills)
         assert min(map(float, figures)) > 0
         assert more == "0"
+    assert n_kills > 0

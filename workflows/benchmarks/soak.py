@@ -8,7 +8,7 @@ with the same model.
 """
 
 import argparse
-import os
+import math
 import random
 import re
 import shutil
@@ -72,8 +72,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--scratch", help="directory for rows and models; default: the system's")
     options = parser.parse_args()
-    print(f"{'':5}  {'killed':^29}  {'not killed':^23}\nnight", end="")
-    print("  kills  seconds   MiB  disk MiB  seconds   MiB  disk MiB  files more")
+    print(f"{'':5}  {'killed':^31}  {'not killed':^25}\nnight", end="")
+    print("  kills  seconds     MiB  disk MiB  seconds     MiB  disk MiB  files unlike")
     n_more = 0
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.scratch) as scratch:
         killed, calm = (prepared(Path(scratch) / name, options) for name in ("killed", "calm"))
@@ -88,13 +88,14 @@ def main() -> int:
             found = run_night(
                 killed, [moments.uniform(0, expected.seconds) for _ in range(MOST_KILLS)]
             )
-            more = files(killed) - files(calm)
+            found_files, expected_files = files(killed), files(calm)
+            more = (found_files - expected_files) + (expected_files - found_files)
             n_more += more.total()
             print(
                 f"{number:5}  {found.kills:5}  {found.seconds:7.1f}  {mib(found.peak_bytes)}  "
                 f"{mib(disk_bytes(killed)):>8}  {expected.seconds:7.1f}  "
                 f"{mib(expected.peak_bytes)}  {mib(disk_bytes(calm)):>8}  "
-                f"{more.total():10}  {' '.join(sorted(more)[:3])}".rstrip(),
+                f"{more.total():12}  {' '.join(sorted(more)[:3])}".rstrip(),
                 flush=True,
             )
         digests = {Model.load(each / "output/model.zarr").digest() for each in (killed, calm)}
@@ -125,17 +126,29 @@ def run_night(directory: Path, moments: list[float]) -> Night:
         while True:
             command = [sys.executable, str(NIGHT), str(directory / "night.toml")]
             process = subprocess.Popen(command, stdout=log, stderr=log)
-            if moments:
-                time.sleep(moments.pop())
-                os.kill(process.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            limit_s, peak = moments.pop() if moments else math.inf, 0
+            started = time.monotonic()
+            while process.poll() is None:
+                peak = max(peak, peak_bytes(process.pid))
+                if time.monotonic() - started > limit_s:
+                    process.kill()
+                time.sleep(0.02)
             if process.returncode == 0:
-                return Night(kills, time.monotonic() - begun, usage.ru_maxrss * 1024)
+                return Night(kills, time.monotonic() - begun, peak)
             if process.returncode != -signal.SIGKILL:
                 log.seek(0)
                 raise SystemExit(f"a night ended with {process.returncode}:\n{log.read()}")
             kills += 1
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the largest resident size of a process so far; 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return 1024 * int(found[1]) if found else 0
 
 
 def files(directory: Path) -> Counter[str]:
@@ -151,7 +164,7 @@ def disk_bytes(directory: Path) -> int:
 
 def mib(n_bytes: int) -> str:
     """Return bytes in MiB."""
-    return f"{n_bytes / 2**20:4.0f}"
+    return f"{n_bytes / 2**20:6.1f}"
 
 
 if __name__ == "__main__":
