@@ -4,6 +4,7 @@ Arrays carry a checksum, missing chunks are errors instead of fill values, and a
 the place of an old one only when it is complete.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -46,7 +47,7 @@ from dask_nrbfn.storage.local import (
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.lock import locked_directory, locked_run
 from dask_nrbfn.storage.remote import (
     enclosing_group,
     move_group,
@@ -342,17 +343,30 @@ def replacing_group(
 def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
-        with disk_errors_named(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            group = zarr.create_group(DurableStore(unfinished))
-        with full_disk_named(target):
-            yield group
-            publish(str(unfinished))
+        with ExitStack() as held:
+            with disk_errors_named(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _remove_abandoned(target)
+                unfinished.mkdir()
+                held.enter_context(locked_directory(unfinished))
+                group = zarr.create_group(DurableStore(unfinished))
+            with full_disk_named(target):
+                yield group
+                publish(str(unfinished))
     except BaseException:
         finish_writes()
         raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete what killed processes have left of the same group."""
+    drawn = "[0-9a-f]" * 8
+    for path in target.parent.glob(f".{glob.escape(target.name)}.{drawn}.unfinished"):
+        with suppress(OSError), locked_directory(path) as is_abandoned:
+            if is_abandoned:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -110,6 +110,31 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
+@contextmanager
+def locked_directory(path: Path) -> Iterator[bool]:
+    """Lock a directory while the block runs, at most until the process ends.
+
+    Yields
+    ------
+    bool
+        Whether it is locked: False if another process has locked it, or the file system has no
+        locks.
+    """
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
 def _lock(path: Path, location: Location) -> int | None:
     """Return the descriptor of a locked file, None if the file system has no locks."""
     while True:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -153,6 +154,40 @@ def test_replacing_group__the_old_one_stays_readable_inside(tmp_path):
     with replacing_group(tmp_path / "data", kind="dataset", overwrite=True) as group:
         fill_dataset(group, Dataset.open(tmp_path / "data").take(np.arange(9)) + 1)
     np.testing.assert_array_equal(Dataset.open(tmp_path / "data").take(np.arange(9)), X + 1)
+
+
+WRITER = """
+import sys, time
+from dask_nrbfn.storage.group import replacing_group
+with replacing_group(sys.argv[1], kind="dataset", overwrite=False):
+    print("begun", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_replacing_group__removes_what_a_killed_process_left(tmp_path):
+    location = tmp_path / "data[1].zarr"
+    with begun_writer(location) as killed, begun_writer(location):
+        killed.kill()
+        killed.wait()
+        assert len([*tmp_path.iterdir()]) == 2
+        begin(location, 5, overwrite=False)()
+        # That of the other process is still written to.
+        assert len([*tmp_path.iterdir()]) == 2
+        assert location.exists()
+
+
+@contextlib.contextmanager
+def begun_writer(location):
+    """Give a process that writes a group and is killed at the end."""
+    command = [sys.executable, "-c", WRITER, str(location)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert writer.stdout.readline() == "begun\n"
+        yield writer
+    finally:
+        writer.kill()
+        writer.communicate()
 
 
 def test_replacing_group__makes_parents(tmp_path):
