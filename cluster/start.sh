@@ -25,7 +25,8 @@ wait_for_child() {
     [ -z "$stopped" ] || stop
     status=0
     wait "$child" || status=$?
-    while kill -0 "$child" 2>/dev/null; do
+    while [ "$status" -gt 128 ] && kill -0 "$child" 2>/dev/null; do
+        status=0
         wait "$child" || status=$?
     done
 }

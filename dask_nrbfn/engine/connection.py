@@ -117,7 +117,7 @@ def connect(
     ----------
     options : EngineOptions, optional
     client : distributed.Client, optional
-        Used as it is and left open. If the client loses its scheduler, another one takes its place.
+        Used as it is and left open. If it loses its scheduler, a new client is used instead.
     watch : Watch, optional
         Counts what the engine does; default: a new one.
 

@@ -22,11 +22,8 @@ def open_client(
 
     Parameters
     ----------
-    address : str
-    security : distributed.Security, optional
-        Default: the TLS settings of dask's configuration.
-    timeout_s : float
-        Seconds after which to give up, if dask's own time limit is longer.
+    address, security, timeout_s
+        See `reach_scheduler`.
 
     Yields
     ------
@@ -53,7 +50,7 @@ def open_client(
 
 
 def _run(coroutine: Coroutine[None, None, None]) -> None:
-    """Run a coroutine in a thread that nobody waits for after an interrupt."""
+    """Run a coroutine in a thread; an interrupt of the caller does not wait for the thread."""
     done: Future[None] = Future()
 
     def run() -> None:
@@ -72,8 +69,8 @@ def scheduler_address(client: Client) -> str:
     return str(client.scheduler.address)
 
 
-def is_closed(client: Client) -> bool:
-    """Return whether a client's own cluster was closed, so that no scheduler can come back."""
+def has_closed_cluster(client: Client) -> bool:
+    """Return whether the cluster that a client was made for is closed, and so its scheduler."""
     status = getattr(client.cluster, "status", None)
     return status in (Status.closing, Status.closed)
 

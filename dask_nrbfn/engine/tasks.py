@@ -16,7 +16,12 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.scheduler import is_closed, open_client, scheduler_address, scheduler_lost
+from dask_nrbfn.engine.scheduler import (
+    has_closed_cluster,
+    open_client,
+    scheduler_address,
+    scheduler_lost,
+)
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import StageFigures, Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -203,11 +208,11 @@ class DaskEngine(Engine):
     Attributes
     ----------
     client : distributed.Client
-        Another one takes its place if it loses the scheduler.
+        Replaced by another client if the scheduler is lost.
     no_workers_timeout_s : float
         How long tasks wait for the scheduler, or while the cluster has no workers.
     further_clients : ExitStack
-        Closes the client that took the place of another one.
+        Closes a client that replaced another.
     address : str
         Of the scheduler.
     """
@@ -218,7 +223,7 @@ class DaskEngine(Engine):
     address: str = field(init=False)
 
     def __post_init__(self) -> None:
-        # A client that gives up forgets it.
+        # A client that gives up connecting forgets the address.
         self.address = scheduler_address(self.client)
 
     def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
@@ -291,7 +296,7 @@ class _Batch:
         future.add_done_callback(self._done.put)
 
     def _submit_again(self) -> None:
-        """Submit the running tasks to a client that has taken the place of another one."""
+        """Submit the running tasks to the new client of the engine."""
         numbers = sorted(self._running.values())
         self._engine.watch.n_retries += len(numbers)
         self._running, self._done, self._lost = {}, Queue(), set()
@@ -343,7 +348,7 @@ class _Cluster:
         Returns
         -------
         bool
-            False: another client took the place of the engine's, and knows no task.
+            False: the engine has a new client, which has no tasks yet.
 
         Raises
         ------
@@ -351,7 +356,7 @@ class _Cluster:
             If there are no workers for too long, or the scheduler does not come back.
         """
         now, client = time.monotonic(), self._engine.client
-        if is_closed(client):
+        if has_closed_cluster(client):
             raise scheduler_lost(self._engine.address)
         if not self.is_lost and client.status == "running":
             if now < self._next_look:
@@ -389,8 +394,8 @@ class _Cluster:
     def _new_client(self) -> Client:
         """Return a client of the same scheduler as soon as that answers.
 
-        The client that was lost connects again too, but the scheduler may forget its new tasks when
-        it notices that the old connection is gone.
+        The old client connects again too. But the scheduler can forget the new tasks of that client
+        when it notices that the old connection is gone.
         """
         engine, security = self._engine, self._engine.client.security
         logger.warning(

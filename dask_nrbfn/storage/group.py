@@ -361,9 +361,15 @@ def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Delete what killed processes have left of the same group."""
-    drawn = "[0-9a-f]" * 8
-    for path in target.parent.glob(f".{glob.escape(target.name)}.{drawn}.unfinished"):
+    """Delete what killed processes have left of the same group.
+
+    A process that was killed while it replaced `target` has left the old and the new group, and
+    nothing at `target`: they stay.
+    """
+    drawn = f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}"
+    if not target.exists() and any(target.parent.glob(f"{drawn}.replaced")):
+        return
+    for path in target.parent.glob(f"{drawn}.unfinished"):
         with suppress(OSError), locked_directory(path) as is_abandoned:
             if is_abandoned:
                 shutil.rmtree(path, ignore_errors=True)

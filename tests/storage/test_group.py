@@ -177,6 +177,14 @@ def test_replacing_group__removes_what_a_killed_process_left(tmp_path):
         assert location.exists()
 
 
+def test_replacing_group__keeps_both_groups_of_an_interrupted_replacement(tmp_path):
+    kept = [tmp_path / f".data.zarr.0123abcd.{state}" for state in ("unfinished", "replaced")]
+    for path in kept:
+        path.mkdir()
+    begin(tmp_path / "data.zarr", 5, overwrite=True)()
+    assert all(path.exists() for path in kept)
+
+
 @contextlib.contextmanager
 def begun_writer(location):
     """Give a process that writes a group and is killed at the end."""

@@ -1,8 +1,8 @@
-"""Run nights of workflows/jobs one after another, kill them at random moments, and look what stays.
+"""Run nights of workflows/jobs one after another, and kill them at random moments.
 
-Every night a file comes in. A night is killed up to twice, and started again until it ends. Beside
-it the same files are learned by nights that nobody kills: both must leave the same files, and end
-with the same model.
+Every night a file comes in. A night is killed up to twice and started again until it ends. Other
+nights learn the same files, and nobody kills them. Both must leave the same files and the same
+model.
 
     python workflows/benchmarks/soak.py --nights 24
 """
@@ -29,7 +29,7 @@ NIGHT = Path(__file__).parents[1] / "jobs" / "night.py"
 N_CLASSES, N_FEATURES, TEST_ROWS = 3, 8, 1000
 MOST_KILLS = 2
 
-# Parts of names: drawn for every try, or made from the times of a file.
+# Parts of names that are drawn for every try, or made from the times of a file.
 OF_ONE_PLACE = re.compile(r"[0-9a-f]{32}|(?<=-)[0-9a-f]{8}(?=\.)")
 
 SETTINGS = """
@@ -56,7 +56,7 @@ directory = "output"
 
 
 class Night(NamedTuple):
-    """What a night took: kills, seconds with those before the kills, and bytes of its last try."""
+    """Kills and seconds of all tries of a night, and the peak memory of the last try."""
 
     kills: int
     seconds: float
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--scratch", help="directory for rows and models; default: the system's")
     options = parser.parse_args()
     print(f"{'':5}  {'killed':^31}  {'not killed':^25}\nnight", end="")
-    print("  kills  seconds     MiB  disk MiB  seconds     MiB  disk MiB  files unlike")
+    print("  kills  seconds     MiB  disk MiB  seconds     MiB  disk MiB  other files")
     n_more = 0
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.scratch) as scratch:
         killed, calm = (prepared(Path(scratch) / name, options) for name in ("killed", "calm"))
@@ -95,7 +95,7 @@ def main() -> int:
                 f"{number:5}  {found.kills:5}  {found.seconds:7.1f}  {mib(found.peak_bytes)}  "
                 f"{mib(disk_bytes(killed)):>8}  {expected.seconds:7.1f}  "
                 f"{mib(expected.peak_bytes)}  {mib(disk_bytes(calm)):>8}  "
-                f"{more.total():12}  {' '.join(sorted(more)[:3])}".rstrip(),
+                f"{more.total():11}  {' '.join(sorted(more)[:3])}".rstrip(),
                 flush=True,
             )
         digests = {Model.load(each / "output/model.zarr").digest() for each in (killed, calm)}
