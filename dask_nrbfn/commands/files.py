@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import Names, ingest_source, parsed_table_options
-from dask_nrbfn.commands.predict import scratch_beside
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.formats import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, kind_of
+from dask_nrbfn.storage.group import Location, kind_of, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.commands.predict import scratch_beside, write_results
+from dask_nrbfn.commands.predict import write_results
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.sources.anndata import is_anndata
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.group import open_group, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model

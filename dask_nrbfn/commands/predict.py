@@ -1,10 +1,8 @@
 """Predict: results of a model for all rows of a dataset, as a Zarr group or a table."""
 
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +29,10 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     check_target,
-    hidden_sibling,
     mark_complete,
     open_group,
-    remove_group,
     replacing_group,
+    scratch_beside,
 )
 from dask_nrbfn.storage.model import Model, PinnedModel
 
@@ -143,16 +140,6 @@ def predict_dataset(
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
     return n_skipped
-
-
-@contextmanager
-def scratch_beside(place: Location) -> Iterator[Location]:
-    """Yield a hidden location next to a path or URL; its content is removed at the end."""
-    scratch = hidden_sibling(place, f"{uuid.uuid4().hex[:8]}.unfinished")
-    try:
-        yield scratch
-    finally:
-        remove_group(scratch)
 
 
 def write_results(

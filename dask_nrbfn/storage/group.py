@@ -341,6 +341,51 @@ def replacing_group(
 
 @contextmanager
 def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
+    with _directory_beside(target) as unfinished:
+        try:
+            with disk_errors_named(target):
+                group = zarr.create_group(DurableStore(unfinished))
+            with full_disk_named(target):
+                yield group
+                publish(str(unfinished))
+        except BaseException:
+            finish_writes()
+            raise
+
+
+@contextmanager
+def scratch_beside(location: Location) -> Iterator[Location]:
+    """Yield a hidden location for a group that is removed at the end.
+
+    Parameters
+    ----------
+    location : Location
+        The path or URL next to it.
+
+    Yields
+    ------
+    Location
+
+    Raises
+    ------
+    StorageError
+        If the directory of `location` cannot be written.
+    """
+    location = normalize(location)
+    if (path := local_path(location)) is not None:
+        with _directory_beside(Path(os.path.realpath(path))) as directory:
+            yield str(directory / "scratch")
+    else:
+        scratch = hidden_sibling(location, f"{uuid.uuid4().hex[:8]}.unfinished")
+        try:
+            yield scratch
+        finally:
+            remove_group(scratch)
+
+
+@contextmanager
+def _directory_beside(target: Path) -> Iterator[Path]:
+    """Yield a new hidden directory, locked until it is renamed or removed."""
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
         with ExitStack() as held:
@@ -349,13 +394,7 @@ def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr
                 _remove_abandoned(target)
                 unfinished.mkdir()
                 held.enter_context(locked_directory(unfinished))
-                group = zarr.create_group(DurableStore(unfinished))
-            with full_disk_named(target):
-                yield group
-                publish(str(unfinished))
-    except BaseException:
-        finish_writes()
-        raise
+            yield unfinished
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -36,6 +36,7 @@ from dask_nrbfn.storage.group import (
     kind_of,
     open_group,
     replacing_group,
+    scratch_beside,
     update_record,
 )
 from dask_nrbfn.storage.local import flush_tree, place_path
@@ -158,16 +159,23 @@ def test_replacing_group__the_old_one_stays_readable_inside(tmp_path):
 
 WRITER = """
 import sys, time
-from dask_nrbfn.storage.group import replacing_group
-with replacing_group(sys.argv[1], kind="dataset", overwrite=False):
+from dask_nrbfn.storage.group import create_group, replacing_group, scratch_beside
+writes = {
+    "group": lambda place: replacing_group(place, kind="dataset", overwrite=False),
+    "scratch": scratch_beside,
+}
+with writes[sys.argv[1]](sys.argv[2]) as begun:
+    if sys.argv[1] == "scratch":
+        create_group(begun, kind="dataset", attributes={})
     print("begun", flush=True)
     time.sleep(600)
 """
 
 
-def test_replacing_group__removes_what_a_killed_process_left(tmp_path):
+@pytest.mark.parametrize("written", ["group", "scratch"])
+def test_replacing_group__removes_what_a_killed_process_left(tmp_path, written):
     location = tmp_path / "data[1].zarr"
-    with begun_writer(location) as killed, begun_writer(location):
+    with begun_writer(location, written) as killed, begun_writer(location, written):
         killed.kill()
         killed.wait()
         assert len([*tmp_path.iterdir()]) == 2
@@ -185,10 +193,18 @@ def test_replacing_group__keeps_both_groups_of_an_interrupted_replacement(tmp_pa
     assert all(path.exists() for path in kept)
 
 
+def test_scratch_beside__another_group_is_written_there(tmp_path):
+    with scratch_beside(tmp_path / "data.zarr") as scratch:
+        begin(scratch, 5, overwrite=False)()
+        begin(tmp_path / "data.zarr", 7, overwrite=False)()
+        assert Dataset.open(scratch).n_rows == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+
+
 @contextlib.contextmanager
-def begun_writer(location):
-    """Give a process that writes a group and is killed at the end."""
-    command = [sys.executable, "-c", WRITER, str(location)]
+def begun_writer(location, written):
+    """Give a process that writes a group or a scratch and is killed at the end."""
+    command = [sys.executable, "-c", WRITER, written, str(location)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert writer.stdout.readline() == "begun\n"
