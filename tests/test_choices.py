@@ -44,7 +44,7 @@ import numpy as np
 from dask_nrbfn.stages.bases import BasisSource, Chosen
 def choose(run, dataset, size, rule):
     return Chosen(dataset.take(np.arange(size)), np.arange(size))
-SOURCE = BasisSource(choose=choose, described=lambda params, capped: "the first of all")
+SOURCE = BasisSource(choose=choose, described=lambda params, capped, filled: "the first of all")
 """,
 }
 # The table that a line is added to, and the line.

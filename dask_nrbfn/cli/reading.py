@@ -39,8 +39,8 @@ target_options = together(
         "--unlabelled",
         metavar="VALUE",
         help='Marker of a missing label or target: "" for an empty cell, or nan for numbers. '
-        "Unlabelled rows take part in the choice of basis, scale and width.  [default: every row "
-        "has a label]",
+        "Unlabelled rows take part in the choice of basis, scale and width of a fit; update and "
+        "evaluate leave them out.  [default: that of the training rows]",
     ),
 )
 

@@ -63,6 +63,12 @@ def _judging(
 @click.argument("run")
 @click.argument("rows")
 @click.option("--forget", is_flag=True, help="Remove the rows from RUN.")
+@click.option(
+    "--max-new-error",
+    type=click.FloatRange(min=0),
+    help="Keep the old model, and exit with 2, if it has a larger error rate on ROWS: their labels "
+    "may be wrong. For numbers the error is the squared error over the variance.",
+)
 @_judge_options
 @x_option
 @target_options
@@ -77,6 +83,7 @@ def update(
     run: str,
     rows: str,
     forget: bool,
+    max_new_error: float | None,
     evaluate: str | None,
     max_error_rate: float | None,
     as_json: bool,
@@ -104,7 +111,14 @@ def update(
         n_judged = 0 if judge is None else judge.dataset.n_rows
         expected_s = update_s(run, job.n_rows, n_judged)
         with job.engine(options, expected_s=expected_s) as engine:
-            record = update_run(run, opened.dataset, engine, forget=forget, judge=judge)
+            record = update_run(
+                run,
+                opened.dataset,
+                engine,
+                forget=forget,
+                judge=judge,
+                max_new_error=max_new_error,
+            )
     show({**_figures(record), "ignored_columns": list(opened.ignored)}, as_json)
 
 

@@ -96,11 +96,14 @@ def opened_rows(
         (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
     )
     if not holds_rows(path, storage_options, format=options.get("format")):
+        dataset = Dataset.open(place)
         said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
         check_nothing_said(place, "a dataset", **said, **options, keep=keep)
-        yield OpenedRows(Dataset.open(place))
+        yield OpenedRows(dataset)
         return
     trained = _model_at(model)
+    read_as = _read_as(trained, labelled=labelled)
+    mark = read_as.get("unlabelled") if unlabelled is None else unlabelled
     source = open_source(
         path,
         schema=_schema_of(trained, labelled=labelled),
@@ -109,8 +112,8 @@ def opened_rows(
         spoiled=spoiled,
         table=parsed_table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
-        unlabelled=unlabelled,
-        read_as=_read_as(trained, labelled=labelled),
+        unlabelled=mark,
+        read_as=read_as,
         **options,
     )
     if trained.schema is not None:
@@ -121,7 +124,8 @@ def opened_rows(
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
         copy = f"a temporary copy beside {beside}"
-        ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled, place=copy)
+        mark = unlabelled if source.y_dtype is None else mark
+        ingest_source(source, scratch, unlabelled=mark, gaps=spoiled, place=copy)
         dataset = Dataset.open(scratch).named(str(normalize(place)))
         unused = tuple(name for name in ignored if name not in keep)
         unseen = {name: each.n_values for name, each in source.unseen.items()}
@@ -172,7 +176,7 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
 def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
     """Return the options with which the training rows of a model were read."""
     recorded = model.read_as or {}
-    targets = () if labelled else ("y", "target", "weights")
+    targets = () if labelled else ("y", "target", "weights", "unlabelled")
     return {name: value for name, value in recorded.items() if name not in targets}
 
 

@@ -136,6 +136,7 @@ def update_run(
     forget: bool = False,
     again: bool = False,
     judge: Judge | None = None,
+    max_new_error: float | None = None,
 ) -> dict[str, Any]:
     """Add the rows of a dataset to a run, or remove them, as a new version of the run.
 
@@ -152,6 +153,9 @@ def update_run(
     again : bool
         Add rows that the run already holds again, instead of raising an error.
     judge : Judge, optional
+    max_new_error : float, optional
+        Largest accepted error on the new rows before the model has learned them: the error rate, or
+        the squared error over the variance of numeric targets.
 
     Returns
     -------
@@ -170,19 +174,25 @@ def update_run(
     MemoryBudgetError
         If a task would not fit a worker; before the task.
     WorseModelError
-        If the judge refuses the model; the run is unchanged.
+        If the judge refuses the model, or the error on the new rows is above `max_new_error`; the
+        run is unchanged.
     IllConditionedError
         If the ridge system became singular; the run is unchanged.
     RunBusyError
         If another job works on the run.
     ParameterError
-        If the loss of the run is not the squared loss.
+        If the loss of the run is not the squared loss, or rows are forgotten with a
+        `max_new_error`.
 
     Notes
     -----
     An interrupted update of the same rows resumes from its finished parts. Basis, width, shares of
     clusters of a penalty and the neighbours of locality stay those of the fit.
     """
+    if forget and max_new_error is not None:
+        raise ParameterError(
+            "`forget` and `max_new_error` are both given.", "Leave out `max_new_error`."
+        )
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     while places := viewed(dataset.location, "with_unlabelled"):
         # The other part of the dataset has no labels.
@@ -215,7 +225,22 @@ def update_run(
             )
         with engine.stage(action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
             figures = _mended(draft, stage, step)
+        _check_new_error(figures["drift"], max_new_error)
         return draft.finish([member_of(dataset)], figures, engine, judge)
+
+
+def _check_new_error(drift: Mapping[str, Any] | None, most: float | None) -> None:
+    """Raise WorseModelError if the old model has too large an error on the new rows."""
+    # A branch that has no rows yet has no error.
+    if most is None or drift is None:
+        return
+    error = drift["error_rate"] if "error_rate" in drift else drift["relative_error"]
+    if error is not None and error > most:
+        raise WorseModelError(
+            f"the old model has an error of {error:.4g} on the new rows, but only {most:.4g} is "
+            "allowed; it is kept.",
+            "Check the labels of the new rows, or set a larger `max_new_error`.",
+        )
 
 
 def merge_runs(

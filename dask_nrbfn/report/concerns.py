@@ -104,7 +104,8 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
             )
     if "search" not in finished.stages:
         return
-    sizes = [record["n_basis"] for record in finished.stages["search"].get("curve", ())]
+    search = finished.stages["search"]
+    sizes = [record["n_basis"] for record in search.get("curve", ())]
     if len(sizes) > 1 and params.basis_size == max(sizes):
         yield Concern(
             f"basis_size={params.basis_size} is the largest that was tried, and errors still fell.",
@@ -113,15 +114,16 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         )
     tried = [
         record["width_factor"]
-        for record in finished.stages["search"]["tried"]
+        for record in [*search["tried"], *search.get("finals", ())]
         if record["kernel"] == params.kernel
     ]
     if side := _border(params.width_factor, tried):
         remedy = f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors."
         if tuning.width_factors is None:
             # The search has already tried values beyond its first grid.
+            # The first is inside what was tried, so that the chosen one is not an end again.
             step = 0.5 if side == "smallest" else 2.0
-            beyond = [f"{params.width_factor * step**power:.3g}" for power in range(3)]
+            beyond = [f"{params.width_factor * step**power:.3g}" for power in range(-1, 3)]
             remedy = (
                 f"Tune a new run with --width-factors {','.join(beyond)} (`width_factors` in "
                 "Python)."

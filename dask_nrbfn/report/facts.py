@@ -286,9 +286,9 @@ def basis_text(finished: FinishedRun) -> str:
     size, capped = record["n_basis"], record.get("cap") is not None
     share = percent(size / finished.run.n_rows, 1)
     n_below = record.get("n_below_threshold")
-    filled = params.basis_size is None and n_below is not None and size > n_below
-    rule = source_of(params).described(params, capped)
-    return f"{size:,} ({share} of the rows), {rule}{', and the next ones' if filled else ''}"
+    filled = n_below is not None and size > n_below
+    rule = source_of(params).described(params, capped, filled)
+    return f"{size:,} ({share} of the rows), {rule}"
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:

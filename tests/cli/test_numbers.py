@@ -109,6 +109,8 @@ def test_update__judged_by_numbers():
     assert "the new model has a relative error, 1 - R2, of 0." in problem
     assert "only 0.001 is allowed; the old model is kept" in problem
     assert figures("evaluate", "run", "c") == before
+    problem, _ = refuse("update", "run", "b", "--max-new-error", 1e-6, *HERE)
+    assert "the old model has an error of 0." in problem
     record = figures("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.9)
     assert record["error_rate"] == figures("evaluate", "run", "c")["relative_error"]
 

@@ -63,6 +63,20 @@ def test_update__keeps_the_old_model_if_the_new_one_is_worse():
 
 
 @pytest.mark.usefixtures("place")
+def test_update__keeps_the_old_model_if_it_has_many_errors_on_the_new_rows():
+    before, expected = inspect("run"), figures("evaluate", "run", "wrong")["error_rate"]
+    problem, fix = refuse("update", "run", "wrong", "--max-new-error", 0.5, "--workers", 0)
+    assert f"the old model has an error of {expected:.4g} on the new rows" in problem
+    assert fix == "Check the labels of the new rows, or set a larger --max-new-error."
+    assert inspect("run") == before
+    assert figures("update", "run", "wrong", "--max-new-error", expected)["version"] == 1
+    figures("branch", "run", "site", here=())
+    assert figures("update", "site", "b", "--max-new-error", 0)["n_rows"] == 120
+    problem, _ = refuse("update", "run", "b", "--forget", "--max-new-error", 1, "--workers", 0)
+    assert problem == "--forget and --max-new-error are both given."
+
+
+@pytest.mark.usefixtures("place")
 def test_branch_and_merge():
     assert figures("branch", "run", "site", here=())["complete"] is False
     figures("update", "site", "b")

@@ -252,3 +252,46 @@ def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
     problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", *options)
     assert problem == "--unlabelled is '?', but there are no labels or targets."
     assert fix == "Leave --unlabelled out: it applies to labels and targets only."
+
+
+def write_labels(path, labels, mark):
+    """Write rows with these labels to a CSV file; -1 becomes the mark."""
+    kinds = [mark if label == NONE else f"kind {label}" for label in labels]
+    lines = (f"{a},{b},{kind}" for (a, b, *_), kind in zip(X, kinds, strict=True))
+    path.write_text("\n".join(["a,b,kind", *lines, ""]))
+
+
+@pytest.mark.parametrize("mark", ["", "none"])
+def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch, mark):
+    monkeypatch.chdir(tmp_path)
+    write_labels(tmp_path / "rows.csv", MARKED, mark)
+    write_labels(tmp_path / "new.csv", np.where(np.arange(150) % 5 == 1, Y, NONE), mark)
+    write_labels(tmp_path / "dash.csv", np.where(np.arange(150) % 5 == 2, Y, NONE), "-")
+    here = ("--workers", 0)
+    succeed("ingest", "rows.csv", "rows", "--label", "kind", "--unlabelled", mark)
+    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8, *here)
+
+    def figures(*command):
+        return json.loads(succeed(*command, *here, "--json"))
+
+    found = figures("evaluate", "run", "new.csv")
+    assert (found["n_rows"], found["n_unlabelled"]) == (30, 120)
+    judge = ("--evaluate", "new.csv", "--max-error-rate", 1)
+    assert figures("update", "run", "new.csv", *judge)["n_rows"] == 30
+    assert figures("evaluate", "run", "dash.csv", "--unlabelled", "-")["n_rows"] == 30
+    succeed("refresh", "run", *here)
+    assert figures("evaluate", "run", "new.csv")["n_rows"] == 30
+    assert figures("predict", "run", "new.csv", "out.csv")["n_rows"] == 150
+    problem, _ = refuse("evaluate", "run", "rows", "--unlabelled", mark or "x", *here)
+    assert problem == "--unlabelled is given, but rows is a dataset."
+
+
+def test_files__without_labels_have_no_marker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("rows.npz", X=X, y=MARKED)
+    np.savez("new.npz", X=X)
+    succeed("ingest", "rows.npz", "rows", "--unlabelled", NONE)
+    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8)
+    assert "unlabelled" not in refuse("evaluate", "run", "new.npz", "--workers", 0)[0]
+    succeed("predict", "run", "new.npz", "out.csv", "--workers", 0)
+    assert json.loads(succeed("evaluate", "run", "rows.npz", "--json"))["n_rows"] == 50

@@ -86,7 +86,7 @@ def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
     assert [each for each in problems(run) if "was tried" in each] == expected
 
 
-@pytest.mark.parametrize(("factor", "beyond"), [(0.3, "0.3,0.15,0.075 "), (1.0, "1,2,4 ")])
+@pytest.mark.parametrize(("factor", "beyond"), [(0.3, "0.6,0.3,0.15,0.075 "), (1.0, "0.5,1,2,4 ")])
 def test_concerns__widths_beyond_those_that_were_searched(
     monkeypatch, tuned, altered, factor, beyond
 ):

@@ -86,7 +86,11 @@ def test_run_table__of_a_fit_without_neighbours():
             "20 (10.0 % of the rows), k-means centres",
         ),
         ({"basis_size": 20}, "20 (10.0 % of the rows), the least confident"),
-        ({"basis_size": 20, "basis_rule": "uniform"}, "a draw below confidence 0.9"),
+        ({"basis_size": 20, "basis_rule": "uniform"}, "the least confident"),
+        (
+            {"basis_size": 5, "basis_rule": "uniform", "confidence_threshold": 1},
+            "a draw below confidence 1",
+        ),
     ],
 )
 def test_run_table__says_where_the_basis_is_from(options, words):

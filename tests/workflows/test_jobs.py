@@ -184,6 +184,7 @@ WRONG_NIGHT = {
     "source key": ("source", "name", "unknown key 'name' in incoming in [night]."),
     "type": ("0.1", "1", "max_error_rate in [night] is 1."),
     "percent": ("0.1", "10.0", "[night] max_error_rate is 10.0."),
+    "new rows": ("tolerance", "max_new_error = -1.0\ntolerance", "max_new_error is -1.0."),
 }
 
 
@@ -209,6 +210,7 @@ def test_settings__example_of_a_night_is_read(monkeypatch):
     night = read_settings(example).night
     assert night.directory == example.with_name("incoming")
     assert (night.max_error_rate, night.tolerance, night.refresh) == (0.1, 0.005, True)
+    assert night.max_new_error == 0.3
 
 
 def test_jobs__night_is_asked_for(tmp_path):

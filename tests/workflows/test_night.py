@@ -142,6 +142,20 @@ def shifted(X, y):
 
 
 @pytest.mark.slow
+def test_night__few_rows_with_wrong_labels_are_refused(tmp_path):
+    place = Place(tmp_path, SETTINGS.replace("tolerance", "max_new_error = 0.5\ntolerance"))
+    place.write_sources()
+    for name, rows in (("good.csv", spirals(200, seed=1)), ("a.csv", shifted(*spirals(9, seed=2)))):
+        place.bring(name, *rows)
+    assert place.night().returncode == 2
+    assert (place.moved_to("done"), place.moved_to("rejected")) == (["good"], ["a"])
+    (reason,) = place.reasons()
+    assert "the old model has an error of 1 on the new rows, but only 0.5 is allowed" in reason
+    assert place.n_rows() == 800
+    assert place.night().returncode == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("labels", "n_rows"), [(shuffled, 20_000), (shifted, 2000)])
 def test_night__worse_model_is_refused(place, labels, n_rows):
     before, digest, versions = place.published(), place.model().digest(), place.versions()

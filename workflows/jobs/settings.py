@@ -34,7 +34,13 @@ ENGINE_KEYS = {
     "memory": str,
     "bar": bool,
 }
-NIGHT_KEYS = {"incoming": dict, "max_error_rate": float, "tolerance": float, "refresh": bool}
+NIGHT_KEYS = {
+    "incoming": dict,
+    "max_error_rate": float,
+    "tolerance": float,
+    "max_new_error": float,
+    "refresh": bool,
+}
 # What predictions have beside the label.
 RESULTS = ("probabilities", "scores")
 OUTPUT_KEYS = {"directory": str, "predictions": str, **dict.fromkeys(RESULTS, bool)}
@@ -60,21 +66,28 @@ class NightSettings:
         Of a model on the test rows; a worse one is not published.
     tolerance : float
         By how much a model may be worse than the published one.
+    max_new_error : float or None
+        Of the model on the rows of a file before it has learned them; a worse file is rejected.
     refresh : bool
         Whether to fit anew when the basis no longer suits the rows.
 
     Raises
     ------
     ParameterError
-        If a rate is not from 0 to 1.
+        If a rate is not from 0 to 1, or the error below 0.
     """
 
     incoming: Mapping[str, Any]
     max_error_rate: float
     tolerance: float
+    max_new_error: float | None = None
     refresh: bool = True
 
     def __post_init__(self) -> None:
+        if self.max_new_error is not None and not self.max_new_error >= 0:
+            raise ParameterError(
+                f"`max_new_error` is {self.max_new_error}.", "Give a number of at least 0."
+            )
         for name in ("max_error_rate", "tolerance"):
             if not 0 <= (rate := getattr(self, name)) <= 1:
                 raise ParameterError(f"`{name}` is {rate}.", "Give a number from 0.0 to 1.0.")

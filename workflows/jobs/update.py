@@ -1,7 +1,7 @@
 """Add the rows of the files that wait to the run, at its basis and width.
 
-A file with which the model would become worse than publish.py allows is rejected, and the run is as
-if it had never come:
+A file with which the model would become worse than publish.py allows, or whose rows the model knows
+worse than [night] allows, is rejected, and the run is as if it had never come:
 
     python workflows/jobs/update.py settings.toml
 """
@@ -42,7 +42,13 @@ def add_incoming(settings: Settings, engine: Engine, judge: Judge, file: Incomin
     """Add the rows of one file."""
     dataset = Dataset.open(settings.location(file.dataset))
     try:
-        update_run(settings.location("run"), dataset, engine, judge=judge)
+        update_run(
+            settings.location("run"),
+            dataset,
+            engine,
+            judge=judge,
+            max_new_error=settings.night.max_new_error,
+        )
     except AlreadyAddedError as error:
         logger.warning("update: %s", error.problem)
     file.finish()

@@ -153,8 +153,8 @@ class BasisSource:
         Takes the run, the dataset and the largest basis size; returns the basis of a fit without
         `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
     described : callable
-        Takes the parameters of the fit and whether the basis was capped; returns its description in
-        a report.
+        Takes the parameters of the fit, whether the basis was capped, and whether it has more rows
+        than are below the threshold; returns its description in a report.
     by_confidence : bool
         Whether the source needs the confidence of rows, and therefore labels.
     draws : bool
@@ -167,7 +167,7 @@ class BasisSource:
     choose: Callable[[Run, Dataset, int, str], Chosen]
     sampled: Callable[[SampledRows, Sequence[tuple[int, str]]], list[Chosen]] | None = None
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
-    described: Callable[[FitParams, bool], str]
+    described: Callable[[FitParams, bool, bool], str]
     by_confidence: bool = False
     draws: bool = True
     n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
@@ -183,7 +183,7 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     return Chosen.of_points(values[:size])
 
 
-_GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given", draws=False)
+_GIVEN = BasisSource(choose=_given, described=lambda params, capped, filled: "given", draws=False)
 
 
 def source_of(params: FitParams) -> BasisSource:

@@ -63,7 +63,7 @@ def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
 SOURCE = BasisSource(
     choose=_choose,
     sampled=_sampled,
-    described=lambda params, capped: "k-means centres",
+    described=lambda params, capped, filled: "k-means centres",
     draws=False,
     n_sampled=_n_sampled,
 )

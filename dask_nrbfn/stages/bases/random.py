@@ -21,5 +21,5 @@ def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen
 
 
 SOURCE = BasisSource(
-    choose=_choose, sampled=_sampled, described=lambda params, capped: "drawn evenly"
+    choose=_choose, sampled=_sampled, described=lambda params, capped, filled: "drawn evenly"
 )

@@ -97,10 +97,11 @@ def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen
     return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in asked]
 
 
-def _described(params: FitParams, capped: bool) -> str:
+def _described(params: FitParams, capped: bool, filled: bool) -> str:
     if params.basis_size is None and not capped:
-        return f"all below confidence {params.confidence_threshold:g}"
-    if params.basis_rule == "uniform":
+        next_ones = ", and the next ones" if filled else ""
+        return f"all below confidence {params.confidence_threshold:g}{next_ones}"
+    if params.basis_rule == "uniform" and not filled:
         return f"a draw below confidence {params.confidence_threshold:g}"
     return "the least confident"
 
