@@ -97,7 +97,7 @@ def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
         )
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 @pytest.mark.parametrize(
     "changes", [{}, {"penalty": "kernel", "cell_overlap": 0.1}, {"features": "normalized"}]
@@ -117,6 +117,7 @@ def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path)
     assert after.cells.n_rows.tolist() == before.cells.n_rows.tolist()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 def test_update_cells__a_branch_is_merged(targets, tmp_path):
     rows, further = table(targets), table(targets, seed=3)[0]
@@ -133,6 +134,7 @@ def test_update_cells__a_branch_is_merged(targets, tmp_path):
         merge_runs(run.location, other.location, ENGINE)
 
 
+@pytest.mark.slow
 def test_update_cells__refreshed(tmp_path):
     rows = table("classes")
     first, second = parts(rows, 250)
@@ -186,6 +188,7 @@ def test_update_cells__rows_that_were_never_added_are_not_forgotten(tmp_path):
     assert Model.load(run.location).digest() == before
 
 
+@pytest.mark.slow
 def test_update_cells__far_rows_and_rows_in_one_cell(tmp_path):
     X, y, weights = rows = table("classes")
     run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
@@ -212,6 +215,7 @@ def test_update_cells__constant_scores_learn_shares(tmp_path):
     np.testing.assert_allclose(Model.load(run.location).scores(X[:1]), [shares], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
     rows = table("classes")
     first, second = parts(rows, 250)
@@ -226,6 +230,7 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
     assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
 
 
+@pytest.mark.slow
 def test_update_cells__a_few_rows_come_to_a_branch_of_numbers(tmp_path):
     rows = table("numbers")
     run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
@@ -239,6 +244,7 @@ def test_update_cells__a_few_rows_come_to_a_branch_of_numbers(tmp_path):
     close(Model.load(run.location).scores(rows[0]), naive_scores(run, both, rows[0]))
 
 
+@pytest.mark.slow
 def test_update_cells__all_rows_are_not_forgotten(tmp_path):
     dataset = write(tmp_path / "rows", *table("classes"))
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)

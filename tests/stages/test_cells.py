@@ -103,6 +103,7 @@ def test_cells__a_tuning_takes_them_where_they_gain():
     assert "moments" not in run.stages
 
 
+@pytest.mark.slow
 def test_cells__a_tuning_leaves_them_where_they_do_not():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 4))
@@ -115,6 +116,7 @@ def test_cells__a_tuning_leaves_them_where_they_do_not():
     assert run.stages["validation"]["n_rows"] == 900
 
 
+@pytest.mark.slow
 def test_cells__are_compared_on_the_same_rows():
     X, Y = surfaces(900)
     run = fit_table(X, Y, replace(PARAMS, cells="auto", width_factor=1.0), tuning=TUNING)
@@ -133,6 +135,7 @@ def test_cells__are_compared_on_the_same_rows():
     assert compared["gained"] == all(gain > 2 * error for gain, error in pairs)
 
 
+@pytest.mark.slow
 def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
     monkeypatch.setattr(trials, "_BASIS_ROWS", 20)
     monkeypatch.setattr(context, "_LEAST_ROWS", 100)
@@ -278,6 +281,7 @@ def test_cells__described(tmp_path):
     assert ">Cells<" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_cells__a_tuning_is_described(tmp_path):
     X, y = steps(600)
     dataset = write(X, y)

@@ -41,8 +41,9 @@ NOT_RUN = {
 # Pages that take more than some seconds.
 SLOW = {
     "README.md",
-    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "scenes", "unlabelled")),
+    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "numbers", "scenes", "unlabelled")),
     *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "tune", "update")),
+    f"{PREFIX}explanation/benchmarks.md",
     f"{PREFIX}tutorial/cluster.md",
 }
 
