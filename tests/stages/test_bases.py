@@ -97,7 +97,9 @@ def _first_rows(run, dataset, size, rule):
 
 @pytest.mark.parametrize("tuning", [None, TUNING])
 def test_bases__one_more(monkeypatch, tuning):
-    first = BasisSource(choose=_first_rows, described=lambda params, capped, filled: "the first of all")
+    first = BasisSource(
+        choose=_first_rows, described=lambda params, capped, filled: "the first of all"
+    )
     add_choice(monkeypatch, "basis", "first", first)
     X, y = spirals(200)
     run = fit(X, y, params_of("first"), tuning=tuning)
