@@ -1,5 +1,6 @@
 """A cluster of several hosts, as cluster/README.md says, and what cuts off one of them."""
 
+import json
 import subprocess
 import sys
 import time
@@ -41,11 +42,11 @@ names = ("moments/packed_gram", "moments/products", "weights/values")
 print(*(hashlib.sha256(run.read(name).tobytes()).hexdigest() for name in names))
 """
 
-# Return when the scheduler has both workers.
+# Return when a scheduler has both workers.
 WAIT = """
-import sys, time
+import sys
 from distributed import Client
-with Client(scheduler_file=sys.argv[1]) as client:
+with Client(sys.argv[1]) as client:
     client.wait_for_workers(2)
 """
 
@@ -61,28 +62,36 @@ for name in ("tcp", "tcp6"):
 
 # What a stranger gets there: by TLS without a certificate, by dask's own protocol, by HTTP.
 KNOCK = """
-import socket, ssl, sys, urllib.error, urllib.request
-host, port = sys.argv[1], int(sys.argv[2])
+import json, socket, ssl, sys, urllib.error, urllib.request
+from concurrent.futures import ThreadPoolExecutor
+host, *ports = sys.argv[1:]
 context = ssl._create_unverified_context()
-try:
-    with socket.create_connection((host, port), 5) as plain, context.wrap_socket(plain) as secure:
-        secure.settimeout(5)
-        print("tls", "silent" if secure.recv(1) == b"" else "answered")
-except OSError:
-    print("tls refused")
-try:
-    with socket.create_connection((host, port), 5) as plain:
-        plain.settimeout(5)
-        print("plain", "silent" if plain.recv(1) == b"" else "answered")
-except OSError:
-    print("plain refused")
-for page in ("health", "metrics", "status", "info/main/workers.html", "json/counts.json"):
+pages = ("health", "metrics", "status", "info/main/workers.html", "json/counts.json")
+
+def first_byte(port, wrap):
     try:
-        print(page, urllib.request.urlopen(f"http://{host}:{port}/{page}", timeout=5).status)
-    except urllib.error.HTTPError as error:
-        print(page, error.code)
+        with socket.create_connection((host, port), 5) as plain, wrap(plain) as line:
+            line.settimeout(5)
+            return "silent" if line.recv(1) == b"" else "answered"
     except OSError:
-        print(page, "refused")
+        return "refused"
+
+def status(port, page):
+    try:
+        return str(urllib.request.urlopen(f"http://{host}:{port}/{page}", timeout=5).status)
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+    except OSError:
+        return "refused"
+
+def knock(port):
+    answers = {page: status(port, page) for page in pages}
+    answers["tls"] = first_byte(port, context.wrap_socket)
+    answers["plain"] = first_byte(port, lambda plain: plain)
+    return port, answers
+
+with ThreadPoolExecutor() as pool:
+    print(json.dumps(dict(pool.map(knock, map(int, ports)))))
 """
 
 
@@ -129,7 +138,14 @@ class Cluster:
         self.start("node1", self._scheduler)
         for host in ("node2", "node3"):
             self.start(host, self._worker)
-        wait_until(lambda: self.log("node1").count("Register worker addr") == 2)
+        self.wait_for_workers()
+
+    def wait_for_workers(self, scheduler="tls://node1:8786"):
+        """Wait until a scheduler has both workers, or has them again."""
+        environment = secured(self.shared / "certificates", self.environment)
+        command = [str(START), sys.executable, "-c", WAIT, scheduler]
+        process = self.network.start("desk", command, env=environment)
+        assert process.wait(PATIENCE_S) == 0
 
     def begin(self, command, name, *, host="desk"):
         """Start a job by the recipe."""
@@ -196,19 +212,11 @@ def one_machine(cluster):
 
 def begin_fit(cluster, name):
     """Start a fit; return it when its sums begin."""
-    wait_for_workers(cluster)
+    cluster.wait_for_workers()
     job = cluster.begin(f"fit s3://data/rows.zarr s3://data/{name}.zarr {FIT}", name)
     wait_until(lambda: "width: " in cluster.log(name), process=job)
     time.sleep(1)
     return job
-
-
-def wait_for_workers(cluster):
-    """Wait until both workers are there, or there again."""
-    environment = secured(cluster.shared / "certificates", cluster.environment)
-    command = [str(START), sys.executable, "-c", WAIT, f"{cluster.shared}/scheduler.json"]
-    process = cluster.network.start("desk", command, env=environment)
-    assert process.wait(PATIENCE_S) == 0
 
 
 def test_hosts__fit_update_and_prediction(cluster, one_machine):
@@ -239,9 +247,11 @@ def test_hosts__far_from_each_other(cluster, one_machine):
     scheduler = f"{start} scheduler --port 8790 --no-dashboard"
     started = [cluster.start("node1", scheduler, "far-scheduler")]
     try:
+        # Before it listens, the proxy ends every connection.
+        wait_until(lambda: "Scheduler at" in cluster.log("far-scheduler"))
         for host in ("node2", "node3"):
             started.append(cluster.start(host, f"{start} {worker}", "far-worker"))
-        wait_until(lambda: cluster.log("far-scheduler").count("Register worker addr") == 2)
+        cluster.wait_for_workers("tls://far:8786")
         fit = f"fit s3://data/rows.zarr s3://data/far.zarr {FIT} --scheduler tls://far:8786"
         job = cluster.start("desk", f"{settings}; exec {START} dask-nrbfn {fit}", "far-fit")
         cluster.succeed(job, "far-fit")
@@ -267,7 +277,7 @@ def test_hosts__worker_is_cut_off_for_a_while(cluster, one_machine):
     cluster.network.connect("node2")
     cluster.succeed(job, "cut")
     assert cluster.bits("cut") == one_machine
-    wait_for_workers(cluster)
+    cluster.wait_for_workers()
 
 
 def test_hosts__scheduler_is_cut_off_for_a_while(cluster, one_machine):
@@ -297,12 +307,12 @@ def test_hosts__worker_is_gone_for_good(cluster, one_machine):
 
 
 def test_hosts__strangers_are_refused_at_every_port(cluster):
-    wait_for_workers(cluster)
+    cluster.wait_for_workers()
     served = {"health": "200", "metrics": "200"}
     n_ports = 0
     for host in ("node1", "node2", "node3"):
-        for port in cluster.finish(PORTS, host=host).split():
-            answers = dict(map(str.split, cluster.finish(KNOCK, host, port).splitlines()))
+        ports = cluster.finish(PORTS, host=host).split()
+        for port, answers in json.loads(cluster.finish(KNOCK, host, *ports)).items():
             assert answers.pop("tls") == "refused", (host, port)
             assert answers.pop("plain") in ("refused", "silent"), (host, port)
             for page, answer in answers.items():
