@@ -40,7 +40,8 @@ target_options = together(
         metavar="VALUE",
         help='Marker of a missing label or target: "" for an empty cell, or nan for numbers. '
         "Unlabelled rows take part in the choice of basis, scale and width of a fit; update and "
-        "evaluate leave them out.  [default: that of the training rows]",
+        "evaluate leave them out.  [default: for ingest, every row has a label; else that of the "
+        "training rows]",
     ),
 )
 

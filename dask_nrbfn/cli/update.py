@@ -67,7 +67,8 @@ def _judging(
     "--max-new-error",
     type=click.FloatRange(min=0),
     help="Keep the old model, and exit with 2, if it has a larger error rate on ROWS: their labels "
-    "may be wrong. For numbers the error is the squared error over the variance.",
+    "may be wrong. For numbers the error is the squared error over the variance. Rows count by "
+    "their weights.",
 )
 @_judge_options
 @x_option

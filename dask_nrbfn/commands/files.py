@@ -11,6 +11,7 @@ from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
+from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, kind_of, scratch_beside
@@ -103,7 +104,7 @@ def opened_rows(
         return
     trained = _model_at(model)
     read_as = _read_as(trained, labelled=labelled)
-    mark = read_as.get("unlabelled") if unlabelled is None else unlabelled
+    recorded = read_as.get("unlabelled")
     source = open_source(
         path,
         schema=_schema_of(trained, labelled=labelled),
@@ -112,7 +113,7 @@ def opened_rows(
         spoiled=spoiled,
         table=parsed_table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
-        unlabelled=mark,
+        unlabelled=recorded if unlabelled is None else unlabelled,
         read_as=read_as,
         **options,
     )
@@ -124,7 +125,7 @@ def opened_rows(
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
         copy = f"a temporary copy beside {beside}"
-        mark = unlabelled if source.y_dtype is None else mark
+        mark = _mark_for(source, recorded) if unlabelled is None else unlabelled
         ingest_source(source, scratch, unlabelled=mark, gaps=spoiled, place=copy)
         dataset = Dataset.open(scratch).named(str(normalize(place)))
         unused = tuple(name for name in ignored if name not in keep)
@@ -178,6 +179,15 @@ def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
     recorded = model.read_as or {}
     targets = () if labelled else ("y", "target", "weights", "unlabelled")
     return {name: value for name, value in recorded.items() if name not in targets}
+
+
+def _mark_for(source: Source, recorded: str | None) -> str | None:
+    """Return the marker of the training rows; None if a source has labels of another type."""
+    try:
+        checked_mark(recorded, source.y_dtype, source.target_names)
+    except ParameterError:
+        return None
+    return recorded
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:

@@ -407,12 +407,11 @@ def ingest_source(
     ExistsError
         If `location` exists and is not to be replaced.
     """
-    given = source.unlabelled if unlabelled is None else unlabelled
-    mark = checked_mark(given, source.y_dtype, source.target_names)
-    read_as = source.read_as
-    if given is not None:
-        # Rows that are joined from datasets have the marker of the files that these were read from.
-        read_as = {"unlabelled": str(given), **(read_as or {})}
+    mark = checked_mark(
+        source.unlabelled if unlabelled is None else unlabelled,
+        source.y_dtype,
+        source.target_names,
+    )
     if source.unlabelled is not None:
         source.unlabelled = mark
     schema = source.schema
@@ -459,7 +458,7 @@ def ingest_source(
             unlabelled=mark,
             schema=schema,
             sparse=expanded is not None,
-            read_as=read_as,
+            read_as=source.read_as,
             boolean_labels=source.boolean_labels,
             classes=classes,
         )

@@ -268,6 +268,13 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     return first.unlabelled
 
 
+def _common_reading(datasets: list[Dataset]) -> dict[str, str] | None:
+    """Return how the first dataset was read, and the marker of the first that has one."""
+    read_as = [each.read_as or {} for each in datasets]
+    marks = [each["unlabelled"] for each in read_as if "unlabelled" in each]
+    return {**read_as[0], **({"unlabelled": marks[0]} if marks else {})} or None
+
+
 class _Joined(Source):
     """The rows of several datasets, one after another."""
 
@@ -302,7 +309,7 @@ class _Joined(Source):
         self.feature_names = first.feature_names
         self.target_names = first.target_names
         self.schema = first.schema
-        self.read_as = first.read_as
+        self.read_as = _common_reading(datasets)
         # The booleans of an update may have been written as 1 and 0.
         is_boolean = first.classes.dtype.kind == "b"
         self.boolean_labels = is_boolean and all(

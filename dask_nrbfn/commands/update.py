@@ -155,7 +155,7 @@ def update_run(
     judge : Judge, optional
     max_new_error : float, optional
         Largest accepted error on the new rows before the model has learned them: the error rate, or
-        the squared error over the variance of numeric targets.
+        the squared error over the variance of numeric targets. Rows count by their weights.
 
     Returns
     -------
@@ -235,7 +235,7 @@ def _check_new_error(drift: Mapping[str, Any] | None, most: float | None) -> Non
     if most is None or drift is None:
         return
     error = drift["error_rate"] if "error_rate" in drift else drift["relative_error"]
-    if error is not None and error > most:
+    if error is not None and not error <= most:
         raise WorseModelError(
             f"the old model has an error of {error:.4g} on the new rows, but only {most:.4g} is "
             "allowed; it is kept.",

@@ -342,15 +342,11 @@ def replacing_group(
 @contextmanager
 def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
     with _directory_beside(target) as unfinished:
-        try:
-            with disk_errors_named(target):
-                group = zarr.create_group(DurableStore(unfinished))
-            with full_disk_named(target):
-                yield group
-                publish(str(unfinished))
-        except BaseException:
-            finish_writes()
-            raise
+        with disk_errors_named(target):
+            group = zarr.create_group(DurableStore(unfinished))
+        with full_disk_named(target):
+            yield group
+            publish(str(unfinished))
 
 
 @contextmanager
@@ -385,18 +381,25 @@ def scratch_beside(location: Location) -> Iterator[Location]:
 
 @contextmanager
 def _directory_beside(target: Path) -> Iterator[Path]:
-    """Yield a new hidden directory, locked until it is renamed or removed."""
-    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
+    """Yield a new hidden directory, locked until the block ends; then it is removed."""
+    begun = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.begun")
+    unfinished = begun.with_suffix(".unfinished")
     try:
         with ExitStack() as held:
             with disk_errors_named(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _remove_abandoned(target)
-                unfinished.mkdir()
-                held.enter_context(locked_directory(unfinished))
+                # Under the other name it could be removed before it is locked.
+                begun.mkdir()
+                held.enter_context(locked_directory(begun))
+                begun.rename(unfinished)
             yield unfinished
+    except BaseException:
+        finish_writes()
+        raise
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        for directory in (begun, unfinished):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -72,6 +72,8 @@ def test_update__keeps_the_old_model_if_it_has_many_errors_on_the_new_rows():
     assert figures("update", "run", "wrong", "--max-new-error", expected)["version"] == 1
     figures("branch", "run", "site", here=())
     assert figures("update", "site", "b", "--max-new-error", 0)["n_rows"] == 120
+    problem, _ = refuse("update", "run", "c", "--max-new-error", "nan", "--workers", 0)
+    assert "but only nan is allowed" in problem
     problem, _ = refuse("update", "run", "b", "--forget", "--max-new-error", 1, "--workers", 0)
     assert problem == "--forget and --max-new-error are both given."
 

@@ -9,7 +9,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, RunMismatchError
+from dask_nrbfn.errors import DataError, RunMismatchError, WorseModelError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -77,7 +77,10 @@ def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)
     run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
-    record = update_run(run.location, write(tmp_path / "second", *second), ENGINE)
+    second = write(tmp_path / "second", *second)
+    with pytest.raises(WorseModelError, match="error of 0"):
+        update_run(run.location, second, ENGINE, max_new_error=0.01)
+    record = update_run(run.location, second, ENGINE, max_new_error=0.99)
     model = Model.load(run.location)
     close(model.scores(further), naive_scores(run, rows, further))
     assert record["n_rows"] == 150

@@ -9,9 +9,12 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
     FitParams,
+    Model,
+    NRBFNClassifier,
     Run,
     evaluate_dataset,
     fit_dataset,
+    ingest_file,
     plan_fit,
     predict_dataset,
     refresh_run,
@@ -295,3 +298,37 @@ def test_files__without_labels_have_no_marker(tmp_path, monkeypatch):
     assert "unlabelled" not in refuse("evaluate", "run", "new.npz", "--workers", 0)[0]
     succeed("predict", "run", "new.npz", "out.csv", "--workers", 0)
     assert json.loads(succeed("evaluate", "run", "rows.npz", "--json"))["n_rows"] == 50
+
+
+def test_files__with_labels_of_another_type_have_no_marker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = np.array(["a", "b", "c", "none"])
+    np.savez("rows.npz", X=X, y=names[MARKED])
+    np.savez("numbers.npz", X=X, y=Y, t=X[:, 0])
+    succeed("ingest", "rows.npz", "rows", "--unlabelled", "none")
+    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8)
+    for options in ((), ("--target", "t")):
+        assert "unlabelled" not in refuse("evaluate", "run", "numbers.npz", *options)[0]
+
+
+def test_refresh__has_the_marker_of_the_rows_that_have_one(tmp_path, run):
+    write_labels(tmp_path / "all.csv", Y, "")
+    write_labels(tmp_path / "gaps.csv", np.where(np.arange(150) % 4, Y, NONE), "")
+    first = ingest_file(tmp_path / "all.csv", tmp_path / "all", label="kind")
+    gaps = ingest_file(tmp_path / "gaps.csv", tmp_path / "gaps", label="kind", unlabelled="")
+    once = fit(tmp_path / "once", first)
+    update_run(once.location, gaps, ENGINE)
+    refresh_run(once.location, [first, gaps], ENGINE)
+    assert Model.load(once.location).read_as == {"unlabelled": ""}
+    assert Model.load(run.location).read_as is None
+
+
+@pytest.mark.parametrize("mark", [np.nan, "?"])
+def test_estimator__its_own_marker_is_none_of_files(tmp_path, mark):
+    labels = np.where(Y == 0, -1, Y) if mark != "?" else np.array(["a", "b", "c"])[Y]
+    some = np.where(LABELLED, labels, mark)
+    network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-8, unlabelled=mark)
+    network.fit(X, some).save(tmp_path / "model")
+    np.savez(tmp_path / "new.npz", X=X, y=labels)
+    found = json.loads(succeed("evaluate", tmp_path / "model", tmp_path / "new.npz", "--json"))
+    assert (found["n_rows"], found["n_unlabelled"]) == (150, 0)

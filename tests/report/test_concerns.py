@@ -86,6 +86,13 @@ def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
     assert [each for each in problems(run) if "was tried" in each] == expected
 
 
+def test_concerns__widths_of_the_last_comparison_were_tried(tuned, quiet):
+    chosen = tuned.stages["search"]["chosen"] | {"width_factor": 1.0}
+    wider = chosen | {"width_factor": 2.0}
+    run = quiet(tuned, search={"chosen": chosen, "finals": [chosen, wider]})
+    assert not [each for each in problems(run) if "width_factor" in each]
+
+
 @pytest.mark.parametrize(("factor", "beyond"), [(0.3, "0.6,0.3,0.15,0.075 "), (1.0, "0.5,1,2,4 ")])
 def test_concerns__widths_beyond_those_that_were_searched(
     monkeypatch, tuned, altered, factor, beyond

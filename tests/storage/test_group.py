@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,6 +200,18 @@ def test_scratch_beside__another_group_is_written_there(tmp_path):
         begin(tmp_path / "data.zarr", 7, overwrite=False)()
         assert Dataset.open(scratch).n_rows == 5
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+
+
+def test_scratch_beside__many_at_once(tmp_path):
+    def write(number):
+        with scratch_beside(tmp_path / "data.zarr") as scratch:
+            path = Path(scratch).with_name(f"{number}")
+            path.touch()
+            return path.exists()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(write, range(800)))
+    assert not [*tmp_path.iterdir()]
 
 
 @contextlib.contextmanager
