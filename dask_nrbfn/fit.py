@@ -38,9 +38,7 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Rates, Stage, StageCost, StageJob, expected_s
 from dask_nrbfn.stages.svd import SVD
-from dask_nrbfn.stages.trials import (
-    Trials,
-)
+from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH

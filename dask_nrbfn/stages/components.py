@@ -19,9 +19,7 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-)
+from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset

@@ -21,9 +21,7 @@ from dask_nrbfn.stages.neighbor_search import (
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-)
+from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset

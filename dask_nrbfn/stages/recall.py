@@ -12,9 +12,7 @@ from dask_nrbfn.stages.exact_search import search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-)
+from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)

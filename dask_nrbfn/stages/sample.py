@@ -26,9 +26,7 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.trials import (
-    Trials,
-)
+from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows

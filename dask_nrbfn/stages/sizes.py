@@ -20,9 +20,7 @@ from dask_nrbfn.stages.neighbor_search import (
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import (
-    Trials,
-)
+from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
