@@ -117,10 +117,15 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
     assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())
     succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
-    evaluate = ("evaluate", tmp_path / "run", file, "--workers", 0)
-    assert refuse(*evaluate)[1].startswith("Remove rows without a label, or pass --unlabelled")
-    told = json.loads(succeed(*evaluate, "--unlabelled", "", "--json"))
+    evaluate = ("evaluate", tmp_path / "run", file, "--workers", 0, "--json")
+    told = json.loads(succeed(*evaluate))
     assert (told["n_rows"], told["n_unlabelled"]) == (90, 30)
+    full = write(tmp_path / f"full{suffix}", table(NAMES[Y])[~GAPS])
+    succeed("ingest", full, rows, "--label", "y", "--overwrite")
+    succeed("fit", rows, tmp_path / "full", "--alpha", 1e-6, "--workers", 0)
+    evaluate = ("evaluate", tmp_path / "full", *evaluate[2:])
+    assert refuse(*evaluate)[1].startswith("Remove rows without a label, or pass --unlabelled")
+    assert json.loads(succeed(*evaluate, "--unlabelled", ""))["n_unlabelled"] == 30
 
 
 def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
