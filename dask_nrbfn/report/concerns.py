@@ -120,8 +120,8 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     if side := _border(params.width_factor, tried):
         remedy = f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors."
         if tuning.width_factors is None:
-            # The search has already tried values beyond its first grid.
-            # The first is inside what was tried, so that the chosen one is not an end again.
+            # The search has already tried values beyond its first grid. A factor that was tried
+            # comes first, so that the chosen one is not the other end of the new list.
             step = 0.5 if side == "smallest" else 2.0
             beyond = [f"{params.width_factor * step**power:.3g}" for power in range(-1, 3)]
             remedy = (

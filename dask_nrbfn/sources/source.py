@@ -74,7 +74,8 @@ class Source(ABC):
     unlabelled : int, str, float or None
         The marker in ``y`` for a missing label, where the source itself defines one.
     read_as : mapping of str or None
-        The options with which the rows were read, for formats without named columns.
+        The options with which the rows were read: names, for formats without named columns, and
+        the marker that a user gave for a missing label.
     stored_at : StoredAt or None
         Where ``X`` is stored, if it need not be copied.
     boolean_labels : bool

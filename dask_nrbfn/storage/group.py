@@ -351,12 +351,12 @@ def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr
 
 @contextmanager
 def scratch_beside(location: Location) -> Iterator[Location]:
-    """Yield a hidden location for a group that is removed at the end.
+    """Yield a hidden location for a group, which is removed when the block ends.
 
     Parameters
     ----------
     location : Location
-        The path or URL next to it.
+        A path or URL; the hidden location is next to it.
 
     Yields
     ------
@@ -364,6 +364,8 @@ def scratch_beside(location: Location) -> Iterator[Location]:
 
     Raises
     ------
+    ParameterError
+        If `location` is a store object.
     StorageError
         If the directory of `location` cannot be written.
     """
@@ -389,7 +391,7 @@ def _directory_beside(target: Path) -> Iterator[Path]:
             with disk_errors_named(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _remove_abandoned(target)
-                # Under the other name it could be removed before it is locked.
+                # Other processes remove directories with the second name that are not locked.
                 begun.mkdir()
                 held.enter_context(locked_directory(begun))
                 begun.rename(unfinished)

@@ -1,7 +1,7 @@
 """Add the rows of the files that wait to the run, at its basis and width.
 
-A file with which the model would become worse than publish.py allows, or whose rows the model knows
-worse than [night] allows, is rejected, and the run is as if it had never come:
+A file is rejected, and the run is as if it had never come, in two cases: with its rows the model
+would become worse than publish.py allows, or the model has more errors on them than [night] allows:
 
     python workflows/jobs/update.py settings.toml
 """
