@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from zarr.abc.buffer import Buffer
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.strict import guarded
+from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,23 @@ class DurableStore(LocalStore):
     choose which files of the reader are read or replaced.
     """
 
-    get = guarded(LocalStore.get)
     exists = guarded(LocalStore.exists)
-    set_if_not_exists = guarded(LocalStore.set_if_not_exists)
     delete = guarded(LocalStore.delete)
+
+    @guarded
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Return a value, None if it is missing.
+
+        Metadata is so small that the way to another thread and back takes longer than the reading.
+        """
+        if key.endswith(METADATA_NAMES):
+            return self.get_sync(key, prototype=prototype, byte_range=byte_range)
+        return await super().get(key, prototype, byte_range)
 
     @guarded
     async def delete_dir(self, prefix: str) -> None:
@@ -54,10 +68,19 @@ class DurableStore(LocalStore):
             yield name
 
     @guarded
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Store a value if the key has none; of the groups above a new one, most exist."""
+        if not (self.root / key).is_file():
+            await super().set_if_not_exists(key, value)
+
+    @guarded
     async def set(self, key: str, value: Buffer) -> None:
         """Store a value; top-level metadata is on the disk when this returns."""
-        if key != "zarr.json":
+        if not key.endswith(METADATA_NAMES):
             await super().set(key, value)
+            return
+        if key != "zarr.json":
+            self.set_sync(key, value)
             return
         unfinished = f"{key}.{uuid.uuid4().hex}.partial"
         await super().set(unfinished, value)

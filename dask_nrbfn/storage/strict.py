@@ -23,7 +23,7 @@ RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
 
 # All other keys are those of chunks.
-_METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -64,7 +64,7 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
     ) -> Buffer | None:
         """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
-        if value is None and not key.endswith(_METADATA_NAMES):
+        if value is None and not key.endswith(METADATA_NAMES):
             raise self._missing(key)
         expected = self.checksums.get(key)
         if value is None or byte_range is not None or expected is None:
