@@ -15,6 +15,7 @@ import numpy as np
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError
+from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import MAX_REDONE
 from dask_nrbfn.stages.bases import MOST_FOUND
@@ -28,7 +29,6 @@ from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.neighbors.cost import update_rate
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
 from dask_nrbfn.neighbors.lists import measure_neighbors, merge_neighbors
 from dask_nrbfn.neighbors.partition import Partitions
+from dask_nrbfn.neighbors.plan import update_rate
 from dask_nrbfn.numeric.confidence import RowPool, keep_best, soft_confidence
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.hashing import hash_rows

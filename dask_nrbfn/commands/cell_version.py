@@ -34,7 +34,7 @@ from dask_nrbfn.stages.cell_fits import (
 )
 from dask_nrbfn.stages.cell_trial import FITS
 from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.neighbor_search import row_width, search_block_rows
+from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.model import Model
@@ -86,7 +86,7 @@ def update_cells(
         See `solve_version`.
     """
     layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
-    n_rows = search_block_rows(layout.chunk_rows, row_width(dataset), run.chosen_params)
+    n_rows = search_block_rows(layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, dataset.n_rows, n_rows)
     units = [(start, min(start + n_rows, dataset.n_rows), base, codes) for start in starts]
     map_parts(run, dataset, engine, stage=stage, task=_route, units=units)

@@ -21,7 +21,6 @@ from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
-from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.chunks import default_chunk_rows
@@ -290,7 +289,7 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     # A block of activations; the basis as read and as factors; the weights; rows as stored, read
     # ahead and centred; the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * 4 * row_width(dataset) + 2 * r * n_targets + 5 * scored * n_targets)
+    held = 8 * (rows * 4 * dataset.row_width + 2 * r * n_targets + 5 * scored * n_targets)
     held += activations_bytes(model)
     values = mean_values(model.basis)
     of_sparse = dataset.is_sparse and model.projection is None

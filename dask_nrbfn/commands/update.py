@@ -51,7 +51,6 @@ from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import moments_bytes
-from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.svd import SVD, read_components
 from dask_nrbfn.stages.validation import codes_among
@@ -572,7 +571,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     held = solving + of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
         # A block also has distances to the basis, with their own factors.
-        width = row_width(dataset)
+        width = dataset.row_width
         passing = moments_bytes(
             r,
             width=width,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import plural
-from dask_nrbfn.neighbors.cost import candidate_list, listed_neighbors, searched_neighbors
 from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
+from dask_nrbfn.neighbors.plan import candidate_list, listed_neighbors, searched_neighbors
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 
 logger = logging.getLogger(__name__)

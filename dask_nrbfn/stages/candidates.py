@@ -12,6 +12,7 @@ from dask_nrbfn.errors import plural
 from dask_nrbfn.neighbors.exact import find_repeats
 from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, NearestRows, bounds_of
 from dask_nrbfn.neighbors.lists import MISSING
+from dask_nrbfn.neighbors.plan import bounding_rows
 from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -21,9 +22,7 @@ from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.bases import check_distinct, pool_drawn
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
 from dask_nrbfn.stages.neighbor_search import (
-    bounding_rows,
     of_searched,
-    row_width,
     search_block_rows,
 )
 from dask_nrbfn.storage.array import write_array
@@ -82,7 +81,7 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
     k, seed = run.chosen_params.n_neighbors, run.chosen_params.random_state
     drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
-    size = bounding_rows(run.n_rows, row_width(dataset), k)
+    size = bounding_rows(run.n_rows, dataset.row_width, k)
     rng = np.random.default_rng([seed, 0])
     sampled = np.sort(rng.choice(run.n_rows, size, replace=False))
     # Both are read at once.
@@ -117,7 +116,7 @@ class _CandidatesPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         self.reading = Reading(
-            block_rows=search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params),
+            block_rows=search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params),
             weighting=RowWeights(None),
         )
         self._params = run.chosen_params

@@ -26,7 +26,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.neighbor_search import row_width, search_block_rows
+from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.stages.sample import judged_sums, tried_bytes, trying_bytes, trying_side_by_side
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import (
@@ -140,7 +140,7 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
 
 
 def _blocks(run: Run, dataset: Dataset) -> Iterator[tuple[int, int]]:
-    rows = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
+    rows = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     for start in range(0, run.n_rows, rows):
         yield start, min(start + rows, run.n_rows)
 

@@ -14,7 +14,6 @@ from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     has_candidates,
     of_searched,
-    row_width,
     search_block_rows,
     searched_rows,
 )
@@ -101,12 +100,12 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     n_below, first = 0, start
     hashes_of_blocks: Iterable[NDArray[np.uint64]]
     if rows is None:
-        blocks = dataset.blocks(start, stop, narrow_block_rows(row_width(dataset)))
+        blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.row_width))
         hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
     else:
         hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
     # Several chunks are read and written at a time.
-    size = search_block_rows(run.chunk_rows, row_width(dataset), params)
+    size = search_block_rows(run.chunk_rows, dataset.row_width, params)
     for hashes in regroup(hashes_of_blocks, size):
         last = first + len(hashes)
         indices = run.read("neighbors/indices", first, last)

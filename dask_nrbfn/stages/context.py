@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.trials import (
     Trials,
     planned_cells,

@@ -13,6 +13,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
+from dask_nrbfn.neighbors.plan import search_dtype
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
@@ -21,9 +22,7 @@ from dask_nrbfn.stages.columns import read_scaling, read_statistics
 from dask_nrbfn.stages.neighbor_search import (
     of_searched,
     places_of,
-    row_width,
     search_block_rows,
-    search_dtype,
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -60,7 +59,7 @@ class SearchSpace:
         centred = run.chosen_params.scale == "none" and not dataset.is_sparse
         centre = read_statistics(run).exact_centre() if centred else 0.0
         method = run.decisions["neighbors"]["method"]
-        return cls(read_scaling(run), centre, search_dtype(dataset, method))
+        return cls(read_scaling(run), centre, search_dtype(dataset.dtype, method))
 
     def apply(self, X: Rows) -> Rows:
         """Return rows of X (b, p) in this space."""
@@ -106,7 +105,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     space = SearchSpace.of(run, dataset)
     numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
     best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
-    size = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
+    size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     for X, *_ in dataset.blocks(start, stop, size):
         nearest = _search_block(
             space.apply(X), start, targets, numbers, run.chosen_params.n_neighbors

@@ -1,15 +1,13 @@
 """Neighbour searches: the method, the rows that have neighbours, block sizes and memory."""
 
-import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.neighbors.cost import listed_neighbors, search_bytes
+from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
@@ -19,44 +17,8 @@ from dask_nrbfn.storage.run import Run
 # need more memory than their rows: the search of a thousand rows, or the routing to partitions.
 _BLOCK_BYTES = 2**26
 
-# Rows of the sample that places the partitions: enough of each to estimate its share to a tenth,
-# and in all no more than fits easily into the memory of a node. Fewer rows than the least cannot
-# place a partition.
-_SAMPLE_ROWS_PER_PARTITION = 512
-_LEAST_SAMPLE_ROWS_PER_PARTITION = 32
-_MIN_SAMPLE_ROWS = 2**15
-_MAX_SAMPLE_ROWS = 2**18
-_MAX_SAMPLE_ELEMENTS = 2**25
-
-# The means of rows in CSR are arrays: 128 MiB of them, of which k-means holds a few.
-_MAX_CENTROID_ELEMENTS = 2**24
-
-# With a sample half as large twice as many pairs pass the bounds, and sorting them takes as long as
-# the products. A larger sample takes longer itself.
-_MAX_BOUNDING_ROWS = 2**17
-
 # A neighbour is a row number and a distance.
 LIST_BYTES = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeighborSearch:
-    """How neighbours are searched, with every "auto" resolved when the run began.
-
-    Attributes
-    ----------
-    method : {"exact", "approximate"}
-    n_partitions : int
-    threads : int
-        The graph of an approximate search depends on them.
-    n_candidates : int or None
-        Number of rows whose neighbours are searched; None: all rows.
-    """
-
-    method: str
-    n_partitions: int
-    threads: int
-    n_candidates: int | None = None
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
@@ -87,26 +49,27 @@ def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) 
     )
 
 
-def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
-    """Return the precision of a search: single if it loses nothing or the search has no other.
+def searched_in(dataset: Dataset, params: FitParams) -> SearchedRows:
+    """Return the sizes of the rows of a dataset, for their search.
 
     Parameters
     ----------
     dataset : Dataset
-    method : {"exact", "approximate"}
+    params : FitParams
 
     Returns
     -------
-    dtype
+    SearchedRows
     """
-    small = np.can_cast(dataset.dtype, np.float32)
-    return np.dtype(np.float32 if small or method == "approximate" else np.float64)
-
-
-def row_width(dataset: Dataset) -> int:
-    """Return how many numbers store a row: p, or in CSR its values and column indices."""
-    stored = max(1, math.ceil(2 * dataset.row_values))
-    return stored if dataset.is_sparse else dataset.n_features
+    return SearchedRows(
+        n_rows=dataset.n_rows,
+        n_features=dataset.n_features,
+        row_values=dataset.row_values,
+        width=dataset.row_width,
+        is_sparse=dataset.is_sparse,
+        dtype=dataset.dtype,
+        params=params,
+    )
 
 
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
@@ -118,7 +81,7 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     ----------
     chunk_rows : int
     width : int
-        See `row_width`.
+        See `SearchedRows`.
     params : FitParams
 
     Returns
@@ -127,73 +90,6 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
-
-
-def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
-    """Return the number of rows of the sample that places partitions.
-
-    Parameters
-    ----------
-    n_rows : int
-    width : int
-        See `row_width`.
-    n_partitions : int
-
-    Returns
-    -------
-    int
-    """
-    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
-    wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
-    return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
-
-
-def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
-    """Return the size of the sample that bounds the distances of the candidates' neighbours.
-
-    At most a fourth of the rows: then the bound is so wide that k rows lie within it even if a
-    search misses some neighbours.
-
-    Parameters
-    ----------
-    n_rows : int
-    width : int
-        See `row_width`.
-    n_neighbors : int
-
-    Returns
-    -------
-    int
-    """
-    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
-    return max(n_neighbors + 1, most)
-
-
-def most_partitions(dataset: Dataset, params: FitParams) -> int:
-    """Return the largest allowed number of partitions, at least 1.
-
-    Each partition needs enough rows to fill the neighbour lists. The sample of rows and the
-    centroids of the partitions must stay below their maximum sizes.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-
-    Returns
-    -------
-    int
-    """
-    filled = dataset.n_rows * params.overlap // smallest_partition(params)
-    known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
-    sampled = _MAX_SAMPLE_ELEMENTS // row_width(dataset) // _LEAST_SAMPLE_ROWS_PER_PARTITION
-    held = _MAX_CENTROID_ELEMENTS // dataset.n_features
-    return max(1, min(filled, known, sampled, held))
-
-
-def smallest_partition(params: FitParams) -> int:
-    """Return the mean partition size that is needed to fill lists of k neighbours."""
-    return 4 * (params.n_neighbors + 1)
 
 
 def most_lists(overlap: int) -> int:
@@ -235,13 +131,7 @@ def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: in
     return (
         worker_bytes(method)
         + dataset.reading_bytes
-        + search_bytes(
-            n_rows,
-            row_width(dataset),
-            itemsize=search_dtype(dataset, method).itemsize,
-            n_neighbors=listed_neighbors(params.n_neighbors, is_sparse=dataset.is_sparse),
-            method=method,
-        )
+        + searched_in(dataset, params).search_bytes(n_rows, method)
     )
 
 

@@ -12,19 +12,18 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RecallError, plural
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-from dask_nrbfn.neighbors.cost import (
-    COMPILATION_S,
-    PROBED,
-    candidate_updates,
-    faster_method,
-    faster_partitions,
-    largest_search,
-    listed_neighbors,
-    search_bytes,
-)
 from dask_nrbfn.neighbors.exact import exact_neighbors
 from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
+from dask_nrbfn.neighbors.plan import (
+    COMPILATION_S,
+    PROBED,
+    NeighborSearch,
+    bounding_rows,
+    candidate_updates,
+    sample_rows,
+    search_dtype,
+)
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -35,18 +34,13 @@ from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import SearchSpace
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
-    NeighborSearch,
-    bounding_rows,
     check_neighbors,
     decide_candidates,
     most_lists,
-    most_partitions,
     of_searched,
-    row_width,
-    sample_rows,
-    search_dtype,
+    searched_in,
     searching_bytes,
-    smallest_partition,
+    worker_bytes,
 )
 from dask_nrbfn.stages.partitions import search_partitions
 from dask_nrbfn.stages.recall import AUDITED_ROWS
@@ -58,10 +52,6 @@ from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-# Rows up to this number of bytes are searched at once, more rows in partitions of this size. So the
-# memory of a search depends neither on the number of rows nor on the memory of the workers.
-_SEARCH_BYTES = 2**30
 
 # Rounds of k-means and of balancing, each about as expensive as routing the sample.
 _BALANCING_ROUNDS = 40
@@ -117,7 +107,7 @@ def _compute(job: StageJob) -> NeighborsRecord:
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
     """Raise RecallError if neighbours are too near to each other for single precision."""
-    if np.can_cast(dataset.dtype, search_dtype(dataset, method)):
+    if np.can_cast(dataset.dtype, search_dtype(dataset.dtype, method)):
         return
     spread = 0.0
     if run.chosen_params.scale == "none":
@@ -182,101 +172,18 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     """
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
-    n_candidates, n_partitions = asked_candidates(params, dataset), params.n_partitions
-    if n_partitions is not None:
-        _check_partitions(n_partitions, dataset, params)
-    elif n_candidates is not None:
-        n_partitions = _partitions_for(n_candidates, dataset, params, engine)
-    else:
-        n_partitions = _fitting_partitions(dataset, params, engine)
-    if n_candidates is None:
-        method = _method(dataset, params, engine, n_partitions)
-    elif params.neighbors == "auto":
-        method = "exact" if n_partitions == 1 else "approximate"
-    else:
-        method = params.neighbors
-    return NeighborSearch(
-        method=method,
-        n_partitions=int(n_partitions),
-        threads=engine.threads,
-        n_candidates=n_candidates,
-    )
-
-
-def _partitions_for(n_candidates: int, dataset: Dataset, params: FitParams, engine: Engine) -> int:
-    """Return the number of partitions of a search for candidates: 1 unless more are faster."""
-    if params.neighbors == "exact":
-        return 1
-    fastest = faster_partitions(
-        dataset.n_rows,
-        dataset.n_features,
-        dataset.row_values,
+    n_candidates, searched = asked_candidates(params, dataset), searched_in(dataset, params)
+    search = searched.plan(
         n_candidates=n_candidates,
         threads=engine.threads,
+        free_bytes=lambda method: (
+            engine.memory_bytes - worker_bytes(method) - dataset.reading_bytes
+        ),
     )
-    return min(fastest, most_partitions(dataset, params))
-
-
-def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: int) -> str:
-    if params.neighbors != "auto":
-        return params.neighbors
-    return faster_method(
-        _partition_rows(dataset, params, n_partitions),
-        dataset.n_features,
-        dataset.row_values,
-        n_neighbors=params.n_neighbors,
-        threads=engine.threads,
-        n_searches=n_partitions,
-    )
-
-
-def _partition_rows(dataset: Dataset, params: FitParams, n_partitions: int) -> int:
-    """Return the number of rows of the largest of `n_partitions` partitions."""
-    if n_partitions == 1:
-        return dataset.n_rows
-    return math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / n_partitions)
-
-
-def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> int:
-    method = _method(dataset, params, engine, 1)
-    buffers = searching_bytes(dataset, params, method, 0)
-    rows = largest_search(
-        min(_SEARCH_BYTES, engine.memory_bytes - buffers),
-        row_width(dataset),
-        itemsize=search_dtype(dataset, method).itemsize,
-        n_neighbors=listed_neighbors(params.n_neighbors, is_sparse=dataset.is_sparse),
-        method=method,
-    )
-    smallest = smallest_partition(params)
-    if rows >= dataset.n_rows:
-        return 1
-    if rows < smallest:
-        needed = searching_bytes(dataset, params, method, smallest)
+    if params.n_partitions is None and n_candidates is None and search.n_partitions > 1:
+        needed = searching_bytes(dataset, params, search.method, searched.smallest_partition)
         engine.check_budget("neighbors", needed, remedy="Lower `n_neighbors`")
-    wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / max(rows, smallest))
-    most = most_partitions(dataset, params)
-    return max(params.overlap + 1, min(wanted, most))
-
-
-def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) -> None:
-    if n_partitions == 1:
-        return
-    least = params.overlap + 1
-    most = most_partitions(dataset, params)
-    allowed = "Set `n_partitions` to 1"
-    allowed += f", or to a number from {least} to {most}." if least <= most else "."
-    if n_partitions < least:
-        raise ParameterError(
-            f"`n_partitions` is {n_partitions} and `overlap` is {params.overlap}: every partition "
-            "would have all rows.",
-            allowed,
-        )
-    if n_partitions > most:
-        raise ParameterError(
-            f"`n_partitions` is {n_partitions}, which is too many for {dataset.n_rows} x "
-            f"{dataset.n_features} values and `n_neighbors`={params.n_neighbors}.",
-            allowed,
-        )
+    return search
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
@@ -314,7 +221,7 @@ def _store_neighbors(
 
 def _all_rows(run: Run, dataset: Dataset) -> Rows:
     space = SearchSpace.of(run, dataset)
-    blocks = dataset.blocks(0, dataset.n_rows, narrow_block_rows(row_width(dataset)))
+    blocks = dataset.blocks(0, dataset.n_rows, narrow_block_rows(dataset.row_width))
     shape = dataset.n_rows, dataset.n_features
     return gathered((space.apply(X) for X, *_ in blocks), shape)
 
@@ -436,10 +343,7 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
 
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
-    listed = listed_neighbors(s.k, is_sparse=s.dataset.is_sparse)
-    return search_bytes(
-        n_rows, s.width, itemsize=s.search_itemsize, n_neighbors=listed, method=s.search.method
-    )
+    return searched_in(s.dataset, s.params).search_bytes(n_rows, s.search.method)
 
 
 def _updates(s: FitSizes, n_rows: int) -> int:

@@ -15,13 +15,12 @@ from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
 from dask_nrbfn.neighbors.partition import Partitions
+from dask_nrbfn.neighbors.plan import sample_rows
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
 from dask_nrbfn.stages.neighbor_search import (
     most_lists,
-    row_width,
-    sample_rows,
     search_block_rows,
     searching_bytes,
 )
@@ -119,13 +118,13 @@ def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
 
 
 def _blocks_of(run: Run, dataset: Dataset, start: int, stop: int) -> Iterator[_Block]:
-    rows = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
+    rows = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     for first in range(start, stop, rows):
         yield _Block(first, min(first + rows, stop))
 
 
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
-    size = sample_rows(run.n_rows, row_width(dataset), n_partitions)
+    size = sample_rows(run.n_rows, dataset.row_width, n_partitions)
     rng = np.random.default_rng([run.chosen_params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
     sample = SearchSpace.of(run, dataset).apply(dataset.take(rows))

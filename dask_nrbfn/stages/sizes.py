@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.neighbors.cost import pair_flops
+from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
@@ -14,10 +14,7 @@ from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
-    NeighborSearch,
-    row_width,
     search_block_rows,
-    search_dtype,
     worker_bytes,
 )
 from dask_nrbfn.stages.trials import Trials
@@ -45,7 +42,7 @@ class FitSizes:
     row_values : float
         Mean number of stored values of a row; p for rows in arrays.
     width : int
-        See `row_width`.
+        See `SearchedRows`.
     n_labelled : int
         Labelled rows if other rows have no label; 0 if all rows have one.
     itemsize, search_itemsize : int
@@ -129,7 +126,7 @@ class FitSizes:
         penalties, components = tried.asked_penalties, tried.components
         sources = [source_of(replace(params, basis=name)) for name in tried.bases]
         layout = context.labelled_layout if labelled_only else context.layout
-        block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
+        block_rows = search_block_rows(layout.chunk_rows, dataset.row_width, params)
         asked = asked_size(params, dataset) or 0
         return cls(
             dataset=dataset,
@@ -145,10 +142,10 @@ class FitSizes:
             r=context.n_basis if n_basis is None else n_basis,
             k=params.n_neighbors,
             row_values=dataset.row_values,
-            width=row_width(dataset),
+            width=dataset.row_width,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
             itemsize=dataset.dtype.itemsize,
-            search_itemsize=search_dtype(dataset, search.method).itemsize,
+            search_itemsize=search_dtype(dataset.dtype, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
             block_rows=min(block_rows, layout.part_rows),
             by_confidence=source_of(context.needing_confidence).by_confidence

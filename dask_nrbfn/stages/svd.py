@@ -24,7 +24,6 @@ from dask_nrbfn.numeric.svd import (
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -152,7 +151,7 @@ class _SvdPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int, number: int) -> None:
         self.reading = Reading(
-            block_rows=narrow_block_rows(row_width(dataset)), weighting=RowWeights(None)
+            block_rows=narrow_block_rows(dataset.row_width), weighting=RowWeights(None)
         )
         self._directions = _read_directions(run, number)
         self._sketch = Sketch.zeros(self._directions.shape)

@@ -1,6 +1,7 @@
 """The dataset: rows, targets and weights as aligned Zarr arrays with chunks and checksums."""
 
 import hashlib
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -324,6 +325,11 @@ class Dataset(Shown):
             return own
         theirs = self.further.row_values
         return own + (theirs - own) * self.further.n_rows / self.n_rows
+
+    @property
+    def row_width(self) -> int:
+        """How many numbers store a row: p, or in CSR its values and column indices."""
+        return max(1, math.ceil(2 * self.row_values)) if self.is_sparse else self.n_features
 
     @property
     def has_targets(self) -> bool:

@@ -194,7 +194,7 @@ def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
     params = FitParams(alpha=1e-4, n_parts=3)
     with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4))
-    monkeypatch.setattr("dask_nrbfn.stages.neighbors.faster_method", lambda *_, **__: "approximate")
+    monkeypatch.setattr("dask_nrbfn.neighbors.plan.faster_method", lambda *_, **__: "approximate")
     run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert run.stages["neighbors"]["method"] == "exact"
 

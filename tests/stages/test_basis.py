@@ -8,6 +8,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import largest_basis, stages_in
+from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
@@ -16,7 +17,6 @@ from dask_nrbfn.stages import confidence as confidence_module
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.neighbors import NeighborsRecord
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.neighbors.cost import faster_method, search_bytes
+from dask_nrbfn.neighbors.plan import faster_method, search_bytes
 
 SIZES = np.logspace(1, 8, 60).astype(int).tolist()
 

@@ -1,0 +1,510 @@
+"""The neighbour search that is estimated to take the least time, and its bytes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
+from dask_nrbfn.params import FitParams
+
+# Fitted on two cores to 60,000 x 784 and 550,000 x 32; only their ratio decides.
+_FLOPS_PER_SECOND_AND_CORE = 5e10
+_SECONDS_PER_PAIR = 3e-9
+# The same for rows in CSR. Two texts of 140 words have 9 words in common, some of which are in
+# nearly every text.
+_SECONDS_PER_SHARED_VALUE = 3e-9
+_SHARED = 1 / 16
+# For rows in CSR, NNDescent compares columns before values.
+_COMPARED = 45
+# Compilation: 20 s with numba's cache, 45 s without.
+COMPILATION_S = 25.0
+_SECONDS_PER_UPDATE = 1.9e-8
+
+# Share of the rows that are compared with a candidate in partitions, for 97 of 100 neighbours: .04
+# if rows lie near low-dimensional surfaces, .4 if all 32 columns are independent.
+PROBED = 0.2
+
+# Rows that k-means reads for each partition in all rounds.
+_PLACING_ROWS_OF_PARTITION = 20 * 128
+
+# Seconds that partitions must save, because they miss some neighbours.
+_WORTH_S = 5.0
+
+# Maximum length of the candidate lists of NNDescent.
+_MAX_CANDIDATES = 60
+
+# Update buffers of NNDescent: pairs of the candidates of this many rows at a time, fitted to 0.8 GB
+# at 30 neighbours.
+_UPDATED_ROWS = 16_384
+_BYTES_PER_UPDATE = 51
+
+# Rows up to this number of bytes are searched at once, more rows in partitions of this size. So the
+# memory of a search depends neither on the number of rows nor on the memory of the workers.
+_SEARCH_BYTES = 2**30
+
+# Rows of the sample that places the partitions: enough of each to estimate its share to a tenth,
+# and in all no more than fits easily into the memory of a node. Fewer rows than the least cannot
+# place a partition.
+_SAMPLE_ROWS_PER_PARTITION = 512
+_LEAST_SAMPLE_ROWS_PER_PARTITION = 32
+_MIN_SAMPLE_ROWS = 2**15
+_MAX_SAMPLE_ROWS = 2**18
+_MAX_SAMPLE_ELEMENTS = 2**25
+
+# The means of rows in CSR are arrays: 128 MiB of them, of which k-means holds a few.
+_MAX_CENTROID_ELEMENTS = 2**24
+
+# With a sample half as large twice as many pairs pass the bounds, and sorting them takes as long as
+# the products. A larger sample takes longer itself.
+_MAX_BOUNDING_ROWS = 2**17
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighborSearch:
+    """How neighbours are searched, with every "auto" resolved when the run began.
+
+    Attributes
+    ----------
+    method : {"exact", "approximate"}
+    n_partitions : int
+    threads : int
+        The graph of an approximate search depends on them.
+    n_candidates : int or None
+        Number of rows whose neighbours are searched; None: all rows.
+    """
+
+    method: str
+    n_partitions: int
+    threads: int
+    n_candidates: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedRows:
+    """The sizes of the rows among which neighbours are searched.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    width : int
+        How many numbers store a row: p, or in CSR its values and column indices.
+    is_sparse : bool
+        Whether rows are in CSR.
+    dtype : dtype
+        Type of the stored values.
+    params : FitParams
+        With the number of neighbours k, and what is asked of the search.
+    """
+
+    n_rows: int
+    n_features: int
+    row_values: float
+    width: int
+    is_sparse: bool
+    dtype: np.dtype[Any]
+    params: FitParams
+
+    def plan(
+        self, *, n_candidates: int | None, threads: int, free_bytes: Callable[[str], int]
+    ) -> NeighborSearch:
+        """Return the search, with every "auto" resolved by rows and memory.
+
+        Parameters
+        ----------
+        n_candidates : int or None
+            Number of rows whose neighbours are searched; None: all rows.
+        threads : int
+        free_bytes : callable
+            Takes a method, returns the memory of a worker that is left for its search.
+
+        Returns
+        -------
+        NeighborSearch
+
+        Raises
+        ------
+        ParameterError
+            If the asked partitions are too few or too many.
+        """
+        n_partitions, method = self.params.n_partitions, self.params.neighbors
+        if n_partitions is not None:
+            self._check_partitions(n_partitions)
+        elif n_candidates is not None:
+            n_partitions = self._partitions_for(n_candidates, threads)
+        else:
+            n_partitions = self._fitting_partitions(threads, free_bytes)
+        if method == "auto" and n_candidates is None:
+            method = self._faster_method(n_partitions, threads)
+        elif method == "auto":
+            method = "exact" if n_partitions == 1 else "approximate"
+        return NeighborSearch(
+            method=method,
+            n_partitions=int(n_partitions),
+            threads=threads,
+            n_candidates=n_candidates,
+        )
+
+    def search_bytes(self, n_rows: int, method: str) -> int:
+        """Return the bytes that a search of `n_rows` of the rows holds at its peak.
+
+        Parameters
+        ----------
+        n_rows : int
+        method : {"exact", "approximate"}
+
+        Returns
+        -------
+        int
+        """
+        listed = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
+        itemsize = search_dtype(self.dtype, method).itemsize
+        return search_bytes(
+            n_rows, self.width, itemsize=itemsize, n_neighbors=listed, method=method
+        )
+
+    @property
+    def smallest_partition(self) -> int:
+        """Mean partition size that is needed to fill lists of k neighbours."""
+        return 4 * (self.params.n_neighbors + 1)
+
+    @property
+    def most_partitions(self) -> int:
+        """Largest allowed number of partitions, at least 1.
+
+        Each partition needs enough rows to fill the neighbour lists. The sample of rows and the
+        centroids of the partitions must stay below their maximum sizes.
+        """
+        filled = self.n_rows * self.params.overlap // self.smallest_partition
+        known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
+        sampled = _MAX_SAMPLE_ELEMENTS // self.width // _LEAST_SAMPLE_ROWS_PER_PARTITION
+        held = _MAX_CENTROID_ELEMENTS // self.n_features
+        return max(1, min(filled, known, sampled, held))
+
+    def _check_partitions(self, n_partitions: int) -> None:
+        if n_partitions == 1:
+            return
+        least, most = self.params.overlap + 1, self.most_partitions
+        allowed = "Set `n_partitions` to 1"
+        allowed += f", or to a number from {least} to {most}." if least <= most else "."
+        if n_partitions < least:
+            raise ParameterError(
+                f"`n_partitions` is {n_partitions} and `overlap` is {self.params.overlap}: every "
+                "partition would have all rows.",
+                allowed,
+            )
+        if n_partitions > most:
+            raise ParameterError(
+                f"`n_partitions` is {n_partitions}, which is too many for {self.n_rows} x "
+                f"{self.n_features} values and `n_neighbors`={self.params.n_neighbors}.",
+                allowed,
+            )
+
+    def _partitions_for(self, n_candidates: int, threads: int) -> int:
+        """Return the number of partitions of a search for candidates: 1 unless more are faster."""
+        if self.params.neighbors == "exact":
+            return 1
+        fastest = faster_partitions(
+            self.n_rows,
+            self.n_features,
+            self.row_values,
+            n_candidates=n_candidates,
+            threads=threads,
+        )
+        return min(fastest, self.most_partitions)
+
+    def _fitting_partitions(self, threads: int, free_bytes: Callable[[str], int]) -> int:
+        """Return the number of partitions of a search for all rows; 1 if they fit into memory."""
+        method = self.params.neighbors
+        if method == "auto":
+            method = self._faster_method(1, threads)
+        buffers = self.search_bytes(0, method)
+        available = min(_SEARCH_BYTES, free_bytes(method) - buffers)
+        rows = max(0, available) // (self.search_bytes(1, method) - buffers)
+        if rows >= self.n_rows:
+            return 1
+        wanted = self.n_partition_entries / max(rows, self.smallest_partition)
+        return max(self.params.overlap + 1, min(math.ceil(wanted), self.most_partitions))
+
+    def _faster_method(self, n_partitions: int, threads: int) -> str:
+        largest = self.n_rows
+        if n_partitions > 1:
+            largest = math.ceil(self.n_partition_entries / n_partitions)
+        return faster_method(
+            largest,
+            self.n_features,
+            self.row_values,
+            n_neighbors=self.params.n_neighbors,
+            threads=threads,
+            n_searches=n_partitions,
+        )
+
+    @property
+    def n_partition_entries(self) -> float:
+        """Rows of all partitions together, if each were as large as the largest."""
+        return MAX_IMBALANCE * self.n_rows * self.params.overlap
+
+
+def search_dtype(dtype: np.dtype[Any], method: str) -> np.dtype[Any]:
+    """Return the precision of a search: single if it loses nothing or the search has no other.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Type of the stored values.
+    method : {"exact", "approximate"}
+
+    Returns
+    -------
+    dtype
+    """
+    small = np.can_cast(dtype, np.float32)
+    return np.dtype(np.float32 if small or method == "approximate" else np.float64)
+
+
+def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
+    """Return the number of rows of the sample that places partitions.
+
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        See `SearchedRows`.
+    n_partitions : int
+
+    Returns
+    -------
+    int
+    """
+    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
+    wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
+    return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
+
+
+def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
+    """Return the size of the sample that bounds the distances of the candidates' neighbours.
+
+    At most a fourth of the rows: then the bound is so wide that k rows lie within it even if a
+    search misses some neighbours.
+
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        See `SearchedRows`.
+    n_neighbors : int
+
+    Returns
+    -------
+    int
+    """
+    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
+    return max(n_neighbors + 1, most)
+
+
+def faster_method(
+    n_rows: int,
+    n_features: int,
+    row_values: float,
+    *,
+    n_neighbors: int,
+    threads: int,
+    n_searches: int = 1,
+) -> str:
+    """Return the method that is estimated to take less time.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_neighbors, threads : int
+    n_searches : int
+        Searches of `n_rows` rows each; they compile the approximate search once.
+
+    Returns
+    -------
+    "exact" or "approximate"
+
+    Examples
+    --------
+    >>> faster_method(5_000, 784, 784, n_neighbors=20, threads=2)
+    'exact'
+    >>> faster_method(1_000_000, 32, 32, n_neighbors=20, threads=2)
+    'approximate'
+    """
+    exact_s = n_searches * n_rows**2 * _pair_s(n_features, row_values) / threads
+    updates = n_searches * candidate_updates(
+        n_rows, n_features, row_values, n_neighbors=n_neighbors
+    )
+    approximate_s = COMPILATION_S + updates / update_rate(threads)
+    return "exact" if exact_s <= approximate_s else "approximate"
+
+
+def faster_partitions(
+    n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
+) -> int:
+    """Return the number of partitions with the shortest search for candidates.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_candidates, threads : int
+
+    Returns
+    -------
+    int
+        1: without partitions.
+
+    Examples
+    --------
+    >>> faster_partitions(60_000, 784, 784, n_candidates=5_000, threads=2)
+    1
+    >>> faster_partitions(5_000_000, 32, 32, n_candidates=50_000, threads=2)
+    447
+    """
+    per_pair_s = _pair_s(n_features, row_values) / threads
+    # Twice the root: then a row is compared with as many centroids as candidates, if each candidate
+    # searches four partitions.
+    n_partitions = round(2 * n_candidates**0.5)
+    exact_s = n_rows * n_candidates * per_pair_s
+    routed = n_rows * (n_partitions + PROBED * n_candidates)
+    placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
+    partitions_s = (routed + placed) * per_pair_s + _WORTH_S
+    return n_partitions if partitions_s < exact_s else 1
+
+
+def pair_flops(n_features: int, row_values: float) -> float:
+    """Return the flops of the product of two rows.
+
+    In CSR twice the number of columns that both rows store. Columns of unequal frequency are shared
+    more often than by chance.
+
+    Parameters
+    ----------
+    n_features : int
+        p.
+    row_values : float
+        Mean stored values of a row; fewer than p are in CSR.
+
+    Returns
+    -------
+    float
+    """
+    if row_values == n_features:
+        return 2 * n_features
+    return 2 * (_SHARED * row_values + row_values**2 / n_features)
+
+
+def _pair_s(n_features: int, row_values: float) -> float:
+    flops = pair_flops(n_features, row_values)
+    if row_values == n_features:
+        return flops / _FLOPS_PER_SECOND_AND_CORE + _SECONDS_PER_PAIR
+    return flops / 2 * _SECONDS_PER_SHARED_VALUE + _SECONDS_PER_PAIR
+
+
+def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
+    """Return the number of neighbours in the lists of NNDescent.
+
+    Rows in CSR are about equally far from each other, so their lists are a quarter longer: with
+    20,000 texts a recall of .998 instead of .994, for a third more time.
+
+    Parameters
+    ----------
+    n_neighbors : int
+    is_sparse : bool
+        Whether rows are in CSR.
+
+    Returns
+    -------
+    int
+    """
+    return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
+
+
+def candidate_list(n_neighbors: int) -> int:
+    """Return the length of the candidate lists of NNDescent.
+
+    Twice the neighbours: on 550,000 x 32 a recall of .994 instead of .987 for a tenth more time.
+    """
+    return min(_MAX_CANDIDATES, 2 * n_neighbors)
+
+
+def searched_neighbors(n_neighbors: int) -> int:
+    """Return the number of neighbours that NNDescent searches; the nearest k are kept.
+
+    A quarter more than k, because most missed neighbours are the furthest ones: on 550,000 x 32 a
+    recall of .995 instead of .987, for a third more time.
+    """
+    return n_neighbors + n_neighbors // 4
+
+
+def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
+    """Return the number of candidate updates of NNDescent.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        n and p.
+    row_values : float
+        Mean stored values of a row; p for arrays.
+    n_neighbors : int
+
+    Returns
+    -------
+    int
+        Number of compared values of candidates.
+    """
+    is_sparse = row_values < n_features
+    compared = round(_COMPARED * row_values) if is_sparse else n_features
+    listed = listed_neighbors(n_neighbors, is_sparse=is_sparse)
+    return n_rows * (searched_neighbors(listed) + 1) * (compared + 100)
+
+
+def update_rate(threads: int) -> float:
+    """Return the number of candidate updates per second."""
+    return threads / _SECONDS_PER_UPDATE
+
+
+def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, method: str) -> int:
+    """Return the bytes that a search over all rows holds at its peak.
+
+    Parameters
+    ----------
+    n_rows : int
+    width : int
+        Numbers of a row: p, or in CSR the stored values with their columns.
+    itemsize : int
+        Bytes of a number.
+    n_neighbors : int
+        k.
+    method : {"exact", "approximate"}
+
+    Returns
+    -------
+    int
+
+    Notes
+    -----
+    Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and results
+    of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update buffers.
+    """
+    buffers = 0 if method == "exact" else _UPDATED_ROWS * (n_neighbors + 1) ** 2 * _BYTES_PER_UPDATE
+    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + buffers
+
+
+def _row_bytes(width: int, itemsize: int, n_neighbors: int, method: str) -> int:
+    rows = 2 * width * itemsize
+    if method == "exact":
+        return rows + 32 * n_neighbors
+    return rows + 16 * candidate_list(n_neighbors) + 34 * searched_neighbors(n_neighbors)
