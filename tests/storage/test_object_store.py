@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 
 import dask.array as da
 import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from click.testing import CliRunner
 from sklearn.datasets import load_iris
 
@@ -38,6 +40,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import remote
+from dask_nrbfn.storage.array import get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation, join
@@ -94,6 +97,41 @@ def test_object_store__dataset_and_model_come_back(place):
     model = make_model()
     model.save(join(place, "model"))
     assert Model.load(join(place, "model")).digest() == model.digest()
+
+
+@pytest.mark.ci
+def test_object_store__asks_once_for_what_it_reads(bucket, monkeypatch):
+    from s3fs import S3FileSystem
+
+    call, asked = S3FileSystem._call_s3, Counter()
+
+    def counted(fs, method, *arguments, **options):
+        asked[method] += 1
+        return call(fs, method, *arguments, **options)
+
+    group = zarr.create_group(remote.open_store(join(bucket, "group")), zarr_format=3)
+    write_array(group.require_group("a/b"), "values", table(9), "row", "feature")
+    monkeypatch.setattr(S3FileSystem, "_call_s3", counted)
+    np.testing.assert_array_equal(read_rows(get_stored(group, "a/b/values")), table(9))
+    assert asked == {"get_object": 2}
+    asked.clear()
+    assert "a/b/none" not in group
+    assert asked == {"get_object": 1}
+    asked.clear()
+    # The groups above are known. Of the new group, there is none in its place.
+    group.create_group("a/b/c")
+    assert asked == {"get_object": 4, "put_object": 1}
+
+
+def test_remote_store__groups_that_were_deleted_are_made_again(place):
+    group = zarr.create_group(remote.open_store(join(place, "group")), zarr_format=3)
+    group.create_group("a/b/c")
+    del group["a/b"]
+    group.create_group("a/b/d")
+    assert [*group["a/b"]] == ["d"]
+    del group["a"]
+    group.create_group("a/b/e")
+    assert [*group["a"]] == ["b"]
 
 
 @pytest.mark.ci
