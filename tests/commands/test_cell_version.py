@@ -120,7 +120,7 @@ def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path)
     assert after.cells.n_rows.tolist() == before.cells.n_rows.tolist()
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 def test_update_cells__a_branch_is_merged(targets, tmp_path):
     rows, further = table(targets), table(targets, seed=3)[0]
@@ -150,6 +150,7 @@ def test_update_cells__refreshed(tmp_path):
     assert Model.load(run.location).cells.n_rows.sum() == 800
 
 
+@pytest.mark.slow
 def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
     X, y, weights = table("classes")
     dataset = write(tmp_path / "rows", X, y, weights)

@@ -204,6 +204,7 @@ def test_cells__tables_that_cannot_be_cut(cells):
     assert Model.load(fit_table(binary, y, params).location).n_cells == 1
 
 
+@pytest.mark.slow
 def test_cells__a_cell_of_one_class_and_cells_of_two_rows():
     X = np.linspace(0.0, 1.0, 400)[:, None]
     y = np.where(X[:, 0] < 0.5, 0, np.arange(400) % 3)

@@ -42,9 +42,10 @@ NOT_RUN = {
 SLOW = {
     "README.md",
     *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "numbers", "scenes", "unlabelled")),
-    *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "tune", "update")),
+    *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "monitor", "schedule", "script")),
+    *(f"{PREFIX}task/{name}.md" for name in ("tune", "update")),
     f"{PREFIX}explanation/benchmarks.md",
-    f"{PREFIX}tutorial/cluster.md",
+    *(f"{PREFIX}tutorial/{name}.md" for name in ("array", "cluster")),
 }
 
 
@@ -80,6 +81,7 @@ def test_page__names_files_that_exist(page):
         assert (ROOT / place).exists(), place
 
 
+@pytest.mark.slow
 def test_picture__is_drawn_anew(tmp_path):
     process = run_script("workflows/guide/picture.py", "--output", tmp_path, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
