@@ -138,8 +138,11 @@ class SearchedRows:
             self._check_partitions(n_partitions)
         elif n_candidates is not None:
             n_partitions = self._partitions_for(n_candidates, threads)
-        else:
-            n_partitions = self._fitting_partitions(threads, free_bytes)
+        elif method == "auto" and not self._fits("approximate", free_bytes):
+            method = "exact"
+        if n_partitions is None:
+            at_once = self._faster_method(1, threads) if method == "auto" else method
+            n_partitions = self._fitting_partitions(at_once, free_bytes)
         if method == "auto" and n_candidates is None:
             method = self._faster_method(n_partitions, threads)
         elif method == "auto":
@@ -219,23 +222,29 @@ class SearchedRows:
         )
         return min(fastest, self.most_partitions)
 
-    def _fitting_partitions(self, threads: int, free_bytes: Callable[[str], int]) -> int:
-        """Return the number of partitions of a search for all rows; 1 if they fit into memory."""
-        method = self.params.neighbors
-        if method == "auto":
-            method = self._faster_method(1, threads)
+    def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:
+        """Return the number of partitions that a search of all rows needs to fit; 1 if none."""
+        largest = self._largest_search(method, free_bytes)
+        if largest >= self.n_rows:
+            return 1
+        wanted = self._rows_of_partitions / max(largest, self.smallest_partition)
+        return max(self.params.overlap + 1, min(math.ceil(wanted), self.most_partitions))
+
+    def _fits(self, method: str, free_bytes: Callable[[str], int]) -> bool:
+        """Return whether the search of the smallest partition fits."""
+        smallest = min(self.smallest_partition, self.n_rows)
+        return self._largest_search(method, free_bytes) >= smallest
+
+    def _largest_search(self, method: str, free_bytes: Callable[[str], int]) -> int:
+        """Return the number of rows that a worker can search at once."""
         buffers = self.search_bytes(0, method)
         available = min(_SEARCH_BYTES, free_bytes(method) - buffers)
-        rows = max(0, available) // (self.search_bytes(1, method) - buffers)
-        if rows >= self.n_rows:
-            return 1
-        wanted = self.n_partition_entries / max(rows, self.smallest_partition)
-        return max(self.params.overlap + 1, min(math.ceil(wanted), self.most_partitions))
+        return max(0, available) // (self.search_bytes(1, method) - buffers)
 
     def _faster_method(self, n_partitions: int, threads: int) -> str:
         largest = self.n_rows
         if n_partitions > 1:
-            largest = math.ceil(self.n_partition_entries / n_partitions)
+            largest = math.ceil(self._rows_of_partitions / n_partitions)
         return faster_method(
             largest,
             self.n_features,
@@ -246,8 +255,8 @@ class SearchedRows:
         )
 
     @property
-    def n_partition_entries(self) -> float:
-        """Rows of all partitions together, if each were as large as the largest."""
+    def _rows_of_partitions(self) -> float:
+        """Rows of all partitions together if each is as large as the largest may be."""
         return MAX_IMBALANCE * self.n_rows * self.params.overlap
 
 

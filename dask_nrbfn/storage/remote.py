@@ -1,14 +1,13 @@
 """Object stores through fsspec: readable errors, no caches, and groups that move as a whole."""
 
 import asyncio
-import builtins
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import cached_property
 from typing import Any
 
 from fsspec.core import url_to_fs
-from zarr.abc.buffer import Buffer
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, OffsetByteRequest
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore
 
@@ -23,10 +22,6 @@ _METADATA_TIMEOUT_S = 30
 # This process must see what others write, such as the parts of a run.
 _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
-# Before s3fs reads an object in several streams, it asks for the size of every object. The chunks
-# that are written here are too small for several streams.
-_OPTIONS_OF = {"s3": {"max_concurrency": 1}}
-
 # Object below a location while a group is moved to it; the object stays if the move fails.
 _MOVING = ".dask_nrbfn.moving"
 
@@ -37,38 +32,28 @@ class _RemoteStore(FsspecStore):
     def __str__(self) -> str:
         return str(self.fs.unstrip_protocol(self.path))
 
-    get = guarded(FsspecStore.get)
     set = guarded(FsspecStore.set)
 
-    @cached_property
-    def _present(self) -> builtins.set[str]:
-        """Keys of metadata that this store has written or found."""
-        return set()
-
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store a value if the key has none; each new group and array asks for all groups above."""
-        if key not in self._present:
-            await super().set_if_not_exists(key, value)
-            self._present.add(key)
+    delete = guarded(FsspecStore.delete)
+    delete_dir = guarded(FsspecStore.delete_dir)
 
     @guarded
-    async def delete(self, key: str) -> None:
-        """Delete a value, if there is one."""
-        self._present.discard(key)
-        await super().delete(key)
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return a value, None if it is missing.
 
-    @guarded
-    async def delete_dir(self, prefix: str) -> None:
-        """Delete everything below a prefix."""
-        self._present.difference_update(
-            [key for key in self._present if key.startswith(f"{prefix}/")]
-        )
-        await super().delete_dir(prefix)
+        s3fs asks for the size of an object that it reads whole, since it reads large ones in
+        several streams. Metadata is small, so it is read from its first byte on.
+        """
+        if key.endswith(METADATA_NAMES) and byte_range is None:
+            byte_range = OffsetByteRequest(0)
+        return await super().get(key, prototype, byte_range)
 
     async def exists(self, key: str) -> bool:
         """Return whether a key has a value.
 
-        Metadata is read: where there is none, other questions make file systems list what is below.
+        Where there is none, file systems list what is below; so metadata is read instead.
         """
         if key.endswith(METADATA_NAMES):
             return await self.get(key, default_buffer_prototype()) is not None
@@ -101,19 +86,16 @@ class _RemoteStore(FsspecStore):
 def open_store(location: RemoteLocation) -> FsspecStore:
     """Return the zarr store of a group, without any request."""
     with _configured(location):
-        return _RemoteStore.from_url(location.url, storage_options=_options(location))
+        return _RemoteStore.from_url(
+            location.url, storage_options={**_OPTIONS, **location.storage_options}
+        )
 
 
 def file_system(location: RemoteLocation) -> tuple[Any, str]:
     """Return the fsspec file system of a location, for synchronous use, and the path in it."""
     with _configured(location):
-        fs, path = url_to_fs(location.url, **_options(location))
+        fs, path = url_to_fs(location.url, **{**_OPTIONS, **location.storage_options})
     return fs, path
-
-
-def _options(location: RemoteLocation) -> dict[str, Any]:
-    protocol = location.url.partition("://")[0]
-    return {**_OPTIONS, **_OPTIONS_OF.get(protocol, {}), **location.storage_options}
 
 
 @contextmanager

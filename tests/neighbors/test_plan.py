@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.neighbors.plan import faster_method, search_bytes
+from dask_nrbfn.neighbors.plan import SearchedRows, faster_method, search_bytes
+from dask_nrbfn.params import FitParams
 
 SIZES = np.logspace(1, 8, 60).astype(int).tolist()
 
@@ -46,3 +47,39 @@ def test_search_bytes__grow_with_everything(method):
 def test_search_bytes__hold_the_rows_and_the_result(method, itemsize):
     needed = search_bytes(10**5, 50, itemsize=itemsize, n_neighbors=20, method=method)
     assert needed >= 10**5 * (50 * itemsize + 20 * 16)
+
+
+def plan(n_rows, free_bytes, **params):
+    rows = SearchedRows(
+        n_rows=n_rows,
+        n_features=10,
+        row_values=10,
+        width=10,
+        is_sparse=False,
+        dtype=np.dtype(np.float32),
+        params=FitParams(n_neighbors=20, **params),
+    )
+    search = rows.plan(n_candidates=None, threads=2, free_bytes=lambda method: free_bytes)
+    return search.method, search.n_partitions
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "free_bytes", "expected"),
+    [
+        (20_000, 2**28, ("exact", 1)),
+        (400_000, 2**33, ("approximate", 1)),
+        # The buffers of the approximate search do not fit.
+        (400_000, 2**28, ("exact", 3)),
+        (350_000, 2**28, ("exact", 1)),
+    ],
+)
+def test_plan__by_rows_and_memory(n_rows, free_bytes, expected):
+    assert plan(n_rows, free_bytes) == expected
+
+
+def test_plan__a_method_that_is_asked_for_stays():
+    assert plan(20_000, 2**33, neighbors="approximate") == ("approximate", 1)
+    method, n_partitions = plan(400_000, 2**28, neighbors="approximate")
+    assert method == "approximate"
+    assert n_partitions > 1000
+    assert plan(400_000, 2**33, neighbors="exact") == ("exact", 1)
