@@ -40,7 +40,8 @@ def run_table(run: Run) -> str:
 def tuning_table(run: Run) -> str:
     """Return tables, up to 100 columns wide, of the tried values, with a star at the chosen values.
 
-    The last table has the figures of the held-out rows of each class.
+    The last tables have the figures of the held-out rows of each class, and their confusion; if it
+    is too wide, the most frequent confusions.
 
     Raises
     ------
@@ -48,7 +49,10 @@ def tuning_table(run: Run) -> str:
         If the run is not finished, or was fitted without tuning.
     """
     results = results_of(FinishedRun.of(run))
-    of_classes = [confusion.classes for confusion in results.confusions()]
+    of_classes = []
+    for confusion in results.confusions():
+        narrow = max(map(len, confusion.table.text.splitlines())) <= _WIDTH
+        of_classes += [confusion.classes, confusion.table if narrow else confusion.pairs]
     return _text(*tuning_tables(results), *of_classes)
 
 
