@@ -182,6 +182,7 @@ def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
     close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_update_cells__rows_that_were_never_added_are_not_forgotten(tmp_path):
     rows = table("classes")
     run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)

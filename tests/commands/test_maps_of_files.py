@@ -161,6 +161,7 @@ def test_netcdf__is_a_scene(dated, tmp_path, engine):
     assert found.isnull().any()
 
 
+@pytest.mark.slow
 def test_netcdf__damaged_or_without_an_engine(dated, tmp_path):
     place, out = tmp_path / "scene.nc", tmp_path / "map"
     dated_scene().to_netcdf(place, engine="h5netcdf", encoding={"ndvi": {"zlib": True}})
