@@ -141,10 +141,10 @@ class SearchedRows:
         elif method == "auto" and not self._fits("approximate", free_bytes):
             method = "exact"
         if n_partitions is None:
-            at_once = self._faster_method(1, threads) if method == "auto" else method
+            at_once = self.faster_method(1, threads=threads) if method == "auto" else method
             n_partitions = self._fitting_partitions(at_once, free_bytes)
         if method == "auto" and n_candidates is None:
-            method = self._faster_method(n_partitions, threads)
+            method = self.faster_method(n_partitions, threads=threads)
         elif method == "auto":
             method = "exact" if n_partitions == 1 else "approximate"
         return NeighborSearch(
@@ -210,17 +210,17 @@ class SearchedRows:
             )
 
     def _partitions_for(self, n_candidates: int, threads: int) -> int:
-        """Return the number of partitions of a search for candidates: 1 unless more are faster."""
+        """Return the number of partitions with the shortest search for candidates; 1: none."""
         if self.params.neighbors == "exact":
             return 1
-        fastest = faster_partitions(
-            self.n_rows,
-            self.n_features,
-            self.row_values,
-            n_candidates=n_candidates,
-            threads=threads,
-        )
-        return min(fastest, self.most_partitions)
+        # Twice the root: then a row is compared with as many centroids as candidates, if each
+        # candidate searches four partitions.
+        n_partitions = round(2 * n_candidates**0.5)
+        routed = self.n_rows * (n_partitions + PROBED * n_candidates)
+        placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
+        partitions_s = (routed + placed) * self._pair_s / threads + _WORTH_S
+        at_once_s = self.n_rows * n_candidates * self._pair_s / threads
+        return min(n_partitions, self.most_partitions) if partitions_s < at_once_s else 1
 
     def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:
         """Return the number of partitions that a search of all rows needs to fit; 1 if none."""
@@ -241,18 +241,36 @@ class SearchedRows:
         available = min(_SEARCH_BYTES, free_bytes(method) - buffers)
         return max(0, available) // (self.search_bytes(1, method) - buffers)
 
-    def _faster_method(self, n_partitions: int, threads: int) -> str:
-        largest = self.n_rows
+    def faster_method(self, n_partitions: int, *, threads: int) -> str:
+        """Return the method that is estimated to take less time.
+
+        Parameters
+        ----------
+        n_partitions : int
+            Partitions, for which the approximate search is compiled once.
+        threads : int
+
+        Returns
+        -------
+        "exact" or "approximate"
+        """
+        rows = self.n_rows
         if n_partitions > 1:
-            largest = math.ceil(self._rows_of_partitions / n_partitions)
-        return faster_method(
-            largest,
-            self.n_features,
-            self.row_values,
-            n_neighbors=self.params.n_neighbors,
-            threads=threads,
-            n_searches=n_partitions,
+            rows = math.ceil(self._rows_of_partitions / n_partitions)
+        exact_s = n_partitions * rows**2 * self._pair_s / threads
+        updates = n_partitions * candidate_updates(
+            rows, self.n_features, self.row_values, n_neighbors=self.params.n_neighbors
         )
+        approximate_s = COMPILATION_S + updates / update_rate(threads)
+        return "exact" if exact_s <= approximate_s else "approximate"
+
+    @property
+    def _pair_s(self) -> float:
+        """Seconds of a core for the distance of two rows."""
+        flops = pair_flops(self.n_features, self.row_values)
+        if self.row_values == self.n_features:
+            return flops / _FLOPS_PER_SECOND_AND_CORE + _SECONDS_PER_PAIR
+        return flops / 2 * _SECONDS_PER_SHARED_VALUE + _SECONDS_PER_PAIR
 
     @property
     def _rows_of_partitions(self) -> float:
@@ -317,82 +335,6 @@ def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
     return max(n_neighbors + 1, most)
 
 
-def faster_method(
-    n_rows: int,
-    n_features: int,
-    row_values: float,
-    *,
-    n_neighbors: int,
-    threads: int,
-    n_searches: int = 1,
-) -> str:
-    """Return the method that is estimated to take less time.
-
-    Parameters
-    ----------
-    n_rows, n_features : int
-        n and p.
-    row_values : float
-        Mean stored values of a row; p for arrays.
-    n_neighbors, threads : int
-    n_searches : int
-        Searches of `n_rows` rows each; they compile the approximate search once.
-
-    Returns
-    -------
-    "exact" or "approximate"
-
-    Examples
-    --------
-    >>> faster_method(5_000, 784, 784, n_neighbors=20, threads=2)
-    'exact'
-    >>> faster_method(1_000_000, 32, 32, n_neighbors=20, threads=2)
-    'approximate'
-    """
-    exact_s = n_searches * n_rows**2 * _pair_s(n_features, row_values) / threads
-    updates = n_searches * candidate_updates(
-        n_rows, n_features, row_values, n_neighbors=n_neighbors
-    )
-    approximate_s = COMPILATION_S + updates / update_rate(threads)
-    return "exact" if exact_s <= approximate_s else "approximate"
-
-
-def faster_partitions(
-    n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
-) -> int:
-    """Return the number of partitions with the shortest search for candidates.
-
-    Parameters
-    ----------
-    n_rows, n_features : int
-        n and p.
-    row_values : float
-        Mean stored values of a row; p for arrays.
-    n_candidates, threads : int
-
-    Returns
-    -------
-    int
-        1: without partitions.
-
-    Examples
-    --------
-    >>> faster_partitions(60_000, 784, 784, n_candidates=5_000, threads=2)
-    1
-    >>> faster_partitions(5_000_000, 32, 32, n_candidates=50_000, threads=2)
-    447
-    """
-    per_pair_s = _pair_s(n_features, row_values) / threads
-    # Twice the root: then a row is compared with as many centroids as candidates, if each candidate
-    # searches four partitions.
-    n_partitions = round(2 * n_candidates**0.5)
-    exact_s = n_rows * n_candidates * per_pair_s
-    routed = n_rows * (n_partitions + PROBED * n_candidates)
-    placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
-    partitions_s = (routed + placed) * per_pair_s + _WORTH_S
-    return n_partitions if partitions_s < exact_s else 1
-
-
 def pair_flops(n_features: int, row_values: float) -> float:
     """Return the flops of the product of two rows.
 
@@ -413,13 +355,6 @@ def pair_flops(n_features: int, row_values: float) -> float:
     if row_values == n_features:
         return 2 * n_features
     return 2 * (_SHARED * row_values + row_values**2 / n_features)
-
-
-def _pair_s(n_features: int, row_values: float) -> float:
-    flops = pair_flops(n_features, row_values)
-    if row_values == n_features:
-        return flops / _FLOPS_PER_SECOND_AND_CORE + _SECONDS_PER_PAIR
-    return flops / 2 * _SECONDS_PER_SHARED_VALUE + _SECONDS_PER_PAIR
 
 
 def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:

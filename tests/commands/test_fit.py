@@ -26,6 +26,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.fit import stages_of_run
+from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -194,7 +195,7 @@ def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
     params = FitParams(alpha=1e-4, n_parts=3)
     with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4))
-    monkeypatch.setattr("dask_nrbfn.neighbors.plan.faster_method", lambda *_, **__: "approximate")
+    monkeypatch.setattr(SearchedRows, "faster_method", lambda *_, **__: "approximate")
     run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert run.stages["neighbors"]["method"] == "exact"
 

@@ -1,10 +1,22 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.neighbors.plan import SearchedRows, faster_method, search_bytes
+from dask_nrbfn.neighbors.plan import SearchedRows, search_bytes
 from dask_nrbfn.params import FitParams
 
 SIZES = np.logspace(1, 8, 60).astype(int).tolist()
+
+
+def searched(n_rows, n_features, row_values, **params):
+    return SearchedRows(
+        n_rows=n_rows,
+        n_features=n_features,
+        row_values=row_values,
+        width=n_features,
+        is_sparse=row_values < n_features,
+        dtype=np.dtype(np.float32),
+        params=FitParams(**params),
+    )
 
 
 @pytest.mark.parametrize(
@@ -15,7 +27,9 @@ SIZES = np.logspace(1, 8, 60).astype(int).tolist()
 @pytest.mark.parametrize("n_neighbors", [1, 20, 60])
 def test_faster_method__exact_up_to_some_size(n_features, row_values, threads, n_neighbors):
     methods = [
-        faster_method(n, n_features, row_values, n_neighbors=n_neighbors, threads=threads)
+        searched(n, n_features, row_values, n_neighbors=n_neighbors).faster_method(
+            1, threads=threads
+        )
         for n in SIZES
     ]
     assert methods[0] == "exact"
@@ -49,17 +63,10 @@ def test_search_bytes__hold_the_rows_and_the_result(method, itemsize):
     assert needed >= 10**5 * (50 * itemsize + 20 * 16)
 
 
-def plan(n_rows, free_bytes, **params):
-    rows = SearchedRows(
-        n_rows=n_rows,
-        n_features=10,
-        row_values=10,
-        width=10,
-        is_sparse=False,
-        dtype=np.dtype(np.float32),
-        params=FitParams(n_neighbors=20, **params),
+def plan(n_rows, free_bytes, n_candidates=None, **params):
+    search = searched(n_rows, 10, 10, n_neighbors=20, **params).plan(
+        n_candidates=n_candidates, threads=2, free_bytes=lambda method: free_bytes
     )
-    search = rows.plan(n_candidates=None, threads=2, free_bytes=lambda method: free_bytes)
     return search.method, search.n_partitions
 
 
@@ -83,3 +90,9 @@ def test_plan__a_method_that_is_asked_for_stays():
     assert method == "approximate"
     assert n_partitions > 1000
     assert plan(400_000, 2**33, neighbors="exact") == ("exact", 1)
+
+
+def test_plan__candidates_are_searched_in_partitions_where_that_is_faster():
+    assert plan(60_000, 2**33, n_candidates=5_000) == ("exact", 1)
+    assert plan(5_000_000, 2**33, n_candidates=50_000) == ("approximate", 447)
+    assert plan(5_000_000, 2**33, n_candidates=50_000, neighbors="exact") == ("exact", 1)
