@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from dask.system import cpu_count
-from threadpoolctl import ThreadpoolController, threadpool_info
+from threadpoolctl import ThreadpoolController
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -20,8 +20,8 @@ _ONE_TASK = Lock()
 def available_threads() -> int:
     """Return the number of threads that a task in this process may use.
 
-    That is at most the cores of its affinity and cgroup, and at most the threads that BLAS and
-    OpenMP are limited to: joblib limits its workers in this way.
+    That is at most the cores of its affinity and cgroup, and at most the threads that BLAS is
+    limited to: joblib limits its workers in this way.
     """
     cores = cpu_count()
     return min(cores, blas_threads(default=cores))
@@ -34,9 +34,7 @@ def threads_of_workers(n_workers: int) -> int:
 
 def blas_threads(*, default: int = 1) -> int:
     """Return the number of BLAS threads of this process, `default` if it is unknown."""
-    import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
-
-    return max((pool["num_threads"] for pool in threadpool_info()), default=default)
+    return max((pool["num_threads"] for pool in _blas().info()), default=default)
 
 
 def side_by_side(
