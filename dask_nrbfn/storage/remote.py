@@ -33,7 +33,6 @@ class _RemoteStore(FsspecStore):
         return str(self.fs.unstrip_protocol(self.path))
 
     set = guarded(FsspecStore.set)
-
     delete = guarded(FsspecStore.delete)
     delete_dir = guarded(FsspecStore.delete_dir)
 
