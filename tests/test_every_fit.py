@@ -181,8 +181,7 @@ def by_kind(test):
 @pytest.mark.fast_cases(1)
 @by_kind
 def test_every_fit__any_chunks(kind, whole, tmp_path):
-    # Chunks of one row double the time of a fit, so one kind has them.
-    for chunk_rows in (1 if kind == KINDS["drawn"] else 7, 120):
+    for chunk_rows in (1, 120):
         tables = write(kind, None, chunk_rows=chunk_rows)
         run = finish(kind, tables, tmp_path / f"run-{chunk_rows}")
         assert digest(run) == digest(whole.run), chunk_rows

@@ -122,7 +122,7 @@ class SearchedRows:
             Number of rows whose neighbours are searched; None: all rows.
         threads : int
         free_bytes : callable
-            Takes a method, returns the memory of a worker that is left for its search.
+            Takes a method, returns the bytes of a worker's memory that are free for its search.
 
         Returns
         -------
@@ -210,7 +210,7 @@ class SearchedRows:
             )
 
     def _partitions_for(self, n_candidates: int, threads: int) -> int:
-        """Return the number of partitions with the shortest search for candidates; 1: none."""
+        """Return the number of partitions of a search for candidates; 1 unless more are faster."""
         if self.params.neighbors == "exact":
             return 1
         # Twice the root: then a row is compared with as many centroids as candidates, if each
@@ -223,7 +223,7 @@ class SearchedRows:
         return min(n_partitions, self.most_partitions) if partitions_s < at_once_s else 1
 
     def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:
-        """Return the number of partitions that a search of all rows needs to fit; 1 if none."""
+        """Return the number of partitions for a search of all rows; 1 if all rows fit at once."""
         largest = self._largest_search(method, free_bytes)
         if largest >= self.n_rows:
             return 1
@@ -274,7 +274,7 @@ class SearchedRows:
 
     @property
     def _rows_of_partitions(self) -> float:
-        """Rows of all partitions together if each is as large as the largest may be."""
+        """Rows of all partitions together, if each has as many rows as a partition may have."""
         return MAX_IMBALANCE * self.n_rows * self.params.overlap
 
 

@@ -47,7 +47,7 @@ class DurableStore(LocalStore):
     ) -> Buffer | None:
         """Return a value, None if it is missing.
 
-        Metadata is so small that the way to another thread and back takes longer than the reading.
+        Metadata is small: to hand it to another thread takes longer than to read it.
         """
         if key.endswith(METADATA_NAMES):
             return self.get_sync(key, prototype=prototype, byte_range=byte_range)
@@ -69,7 +69,10 @@ class DurableStore(LocalStore):
 
     @guarded
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store a value if the key has none; of the groups above a new one, most exist."""
+        """Store a value if the key has none.
+
+        zarr calls this for every group above a new one, and most of them exist.
+        """
         if not (self.root / key).is_file():
             await super().set_if_not_exists(key, value)
 

@@ -42,8 +42,9 @@ class _RemoteStore(FsspecStore):
     ) -> Buffer | None:
         """Return a value, None if it is missing.
 
-        s3fs asks for the size of an object that it reads whole, since it reads large ones in
-        several streams. Metadata is small, so it is read from its first byte on.
+        Before s3fs reads a whole object, it asks for the size, because it reads large objects in
+        several streams. It does not ask if a byte range is given; so metadata is read as the range
+        from the first byte on.
         """
         if key.endswith(METADATA_NAMES) and byte_range is None:
             byte_range = OffsetByteRequest(0)
@@ -52,7 +53,8 @@ class _RemoteStore(FsspecStore):
     async def exists(self, key: str) -> bool:
         """Return whether a key has a value.
 
-        Where there is none, file systems list what is below; so metadata is read instead.
+        If there is none, s3fs also asks for a list of what is below the key. Metadata is read
+        instead, in one request.
         """
         if key.endswith(METADATA_NAMES):
             return await self.get(key, default_buffer_prototype()) is not None

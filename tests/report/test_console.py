@@ -57,10 +57,12 @@ def test_run_table__of_a_tuned_run(tuned):
 
 
 def test_run_table__about_twenty_lines_of_100_columns(tuned):
+    confusion = "\n\nHeld-out rows of each class (down)"
     for text in (run_table(tuned), tuning_table(tuned)):
         assert max(map(len, text.splitlines())) <= 100
         # Warnings depend on the memory that the process held before.
-        assert 8 <= len(text.partition("\nwarning")[0].splitlines()) <= 36
+        shown = text.partition("\nwarning")[0].partition(confusion)[0]
+        assert 8 <= len(shown.splitlines()) <= 30
 
 
 def test_run_table__long_paths_are_broken(dataset, tmp_path):
@@ -131,7 +133,7 @@ def test_run_table__an_audited_search():
 
 def test_tuning_table__marks_what_was_chosen(tuned):
     text = tuning_table(tuned)
-    combinations, finals, penalties, *_ = text.split("\n\n")
+    combinations, finals, penalties, _, _ = text.split("\n\n")
     assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15\n")
     assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
     assert finals.startswith("3 combinations compared on 300 rows with a basis of 15\n")
