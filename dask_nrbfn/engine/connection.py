@@ -143,8 +143,9 @@ def connect(
     if options.performance_report is not None:
         check_output_file(options.performance_report, overwrite=options.overwrite)
     if client is None and options.workers == 0:
-        _load_thread_pools()
-        threads = options.threads or available_threads()
+        # Asking loads BLAS; what loads later is not limited.
+        available = available_threads()
+        threads = options.threads or available
         with threadpool_limits(threads):
             yield InlineEngine(
                 bar=options.bar,
@@ -170,20 +171,6 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
             yield local
-
-
-def _load_thread_pools() -> None:
-    """Load the libraries with thread pools; pools that load later are neither limited nor counted.
-
-    Loading them first also keeps their load time out of the seconds of a stage.
-    """
-    import scipy.linalg  # noqa: F401  BLAS and LAPACK
-    import sklearn.neighbors  # noqa: F401  OpenMP
-
-
-def _blas_threads_once_loaded() -> int:
-    _load_thread_pools()
-    return blas_threads()
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
@@ -337,7 +324,7 @@ def _no_workers(address: str) -> ClusterError:
 
 def _threads_of_workers(client: Client) -> int | None:
     """Return the smallest number of BLAS threads of a worker; None if all workers died."""
-    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
+    answers = client.run(blas_threads, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer

@@ -1,12 +1,12 @@
 """Exact neighbours: by brute force, or without a search where a row has k copies."""
 
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import ThreadpoolController
 
 from dask_nrbfn.neighbors.lists import MISSING
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -33,7 +33,6 @@ def exact_neighbors(
     n_neighbors : int
         k < n.
     threads : int
-        For rows in CSR; scikit-learn chooses the threads for arrays.
 
     Returns
     -------
@@ -65,7 +64,6 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     targets : float (b, p)
     count : int
     threads : int
-        For rows in CSR.
 
     Returns
     -------
@@ -74,8 +72,17 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     """
     if is_sparse(rows) and is_sparse(targets):
         return _nearest_by_products(rows, targets, count=count, threads=threads)
+    from sklearn.neighbors import NearestNeighbors
+
     search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows)
-    return np.asarray(search.kneighbors(targets, return_distance=False), dtype=np.int64)
+    with _openmp().limit(limits=threads):
+        return np.asarray(search.kneighbors(targets, return_distance=False), dtype=np.int64)
+
+
+@cache
+def _openmp() -> ThreadpoolController:
+    """Return the controller of the threads of scikit-learn, which is loaded already."""
+    return ThreadpoolController().select(user_api="openmp")
 
 
 def _nearest_by_products(

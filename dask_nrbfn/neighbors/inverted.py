@@ -182,8 +182,7 @@ class InvertedFile:
             return cls(candidates, nowhere, np.full((1, n_candidates), 128, np.uint8))
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
         distinct = sample[np.sort(first)][: n_partitions * _ROWS_OF_PARTITION]
-        with threadpool_limits(1):
-            centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
+        centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
         asked = candidates[:: -(-n_candidates // _ASKED)]
         homes = _nearest_centroids(sample, centroids)
         neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]

@@ -8,8 +8,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from sklearn.cluster import KMeans
-from sklearn.metrics.pairwise import euclidean_distances
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -168,6 +166,8 @@ class Partitions:
 
     @cached_property
     def _centroid_distances(self) -> Floats:
+        from sklearn.metrics.pairwise import euclidean_distances
+
         distances = euclidean_distances(self.centroids)
         # Every row is at the border between its partition and itself, or an equal partition.
         distances[distances == 0.0] = np.inf
@@ -191,9 +191,17 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     -------
     (S, p)
         With the dtype of the rows.
+
+    Notes
+    -----
+    Runs on one thread, because with more threads the last bits differ from run to run.
     """
+    from sklearn.cluster import KMeans
+
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
-    centroids: NDArray[Any] = means.fit(rows).cluster_centers_
+    # A limit that began before the import does not hold for OpenMP, which the import loads.
+    with threadpool_limits(1):
+        centroids: NDArray[Any] = means.fit(rows).cluster_centers_
     return centroids
 
 

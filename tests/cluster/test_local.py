@@ -8,7 +8,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn import EngineOptions, connect
-from dask_nrbfn.engine.connection import _blas_threads_once_loaded
+from dask_nrbfn.engine.threads import blas_threads
 from tests.workflows.script import run_here
 
 LOCAL = Path(__file__).parents[2] / "cluster" / "local.py"
@@ -54,7 +54,7 @@ def test_local__workers_have_the_shape_asked_for(cluster):
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [1, 1]
         assert [worker["memory_limit"] for worker in workers] == [400 * 2**20] * 2
-        assert list(client.run(_blas_threads_once_loaded).values()) == [THREADS] * 2
+        assert list(client.run(blas_threads).values()) == [THREADS] * 2
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from sklearn.cluster import MiniBatchKMeans
+from threadpoolctl import threadpool_limits
 
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.rows import Rows, mean_values
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, pool_alike
@@ -49,10 +51,9 @@ def _centred(rows: SampledRows, size: int) -> Chosen:
 
 
 def _centres(scaled: Rows, size: int, seed: int) -> Floats:
-    means = MiniBatchKMeans(
-        n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed
-    ).fit(scaled)
-    return np.asarray(means.cluster_centers_, dtype=np.float64)
+    means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
+    with threadpool_limits(blas_threads(), user_api="openmp"):
+        return np.asarray(means.fit(scaled).cluster_centers_, dtype=np.float64)
 
 
 def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
