@@ -36,7 +36,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 
 # Seconds for which each kernel runs, and rows of its blocks; all kernels take a few seconds.
-_SECONDS = 0.08
+_SECONDS = 0.02
 _ROWS = 4096
 _SEARCHED_ROWS = 8192
 _LEAST_ROWS = 256
