@@ -10,7 +10,6 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
 from dask_nrbfn.neighbors.lists import measure_neighbors, merge_neighbors
@@ -26,9 +25,8 @@ from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.bases import asked_size
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.stage import Rates
 from dask_nrbfn.storage.array import create_array, read_rows
@@ -48,27 +46,14 @@ _SELECTED_ROWS = 2**17
 _WRITTEN_ROWS = 2**17
 
 
-def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
-    """Return the rates of a worker of `engine`, measured in a few seconds.
+def measure_rates(context: FitContext) -> Rates:
+    """Return the rates of a worker of the engine of a fit, measured in a few seconds.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        A worker reads one or two chunks.
-    params : FitParams
-    engine : Engine
-
-    Returns
-    -------
-    Rates
+    A worker reads one or two chunks of the dataset, which is checked already.
     """
-    dataset.check_stored()
-    params = params.resolve_auto(numbers=dataset.of_numbers)
-    n_basis = asked_size(params, dataset) or dataset.n_rows
-    seen = dataset.projected_by(None, params.svd)
-    return run_task(
-        engine, calibrate, seen.location, n_basis, params.n_neighbors, label="calibrate"
-    )
+    n_basis, k = context.asked_size or context.dataset.n_rows, context.params.n_neighbors
+    location = context.rows(None).location
+    return run_task(context.engine, calibrate, location, n_basis, k, label="calibrate")
 
 
 def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:

@@ -239,7 +239,7 @@ def _tell_expected(run: Run, context: FitContext) -> Rates | None:
     flops = sum(cost.flops for cost in costs.values())
     if not costs or flops < _LONG_FLOPS * engine.n_workers:
         return None
-    rates = measure_rates(context.dataset, context.params, engine)
+    rates = measure_rates(context)
     seconds = {name: expected_s(cost, rates, engine.n_workers) for name, cost in costs.items()}
     longest = sorted(seconds, key=lambda name: -seconds[name])[:_NAMED]
     # The basis that the fit finds may be smaller.

@@ -165,12 +165,19 @@ class SearchedRows:
         Returns
         -------
         int
+
+        Notes
+        -----
+        Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and
+        results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update
+        buffers.
         """
-        listed = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
-        itemsize = search_dtype(self.dtype, method).itemsize
-        return search_bytes(
-            n_rows, self.width, itemsize=itemsize, n_neighbors=listed, method=method
-        )
+        k = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
+        row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize
+        if method == "exact":
+            return n_rows * (row_bytes + 32 * k)
+        row_bytes += 16 * candidate_list(k) + 34 * searched_neighbors(k)
+        return n_rows * row_bytes + _UPDATED_ROWS * (k + 1) ** 2 * _BYTES_PER_UPDATE
 
     @property
     def smallest_partition(self) -> int:
@@ -418,37 +425,3 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
 def update_rate(threads: int) -> float:
     """Return the number of candidate updates per second."""
     return threads / _SECONDS_PER_UPDATE
-
-
-def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, method: str) -> int:
-    """Return the bytes that a search over all rows holds at its peak.
-
-    Parameters
-    ----------
-    n_rows : int
-    width : int
-        Numbers of a row: p, or in CSR the stored values with their columns.
-    itemsize : int
-        Bytes of a number.
-    n_neighbors : int
-        k.
-    method : {"exact", "approximate"}
-
-    Returns
-    -------
-    int
-
-    Notes
-    -----
-    Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and results
-    of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update buffers.
-    """
-    buffers = 0 if method == "exact" else _UPDATED_ROWS * (n_neighbors + 1) ** 2 * _BYTES_PER_UPDATE
-    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + buffers
-
-
-def _row_bytes(width: int, itemsize: int, n_neighbors: int, method: str) -> int:
-    rows = 2 * width * itemsize
-    if method == "exact":
-        return rows + 32 * n_neighbors
-    return rows + 16 * candidate_list(n_neighbors) + 34 * searched_neighbors(n_neighbors)

@@ -1,20 +1,20 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.neighbors.plan import SearchedRows, search_bytes
+from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 
 SIZES = np.logspace(1, 8, 60).astype(int).tolist()
 
 
-def searched(n_rows, n_features, row_values, **params):
+def searched(n_rows, n_features, row_values, dtype=np.float32, **params):
     return SearchedRows(
         n_rows=n_rows,
         n_features=n_features,
         row_values=row_values,
         width=n_features,
         is_sparse=row_values < n_features,
-        dtype=np.dtype(np.float32),
+        dtype=np.dtype(dtype),
         params=FitParams(**params),
     )
 
@@ -39,15 +39,13 @@ def test_faster_method__exact_up_to_some_size(n_features, row_values, threads, n
 
 @pytest.mark.parametrize("method", ["exact", "approximate"])
 def test_search_bytes__grow_with_everything(method):
-    def needed(n_rows=1000, width=30, itemsize=4, n_neighbors=20):
-        return search_bytes(
-            n_rows, width, itemsize=itemsize, n_neighbors=n_neighbors, method=method
-        )
+    def needed(n_rows=1000, width=30, n_neighbors=20):
+        rows = searched(n_rows, width, width, n_neighbors=n_neighbors)
+        return rows.search_bytes(n_rows, method)
 
     for name, values in {
         "n_rows": [2, 10, 10**3, 10**6, 10**9],
         "width": [1, 10, 784, 10**5],
-        "itemsize": [4, 8],
         "n_neighbors": [1, 5, 20, 60, 100, 500],
     }.items():
         sizes = [needed(**{name: value}) for value in values]
@@ -56,11 +54,19 @@ def test_search_bytes__grow_with_everything(method):
         assert all(isinstance(size, int) for size in sizes)
 
 
-@pytest.mark.parametrize("method", ["exact", "approximate"])
-@pytest.mark.parametrize("itemsize", [4, 8])
-def test_search_bytes__hold_the_rows_and_the_result(method, itemsize):
-    needed = search_bytes(10**5, 50, itemsize=itemsize, n_neighbors=20, method=method)
+@pytest.mark.parametrize(
+    ("method", "dtype", "itemsize"),
+    [("exact", np.float32, 4), ("exact", np.float64, 8), ("approximate", np.float64, 4)],
+)
+def test_search_bytes__hold_the_rows_and_the_result(method, dtype, itemsize):
+    needed = searched(10**5, 50, 50, dtype, n_neighbors=20).search_bytes(10**5, method)
     assert needed >= 10**5 * (50 * itemsize + 20 * 16)
+
+
+def test_search_bytes__exact_search_of_doubles():
+    double, single = (searched(1000, 50, 50, dtype) for dtype in (np.float64, np.float32))
+    more = double.search_bytes(1000, "exact") - single.search_bytes(1000, "exact")
+    assert more == 1000 * 2 * 50 * 4
 
 
 def plan(n_rows, free_bytes, n_candidates=None, **params):

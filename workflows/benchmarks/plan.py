@@ -26,6 +26,7 @@ from dask_nrbfn import (
     plan_fit,
 )
 from dask_nrbfn.commands.calibrate import measure_rates
+from dask_nrbfn.stages.context import FitContext
 
 N_FEATURES = 32
 
@@ -50,7 +51,7 @@ def main() -> int:
                 source = SheetSource(n_rows, N_FEATURES)
                 dataset = ingest_source(source, f"{scratch}/{n_rows}.zarr")
                 with connect(engine_options) as engine:
-                    rates = measure_rates(dataset, params, engine)
+                    rates = measure_rates(FitContext.resolve(dataset, params, engine))
                     plan = plan_fit(dataset, params, engine, rates)
                     run = fit_dataset(dataset, f"{scratch}/run-{n_rows}.zarr", params, engine)
                 print(stage_table(plan, run), flush=True)
