@@ -9,7 +9,9 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    import numpy as np
     from distributed import Security
+    from numpy.typing import NDArray
 
 Result = TypeVar("Result")
 
@@ -19,6 +21,37 @@ def run_in_zarr(coroutine: Coroutine[Any, Any, Result]) -> Result:
     from zarr.core.sync import sync
 
     return sync(coroutine)
+
+
+def nearest_places(
+    rows: "NDArray[Any]", targets: "NDArray[Any]", count: int
+) -> "NDArray[np.int64]":
+    """Return the rows that are nearest to each target.
+
+    scikit-learn's public search splits the rows between its threads if the targets are few for
+    their number. Which of several rows at the same distance it finds then depends on that number.
+
+    Parameters
+    ----------
+    rows : float32 or float64 (n, p), C-contiguous
+    targets : (b, p), C-contiguous
+        With the dtype of the rows.
+    count : int
+        At most n.
+
+    Returns
+    -------
+    int64 (b, count)
+        Places in `rows`, nearest first.
+    """
+    # Two threads that begin to import different parts of scikit-learn at once can fail.
+    import sklearn.metrics  # noqa: F401
+    from sklearn.metrics._pairwise_distances_reduction import ArgKmin
+
+    found: NDArray[np.int64] = ArgKmin.compute(
+        targets, rows, count, metric="euclidean", strategy="parallel_on_X"
+    )
+    return found
 
 
 def memory_limit() -> int:

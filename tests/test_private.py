@@ -5,13 +5,14 @@ import inspect
 import threading
 
 import dask
+import numpy as np
 import pytest
 from distributed import system
 from distributed.comm import connect
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore
 
-from dask_nrbfn.private import memory_limit, reach_scheduler, run_in_zarr
+from dask_nrbfn.private import memory_limit, nearest_places, reach_scheduler, run_in_zarr
 
 
 def test_run_in_zarr__runs_in_one_thread_that_is_not_this():
@@ -39,6 +40,15 @@ def test_run_in_zarr__raises_what_the_coroutine_raises():
 
     with pytest.raises(KeyError, match="name"):
         run_in_zarr(fail())
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nearest_places__first_of_equal_rows(dtype):
+    rows = np.array([[2.0], [0.0], [1.0], [0.0], [0.0]], dtype)
+    found = nearest_places(rows, np.array([[0.0], [3.0]], dtype), 3)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(np.sort(found[0]), [1, 3, 4])
+    assert found[1, :2].tolist() == [0, 2]
 
 
 def test_memory_limit__is_that_of_distributed():

@@ -1,6 +1,7 @@
 """What a process loads before its first line: names and commands bring what they need, no more."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -90,6 +91,39 @@ def test_start__inspect(fitted, what):
     modules, out = program("inspect", fitted / what)
     assert "n_rows             60" in out
     assert not modules & (HEAVY | COMPUTING)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "update"])
+def test_start__new_rows_need_no_neighbours(fitted, tmp_path, command):
+    run = shutil.copytree(fitted / "run", tmp_path / "run")
+    write_table(tmp_path / "more", *spirals(60, seed=1), chunk_rows=30)
+    out = [tmp_path / "out"] if command == "predict" else []
+    modules, _ = program("--quiet", command, run, tmp_path / "more", *out)
+    assert not modules & {"pandas", "pynndescent", "sklearn"}
+
+
+@pytest.mark.slow
+def test_start__two_threads_load_parts_of_scikit_learn():
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from threading import Barrier\n"
+        "import numpy as np\n"
+        "from dask_nrbfn.neighbors.exact import nearest_rows\n"
+        "from dask_nrbfn.neighbors.partition import cluster_means\n"
+        "rows, both = np.eye(9), Barrier(2)\n"
+        "def search():\n"
+        "    both.wait()\n"
+        "    return nearest_rows(rows, rows, count=3)\n"
+        "def cluster():\n"
+        "    both.wait()\n"
+        "    return cluster_means(rows, 3, seed=0)\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    tasks = [pool.submit(search), pool.submit(cluster)]\n"
+        "print([len(task.result()) for task in tasks])\n"
+    )
+    modules, out = loaded(code)
+    assert out == "[9, 3]\n"
+    assert "sklearn" in modules
 
 
 def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):

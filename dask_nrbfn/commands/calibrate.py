@@ -201,7 +201,7 @@ def _scratch_rate() -> float:
 
 
 def _seconds(kernel: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of a few calls, after one that warms up."""
+    """Return the seconds of the fastest call, after one that warms up; short ones are repeated."""
     kernel()
     fastest, spent = np.inf, 0.0
     while spent < _SECONDS:

@@ -187,18 +187,20 @@ def plan_on_options(
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
-    check_fit(FitContext.resolve(planned, params, InlineEngine()))
-    dataset.check_stored()
+    context = FitContext.resolve(planned, params, InlineEngine())
+    check_fit(context)
+    if n_rows is None or rates is None:
+        dataset.check_stored()
     given = None if rates is None else read_rates(rates)
     if options.scheduler or options.scheduler_file:
         with connect(options) as engine:
-            given = given or measure_rates(FitContext.resolve(dataset, params, engine))
+            given = given or measure_rates(FitContext.resolve(planned, params, engine))
             return plan_fit(planned, params, engine, given)
     engine = describe_engine(options)
     if given is None:
         cores = min(engine.threads, threads_of_workers(1))
         with threadpool_limits(cores):
-            measured = measure_rates(FitContext.resolve(dataset, params, InlineEngine()))
+            measured = measure_rates(context)
         given = _scale_rates(measured, engine.threads / cores)
     return plan_fit(planned, params, engine, given)
 

@@ -1,18 +1,18 @@
 """Exact neighbours: by brute force, or without a search where a row has k copies."""
 
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from threadpoolctl import ThreadpoolController
 
 from dask_nrbfn.neighbors.lists import MISSING
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.private import nearest_places
 
 # Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before the
 # products become an array. With fewer rows, finding the columns takes as long as the products.
@@ -33,6 +33,7 @@ def exact_neighbors(
     n_neighbors : int
         k < n.
     threads : int
+        For rows in CSR; scikit-learn chooses the threads for arrays.
 
     Returns
     -------
@@ -64,25 +65,17 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     targets : float (b, p)
     count : int
     threads : int
+        For rows in CSR.
 
     Returns
     -------
     int64 (b, count)
-        Places in `rows`, nearest first.
+        Places in `rows`, nearest first; the same for any number of threads.
     """
     if is_sparse(rows) and is_sparse(targets):
         return _nearest_by_products(rows, targets, count=count, threads=threads)
-    from sklearn.neighbors import NearestNeighbors
-
-    search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows)
-    with _openmp().limit(limits=threads):
-        return np.asarray(search.kneighbors(targets, return_distance=False), dtype=np.int64)
-
-
-@cache
-def _openmp() -> ThreadpoolController:
-    """Return the controller of the threads of scikit-learn, which is loaded already."""
-    return ThreadpoolController().select(user_api="openmp")
+    assert count <= len(rows)
+    return nearest_places(np.ascontiguousarray(rows), np.ascontiguousarray(targets), count)
 
 
 def _nearest_by_products(

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -166,9 +167,7 @@ class Partitions:
 
     @cached_property
     def _centroid_distances(self) -> Floats:
-        from sklearn.metrics.pairwise import euclidean_distances
-
-        distances = euclidean_distances(self.centroids)
+        distances: Floats = cdist(self.centroids, self.centroids)
         # Every row is at the border between its partition and itself, or an equal partition.
         distances[distances == 0.0] = np.inf
         return distances
@@ -196,6 +195,7 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     -----
     Runs on one thread, because with more threads the last bits differ from run to run.
     """
+    import sklearn.metrics  # noqa: F401  first, as in `nearest_places`
     from sklearn.cluster import KMeans
 
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)

@@ -168,9 +168,9 @@ class SearchedRows:
 
         Notes
         -----
-        Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and
-        results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update
-        buffers.
+        The rows twice, and for the exact search the results; for the approximate one candidate
+        lists, heaps and results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and
+        l = 1.25 k, and update buffers.
         """
         k = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
         row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize

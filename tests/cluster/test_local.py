@@ -9,11 +9,12 @@ from distributed import Client
 
 from dask_nrbfn import EngineOptions, connect
 from dask_nrbfn.engine.threads import blas_threads
+from tests.cluster.machine import cores
 from tests.workflows.script import run_here
 
 LOCAL = Path(__file__).parents[2] / "cluster" / "local.py"
 # OpenBLAS starts no more threads than it has cores.
-THREADS = min(3, len(os.sched_getaffinity(0)))
+THREADS = min(3, cores())
 
 
 def start(directory, *options):

@@ -9,6 +9,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_nrbfn.engine.threads import blas_threads, cluster_settings, worker_environment
+from tests.cluster.machine import cores
 
 SCRIPT = Path(__file__).parents[2] / "cluster" / "worker-environment.sh"
 
@@ -56,7 +57,7 @@ def test_worker_environment__reaches_blas_in_a_worker_started_by_hand(tmp_path):
         )
         try:
             client.wait_for_workers(1, timeout=60)
-            assert list(client.run(blas_threads).values()) == [min(2, os.cpu_count())]
+            assert list(client.run(blas_threads).values()) == [min(2, cores())]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
@@ -63,6 +64,16 @@ def test_exact_neighbors__any_split_of_the_queries(lengths, seed):
     whole = exact_neighbors(rows, queries, n_neighbors=3)
     parts = [exact_neighbors(rows, part, n_neighbors=3) for part in split(queries, lengths)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("n_queries", [200, 1500])
+def test_exact_neighbors__equal_distances_with_any_number_of_threads(n_queries):
+    rows = np.random.default_rng(0).integers(4, size=(1500, 6)).astype(float)
+    found = []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads):
+            found.append(exact_neighbors(rows, np.arange(n_queries), n_neighbors=5))
+    np.testing.assert_array_equal(found[1:], found[:1] * 2)
 
 
 def test_exact_neighbors__queries_in_any_order():

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
+from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions, cluster_means
 from tests.neighbors.naive import blobs
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -174,6 +176,20 @@ def test_route__any_split_equals_naive(lengths, overlap, n_partitions, seed):
     parts = [partitions.route(part, overlap=overlap) for part in split(rows, lengths)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     np.testing.assert_array_equal(whole, naive_route(partitions, rows, overlap))
+
+
+def test_cluster_means__use_one_thread(monkeypatch):
+    numbers = []
+
+    def fit(self, rows):
+        numbers.extend(pool["num_threads"] for pool in threadpool_info())
+        self.cluster_centers_ = rows[: self.n_clusters]
+        return self
+
+    monkeypatch.setattr(KMeans, "fit", fit)
+    with threadpool_limits(2):
+        cluster_means(blobs(20, 2), 3, seed=0)
+    assert set(numbers) == {1}
 
 
 def test_route__rows_near_a_border_belong_to_both():

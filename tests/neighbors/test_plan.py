@@ -64,7 +64,9 @@ def test_search_bytes__hold_the_rows_and_the_result(method, dtype, itemsize):
 
 
 def test_search_bytes__exact_search_of_doubles():
-    double, single = (searched(1000, 50, 50, dtype) for dtype in (np.float64, np.float32))
+    double, single = (
+        searched(1000, 50, 50, dtype, n_neighbors=20) for dtype in (np.float64, np.float32)
+    )
     more = double.search_bytes(1000, "exact") - single.search_bytes(1000, "exact")
     assert more == 1000 * 2 * 50 * 4
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sklearn.cluster import MiniBatchKMeans
+from threadpoolctl import threadpool_info, threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
@@ -197,6 +199,19 @@ def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
     assert np.abs(model.basis - means).max() < spread
     if scale == "unit":
         np.testing.assert_allclose(np.linalg.norm(model.basis, axis=1), 1.0, rtol=1e-12)
+
+
+def test_kmeans__has_as_many_threads_as_blas(monkeypatch):
+    numbers, fit_means = [], MiniBatchKMeans.fit
+
+    def fit_and_look(self, rows):
+        numbers.extend(pool["num_threads"] for pool in threadpool_info())
+        return fit_means(self, rows)
+
+    monkeypatch.setattr(MiniBatchKMeans, "fit", fit_and_look)
+    with threadpool_limits(2), threadpool_limits(1, user_api="blas"):
+        fit(*spirals(60), params_of("kmeans", 6))
+    assert set(numbers) == {1}
 
 
 def test_kmeans__whole_numbers():

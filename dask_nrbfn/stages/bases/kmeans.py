@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
+import sklearn.metrics  # noqa: F401  first, as in `nearest_places`
 from sklearn.cluster import MiniBatchKMeans
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.rows import Rows, mean_values
@@ -52,7 +53,8 @@ def _centred(rows: SampledRows, size: int) -> Chosen:
 
 def _centres(scaled: Rows, size: int, seed: int) -> Floats:
     means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
-    with threadpool_limits(blas_threads(), user_api="openmp"):
+    # The number of threads decides when the means have converged.
+    with ThreadpoolController().select(user_api="openmp").limit(limits=blas_threads()):
         return np.asarray(means.fit(scaled).cluster_centers_, dtype=np.float64)
 
 
