@@ -24,7 +24,7 @@ def run_in_zarr(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def nearest_places(
-    rows: "NDArray[Any]", targets: "NDArray[Any]", count: int
+    rows: "NDArray[Any]", targets: "NDArray[Any]", count: int, *, chunk_rows: int
 ) -> "NDArray[np.int64]":
     """Return the rows that are nearest to each target.
 
@@ -38,6 +38,8 @@ def nearest_places(
         With the dtype of the rows.
     count : int
         At most n.
+    chunk_rows : int
+        Rows and targets that are compared at a time. A thread takes so many targets.
 
     Returns
     -------
@@ -49,7 +51,12 @@ def nearest_places(
     from sklearn.metrics._pairwise_distances_reduction import ArgKmin
 
     found: NDArray[np.int64] = ArgKmin.compute(
-        targets, rows, count, metric="euclidean", strategy="parallel_on_X"
+        targets,
+        rows,
+        count,
+        chunk_size=chunk_rows,
+        metric="euclidean",
+        strategy="parallel_on_X",
     )
     return found
 

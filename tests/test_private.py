@@ -44,11 +44,12 @@ def test_run_in_zarr__raises_what_the_coroutine_raises():
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_nearest_places__first_of_equal_rows(dtype):
-    rows = np.array([[2.0], [0.0], [1.0], [0.0], [0.0]], dtype)
-    found = nearest_places(rows, np.array([[0.0], [3.0]], dtype), 3)
+    rows = np.full((50, 1), 9, dtype)
+    rows[[1, 30, 45]] = 0
+    found = nearest_places(rows, np.array([[0], [8]], dtype), 2, chunk_rows=20)
     assert found.dtype == np.int64
-    np.testing.assert_array_equal(np.sort(found[0]), [1, 3, 4])
-    assert found[1, :2].tolist() == [0, 2]
+    assert sorted(found[0]) == [1, 30]
+    assert sorted(found[1]) == [0, 2]
 
 
 def test_memory_limit__is_that_of_distributed():

@@ -18,6 +18,10 @@ from dask_nrbfn.private import nearest_places
 # products become an array. With fewer rows, finding the columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
+# Rows and targets in arrays that are compared at a time, scikit-learn's own number. The 1,000
+# targets of an audit keep 16 threads busy in smaller chunks, which take a quarter more time.
+_CHUNK_ROWS, _CHUNK_OF_FEW, _FEW_TARGETS = 256, 64, 4096
+
 
 def exact_neighbors(
     rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
@@ -75,7 +79,9 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     if is_sparse(rows) and is_sparse(targets):
         return _nearest_by_products(rows, targets, count=count, threads=threads)
     assert count <= len(rows)
-    return nearest_places(np.ascontiguousarray(rows), np.ascontiguousarray(targets), count)
+    chunk_rows = _CHUNK_OF_FEW if len(targets) <= _FEW_TARGETS else _CHUNK_ROWS
+    contiguous = np.ascontiguousarray(rows), np.ascontiguousarray(targets)
+    return nearest_places(*contiguous, count, chunk_rows=chunk_rows)
 
 
 def _nearest_by_products(
