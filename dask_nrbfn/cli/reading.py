@@ -80,7 +80,7 @@ written_options = together(
         "--missing-values",
         metavar="MARKS",
         help="Markers of a missing value besides empty text, such as ?,-  [default: in "
-        "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A]",
+        "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A, n/a, <NA>]",
     ),
 )
 

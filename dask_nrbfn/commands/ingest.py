@@ -148,7 +148,7 @@ def ingest_file(
         an indicator feature where more than 1 % of the rows lack the value.
     missing_values : str or sequence of str, optional
         Markers of a missing value in text, besides empty cells; by default in CSV ?, NA,
-        N/A, NaN, nan, null, NULL, None and #N/A.
+        N/A, NaN, nan, null, NULL, None, #N/A, n/a and <NA>.
     max_categories : int
         The most frequent categories get a feature each; all other categories share one feature.
     schema : Schema, path or Location, optional

@@ -27,7 +27,7 @@ from dask_nrbfn.sources.cells import (
 )
 from dask_nrbfn.sources.written import DIGITS, DateFormat
 
-MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A")
+MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
 """Markers of a missing value in text, besides empty text."""
 
 CellKind = Kind | Literal["text"]

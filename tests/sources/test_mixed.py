@@ -56,6 +56,14 @@ def test_csv__columns_of_all_kinds(tmp_path):
     assert source.schema.columns[0].fill == 2.0
 
 
+@pytest.mark.parametrize("mark", survey.MISSING_VALUES)
+def test_csv__markers_of_a_missing_value(tmp_path, mark):
+    path = csv_of(tmp_path, f"a,y\n1,u\n{mark},v\n3,u\n")
+    source = open_source(path, label="y", table=TableOptions(missing="impute"))
+    assert source.schema.columns[0].kind == "number"
+    np.testing.assert_array_equal(rows_of(source).X[:, 0], [1, np.nan, 3])
+
+
 @pytest.mark.parametrize(
     ("cell", "kind", "stored"),
     [
