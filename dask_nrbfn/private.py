@@ -28,31 +28,35 @@ def nearest_places(
 ) -> "NDArray[np.int64]":
     """Return the rows that are nearest to each target.
 
-    scikit-learn's public search splits the rows between its threads if the targets are few for
-    their number. Which of several rows at the same distance it finds then depends on that number.
+    With few targets for many threads, scikit-learn's public search splits the rows between the
+    threads. Which of several rows at the same distance it finds then depends on the threads.
 
     Parameters
     ----------
-    rows : float32 or float64 (n, p), C-contiguous
-    targets : (b, p), C-contiguous
-        With the dtype of the rows.
+    rows : float (n, p)
+    targets : float (b, p)
+        At least one.
     count : int
         At most n.
     chunk_rows : int
-        Rows and targets that are compared at a time. A thread takes so many targets.
+        Rows, and targets of one thread, that are compared at a time.
 
     Returns
     -------
     int64 (b, count)
         Places in `rows`, nearest first.
     """
+    import numpy as np
+
     # Two threads that begin to import different parts of scikit-learn at once can fail.
     import sklearn.metrics  # noqa: F401
     from sklearn.metrics._pairwise_distances_reduction import ArgKmin
+    from sklearn.metrics.pairwise import check_pairwise_arrays
 
+    targets, rows = check_pairwise_arrays(targets, rows)
     found: NDArray[np.int64] = ArgKmin.compute(
-        targets,
-        rows,
+        np.ascontiguousarray(targets),
+        np.ascontiguousarray(rows),
         count,
         chunk_size=chunk_rows,
         metric="euclidean",

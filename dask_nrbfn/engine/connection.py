@@ -143,11 +143,11 @@ def connect(
     if options.performance_report is not None:
         check_output_file(options.performance_report, overwrite=options.overwrite)
     if client is None and options.workers == 0:
-        # Asking loads BLAS, because pools that load later are not limited.
+        # Pools that load later are not limited. Asking loads BLAS; OpenMP itself takes all cores.
         available = available_threads()
         threads = options.threads or available
         if threads < threads_of_workers(1):
-            import sklearn.metrics  # noqa: F401  OpenMP, which otherwise takes all cores
+            import sklearn.metrics  # noqa: F401  loads OpenMP
         with threadpool_limits(threads):
             yield InlineEngine(
                 bar=options.bar,

@@ -173,8 +173,7 @@ class InvertedFile:
         -----
         Every candidate searches as many of the nearest partitions as hold the share `_SOUGHT` of
         the neighbours of candidates in the sample. Neighbours among all rows are nearer and lie in
-        fewer partitions. k-means runs on one thread, because with more threads the last bits differ
-        from run to run.
+        fewer partitions.
         """
         n_candidates = candidates.shape[0]
         if n_partitions == 1:

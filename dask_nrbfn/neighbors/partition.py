@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, squared_norms
 from dask_nrbfn.numeric.types import Floats
@@ -167,7 +167,9 @@ class Partitions:
 
     @cached_property
     def _centroid_distances(self) -> Floats:
-        distances: Floats = cdist(self.centroids, self.centroids)
+        squared = BasisDistances.from_basis(self.centroids).squared(self.centroids)
+        np.fill_diagonal(squared, 0.0)
+        distances: Floats = np.sqrt(squared, out=squared)
         # Every row is at the border between its partition and itself, or an equal partition.
         distances[distances == 0.0] = np.inf
         return distances

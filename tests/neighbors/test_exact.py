@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
+from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -74,6 +74,29 @@ def test_exact_neighbors__equal_distances_with_any_number_of_threads(n_queries):
         with threadpool_limits(threads):
             found.append(exact_neighbors(rows, np.arange(n_queries), n_neighbors=5))
     np.testing.assert_array_equal(found[1:], found[:1] * 2)
+
+
+def test_nearest_rows__no_targets():
+    rows = blobs(50, 3)
+    assert nearest_rows(rows, rows[:0], count=4).shape == (0, 4)
+
+
+@pytest.mark.parametrize("place", ["rows", "targets"])
+def test_nearest_rows__refuses_what_has_no_distance(place):
+    both = {"rows": blobs(50, 3).copy(), "targets": blobs(5, 3).copy()}
+    both[place][1, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        nearest_rows(**both, count=4)
+    with pytest.raises(ValueError, match="dimension"):
+        nearest_rows(**{**both, place: blobs(5, 4)}, count=4)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nearest_rows__any_precision_and_order(dtype, order):
+    rows, targets = blobs(50, 3), blobs(5, 3)
+    found = nearest_rows(rows, np.asarray(targets, dtype, order=order), count=4)
+    np.testing.assert_array_equal(found, nearest_rows(rows, targets, count=4))
 
 
 def test_exact_neighbors__queries_in_any_order():
