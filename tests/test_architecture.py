@@ -25,7 +25,7 @@ ALLOWED = {
     "numeric": _BASE,
     "sources": {"errors", "lazy", "numeric"},
     "storage": _BASE | {"private", "shown", "outputs", "numeric", "sources"},
-    "neighbors": _BASE | {"numeric"},
+    "neighbors": _BASE | {"private", "numeric"},
     "engine": _BASE | {"private", "lazy", "outputs"},
     "stages": _BELOW_STAGES,
     "weighting": _BASE | {"numeric", "storage"},
@@ -54,7 +54,7 @@ WITHOUT_DASK = {
 NUMERIC_LIBRARIES = {"numba", "numpy", "scipy"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
 PRIVATE_FILE = "private.py"
-PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.")
+PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "sklearn.metrics._")
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
 
 
