@@ -175,6 +175,16 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
             yield local
 
 
+def _blas_threads_once_loaded() -> int:
+    """Return the threads of BLAS of a worker that holds what `PROCESS_BYTES` counts.
+
+    So its memory does not depend on what it has computed before.
+    """
+    import sklearn.neighbors  # noqa: F401
+
+    return blas_threads()
+
+
 def describe_engine(options: EngineOptions) -> InlineEngine:
     """Return an engine with the sizes of a local cluster, without starting workers.
 
@@ -326,7 +336,7 @@ def _no_workers(address: str) -> ClusterError:
 
 def _threads_of_workers(client: Client) -> int | None:
     """Return the smallest number of BLAS threads of a worker; None if all workers died."""
-    answers = client.run(blas_threads, on_error="return").values()
+    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer

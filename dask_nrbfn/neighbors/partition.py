@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, squared_norms
 from dask_nrbfn.numeric.types import Floats
@@ -167,9 +166,10 @@ class Partitions:
 
     @cached_property
     def _centroid_distances(self) -> Floats:
-        squared = BasisDistances.from_basis(self.centroids).squared(self.centroids)
-        np.fill_diagonal(squared, 0.0)
-        distances: Floats = np.sqrt(squared, out=squared)
+        import sklearn.metrics  # noqa: F401  first, as in `nearest_places`
+        from sklearn.metrics.pairwise import euclidean_distances
+
+        distances: Floats = euclidean_distances(self.centroids)
         # Every row is at the border between its partition and itself, or an equal partition.
         distances[distances == 0.0] = np.inf
         return distances
