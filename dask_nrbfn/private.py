@@ -28,8 +28,9 @@ def nearest_places(
 ) -> "NDArray[np.int64]":
     """Return the rows that are nearest to each target.
 
-    With few targets for many threads, scikit-learn's public search splits the rows between the
-    threads. Which of several rows at the same distance it finds then depends on the threads.
+    If there are few targets, scikit-learn's public search divides the rows between threads. Then
+    the number of threads decides which of several rows at the same distance are found. Here each
+    thread compares some targets with all rows.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def nearest_places(
     count : int
         At most n.
     chunk_rows : int
-        Rows, and targets of one thread, that are compared at a time.
+        Number of rows, and of targets, that a thread compares at a time.
 
     Returns
     -------

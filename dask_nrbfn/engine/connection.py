@@ -143,11 +143,11 @@ def connect(
     if options.performance_report is not None:
         check_output_file(options.performance_report, overwrite=options.overwrite)
     if client is None and options.workers == 0:
-        # Pools that load later are not limited. Asking loads BLAS; OpenMP itself takes all cores.
+        # A limit holds for the libraries that are loaded before it: this call loads BLAS.
         available = available_threads()
         threads = options.threads or available
         if threads < threads_of_workers(1):
-            import sklearn.metrics  # noqa: F401  loads OpenMP
+            import sklearn.metrics  # noqa: F401  loads OpenMP, which by default takes all cores
         with threadpool_limits(threads):
             yield InlineEngine(
                 bar=options.bar,
@@ -176,9 +176,10 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
 
 
 def _blas_threads_once_loaded() -> int:
-    """Return the threads of BLAS of a worker that holds what `PROCESS_BYTES` counts.
+    """Return the number of BLAS threads of a worker.
 
-    So its memory does not depend on what it has computed before.
+    This loads the libraries that `PROCESS_BYTES` counts. So the memory of a worker does not depend
+    on what it has computed before.
     """
     import sklearn.neighbors  # noqa: F401
 

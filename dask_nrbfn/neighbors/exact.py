@@ -18,9 +18,9 @@ from dask_nrbfn.private import nearest_places
 # products become an array. With fewer rows, finding the columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
-# Rows and targets in arrays that are compared at a time: scikit-learn's own number, and a smaller
-# one, with which the 1,000 targets of an audit keep 16 threads busy. The arithmetic takes a fifth
-# more time with 64 columns and half as much again with 784.
+# Rows and targets in arrays that are compared at a time. 256 is scikit-learn's own number. With 64
+# the 1,000 targets of an audit keep 16 threads busy, but one thread takes a fifth more time with 64
+# columns and half as much again with 784.
 _CHUNK_ROWS, _CHUNK_OF_FEW, _FEW_TARGETS = 256, 64, 1024
 
 

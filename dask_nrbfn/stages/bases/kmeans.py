@@ -53,7 +53,7 @@ def _centred(rows: SampledRows, size: int) -> Chosen:
 
 def _centres(scaled: Rows, size: int, seed: int) -> Floats:
     means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
-    # The number of threads decides when the means have converged.
+    # Sums over several threads differ in their last bits, which can end the iterations earlier.
     with ThreadpoolController().select(user_api="openmp").limit(limits=blas_threads()):
         return np.asarray(means.fit(scaled).cluster_centers_, dtype=np.float64)
 
