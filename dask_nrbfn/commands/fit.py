@@ -19,10 +19,9 @@ from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.stages.stage import Rates, expected_s
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import check_outside_groups, exists
+from dask_nrbfn.storage.group import check_outside_groups, exists, locked_group
 from dask_nrbfn.storage.location import Location
-from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, finish_refresh
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +210,8 @@ MissingDataError, DamagedDataError
     if not exists(location):
         # Before the lock is written beside the run.
         check_outside_groups(location)
-    with locked_run(location) as check_still_locked:
+    with locked_group(location) as check_still_locked:
+        finish_refresh(location)
         run = start_run(location, context)
         rates = _tell_expected(run, in_run(context, run))
         finish_run(run, context, rates=rates, check_still_locked=check_still_locked)

@@ -31,10 +31,16 @@ from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import read_schema
-from dask_nrbfn.storage.group import Location, exists, hidden_sibling, remove_group, replace_group
+from dask_nrbfn.storage.group import (
+    Location,
+    exists,
+    hidden_sibling,
+    locked_group,
+    remove_group,
+    replace_group,
+)
 from dask_nrbfn.storage.location import RemoteLocation, locate
-from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh
 from dask_nrbfn.storage.versions import (
     content_beside,
     is_beside,
@@ -92,11 +98,10 @@ def refresh_run(
     fitted with the chosen parameters. Several datasets are first written as one, beside the run.
     The new run is built there too, and an interrupted refresh resumes it.
     """
-    building, joined = (hidden_sibling(location, name) for name in ("refresh", "rows"))
-    if not exists(location):
-        _put_in_place(building, location)
+    building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
+    finish_refresh(location)
     _check_has_model(Run.open(location))
-    with locked_run(location) as check_still_locked, ExitStack() as files:
+    with locked_group(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
         _check_refreshable(old, judge)
         rows, beside = _rows_held(old, list(datasets), files)
@@ -123,21 +128,12 @@ def refresh_run(
             refreshed_from=old.run_id,
             error_rate=error_rate,
         )
-        replace_group(building, location)
+        # A job that is killed in between joins the rows again.
         remove_group(joined)
+        replace_group(building, location)
     n_datasets = plural(len(rows), "dataset")
     logger.info("refresh: %s holds %d rows of %s", location, dataset.n_rows, n_datasets)
     return Run.open(location)
-
-
-def _put_in_place(building: Location, location: Location) -> None:
-    """Finish a refresh that was killed after the old run was moved away."""
-    try:
-        finished = "refresh" in Run.open(building).attributes
-    except NRBFNError:
-        finished = False
-    if finished:
-        replace_group(building, location)
 
 
 def _check_has_model(run: Run) -> None:

@@ -58,10 +58,16 @@ from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, exists, mark_complete, normalize, replacing_group
+from dask_nrbfn.storage.group import (
+    Location,
+    exists,
+    locked_group,
+    mark_complete,
+    normalize,
+    replacing_group,
+)
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join, viewed
-from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import (
@@ -450,7 +456,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             "Give a run at a path or URL, or leave the judge out.",
         )
     _check_updatable(Run.open(location))
-    with locked_run(location) as check_still_locked:
+    with locked_group(location) as check_still_locked:
         run = Run.open(location)
         attributes = run.attributes
         version, base = len(versions_of(attributes)) + 1, latest_place(attributes)
@@ -508,10 +514,7 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
     if [member["content"] for member in records[-1]["members"]] != [dataset.content]:
         # Parts of other rows may be left over from earlier jobs.
         return None
-    try:
-        parts_left = run.has(_stage_of(len(records), action, dataset))
-    except DamagedResultError:
-        parts_left = True
+    parts_left = _stage_of(len(records), action, dataset) in run.group_names(_PARTS)
     return records[-1] if parts_left else None
 
 

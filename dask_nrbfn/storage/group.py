@@ -27,6 +27,7 @@ from dask_nrbfn.errors import (
     NewerVersionError,
     NRBFNError,
     ParameterError,
+    RunBusyError,
     RunMismatchError,
 )
 from dask_nrbfn.outputs import (
@@ -38,6 +39,7 @@ from dask_nrbfn.outputs import (
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.format import FORMAT_VERSION, READ_VERSIONS, UPGRADE
 from dask_nrbfn.storage.local import (
+    UNFINISHED_METADATA,
     DurableStore,
     finish_writes,
     flush_tree,
@@ -411,12 +413,54 @@ def _remove_abandoned(target: Path) -> None:
     nothing at `target`: they stay.
     """
     drawn = f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}"
-    if not target.exists() and any(target.parent.glob(f"{drawn}.replaced")):
+    moved = [*target.parent.glob(f"{drawn}.replaced")]
+    if moved and not target.exists():
         return
-    for path in target.parent.glob(f"{drawn}.unfinished"):
-        with suppress(OSError), locked_directory(path) as is_abandoned:
+    for left in [*moved, *target.parent.glob(f"{drawn}.unfinished")]:
+        with suppress(OSError), locked_directory(left) as is_abandoned:
             if is_abandoned:
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def locked_group(location: Location) -> Iterator[Callable[[], None]]:
+    """Keep other jobs from writing to a location, and delete what killed jobs left beside it.
+
+    Yields
+    ------
+    callable
+        See `locked_run`.
+    """
+    with locked_run(location) as check_still_locked:
+        if (path := local_path(location)) is not None:
+            _remove_abandoned(Path(os.path.realpath(path)))
+        yield check_still_locked
+
+
+def remove_abandoned(location: Location) -> None:
+    """Delete what killed jobs left beside a path, unless another job writes there now.
+
+    Parameters
+    ----------
+    location : Location
+    """
+    if local_path(location) is not None:
+        with suppress(RunBusyError), locked_group(location):
+            pass
+
+
+def remove_partial(location: Location) -> None:
+    """Delete files in a group on a disk that killed jobs and workers have not finished.
+
+    Parameters
+    ----------
+    location : Location
+        Nobody may still write to it.
+    """
+    path = local_path(location)
+    if path is not None:
+        for left in filter(Path.is_file, Path(path).rglob("*.partial")):
+            left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -478,13 +522,14 @@ def resumed_group(
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
     unfinished = hidden_sibling(location, "unfinished")
-    with locked_run(location) as check_still_locked:
+    with locked_group(location) as check_still_locked:
         begun = _kind_begun(unfinished, location, identity, (_UNFINISHED, kind), overwrite)
         if begun is None:
             remove_group(unfinished)
             create_group(unfinished, kind=_UNFINISHED, attributes=identity)
         yield open_group(unfinished, kind=begun or _UNFINISHED, writable=True)
         check_still_locked()
+        remove_partial(unfinished)
         _publish(unfinished, location, kind=kind, overwrite=overwrite)
 
 
@@ -712,8 +757,8 @@ def exists(location: Location) -> bool:
     path = local_path(location)
     if path is not None:
         try:
-            # An empty directory counts as free.
-            return bool(os.listdir(path))
+            # An empty directory counts as free, also if a job was killed that began a group there.
+            return bool({*os.listdir(path)} - {UNFINISHED_METADATA})
         except OSError as error:
             if isinstance(error, PermissionError) and os.path.isdir(path):
                 raise

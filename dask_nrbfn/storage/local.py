@@ -20,6 +20,9 @@ from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
 
 logger = logging.getLogger(__name__)
 
+UNFINISHED_METADATA = "zarr.json.partial"
+"""Where top-level metadata is written first. A killed job leaves it, and the next overwrites it."""
+
 # Name of the tasks that wait for all others; they do not wait for each other.
 _WAITING = "finish_writes"
 
@@ -85,9 +88,7 @@ class DurableStore(LocalStore):
         if key != "zarr.json":
             self.set_sync(key, value)
             return
-        unfinished = f"{key}.{uuid.uuid4().hex}.partial"
-        await super().set(unfinished, value)
-        await asyncio.to_thread(_publish, self.root / unfinished, self.root / key)
+        await asyncio.to_thread(_write_durably, self.root, key, value.to_bytes())
 
     @asynccontextmanager
     async def guard(self, key: str) -> AsyncIterator[None]:
@@ -107,14 +108,17 @@ class DurableStore(LocalStore):
         return os.path.commonpath((root, os.path.realpath(path))) == root
 
 
-def _publish(unfinished: Path, target: Path) -> None:
-    """Flush a file, rename it, and flush its directory."""
+def _write_durably(directory: Path, name: str, content: bytes) -> None:
+    """Write a file under another name, flush it, rename it, and flush its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / UNFINISHED_METADATA
     try:
+        unfinished.write_bytes(content)
         _flush(unfinished)
-        os.replace(unfinished, target)
+        os.replace(unfinished, directory / name)
     finally:
         unfinished.unlink(missing_ok=True)
-    _flush_directory(target.parent)
+    _flush_directory(directory)
 
 
 def finish_writes() -> None:
@@ -200,7 +204,9 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
         raise
     _flush_directory(target.parent)
     for old in moved:
-        shutil.rmtree(old)
+        # Another job may already be removing it.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(old)
 
 
 def _exchanged(
@@ -233,6 +239,9 @@ def _put_back(moved: list[Path], target: Path) -> None:
     try:
         place_new(last, target)
     except (ExistsError, OSError):
+        # Later jobs remove directories with the name that it has now.
+        with suppress(OSError):
+            last = last.rename(last.with_suffix(".kept"))
         logger.warning("the old content of %s was moved to %s", target, last)
     for old in earlier:
         shutil.rmtree(old, ignore_errors=True)

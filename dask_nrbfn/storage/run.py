@@ -22,6 +22,7 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
     MissingDataError,
+    NRBFNError,
     RunMismatchError,
 )
 from dask_nrbfn.numeric.rows import Rows
@@ -49,9 +50,11 @@ from dask_nrbfn.storage.group import (
     create_group,
     exists,
     flush_member,
+    hidden_sibling,
     member_names,
     normalize,
     open_group,
+    replace_group,
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
@@ -62,6 +65,9 @@ from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
 logger = logging.getLogger(__name__)
 
 _PART_NAME = re.compile(r"\d+(-\d+)?")
+
+REFRESH = "refresh"
+"""Suffix of the hidden name of a run that will replace another; see `finish_refresh`."""
 
 # Number of short requests to an object store at the same time.
 _REQUESTS = 16
@@ -769,13 +775,35 @@ class Run(Shown):
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""
-        for name in member_names(self._writable):
-            if name.startswith(prefix):
-                self._delete(name)
+        for name in self.group_names(prefix):
+            self._delete(name)
+
+    def group_names(self, prefix: str) -> list[str]:
+        """Return the names at the top of the run that begin with `prefix`, readable or not."""
+        return [name for name in member_names(self.stored) if name.startswith(prefix)]
 
     def _delete(self, name: str) -> None:
         # The group need not be readable, nor exist.
         del self._writable[name]
+
+
+def finish_refresh(location: Location) -> None:
+    """Put a refreshed run in its place if a job was killed after it moved the old run away.
+
+    Parameters
+    ----------
+    location : Location
+    """
+    if exists(location):
+        return
+    # A store object has no place beside it, and most new runs have nothing there.
+    try:
+        building = hidden_sibling(location, REFRESH)
+        is_finished = REFRESH in Run.open(building).attributes
+    except NRBFNError:
+        return
+    if is_finished:
+        replace_group(building, location)
 
 
 def _part_place(stage: str, part: int | range) -> str:

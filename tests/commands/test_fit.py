@@ -3,6 +3,9 @@ import json
 import logging
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from itertools import cycle, pairwise
 
@@ -187,6 +190,34 @@ def test_fit__killed_while_finished_parts_are_dropped(tmp_path, monkeypatch):
     run = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     assert "model" in run.stages
     assert not (tmp_path / "run" / "moments" / "parts").exists()
+
+
+DYING_FIT = """
+import itertools, os, signal, sys
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset
+
+number = itertools.count(1)
+
+def die(event, arguments):
+    if event == "os.rename" and str(arguments[0]).endswith(".partial"):
+        if next(number) == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+dataset = Dataset.open(sys.argv[1])
+sys.addaudithook(die)
+fit_dataset(dataset, sys.argv[2], FitParams(alpha=1e-4), InlineEngine())
+"""
+
+
+@pytest.mark.parametrize("written", [1, 2, 5, 8])
+def test_fit__killed_while_it_writes_a_file(tmp_path, written):
+    dataset = write_table(tmp_path / "data", *spirals(100))
+    place = tmp_path / "run"
+    command = [sys.executable, "-c", DYING_FIT, str(dataset.location), str(place), str(written)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert len([*place.rglob("*.partial")]) == 1
+    fit_dataset(dataset, place, FitParams(alpha=1e-4), InlineEngine())
+    assert not [*place.rglob("*.partial")]
 
 
 def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
@@ -523,7 +554,7 @@ def test_fit__a_run_lost_to_another_job_is_not_written_to(tmp_path, monkeypatch)
 
         yield check
 
-    monkeypatch.setattr("dask_nrbfn.commands.fit.locked_run", lost_after_the_first_check)
+    monkeypatch.setattr("dask_nrbfn.commands.fit.locked_group", lost_after_the_first_check)
     with pytest.raises(RunBusyError):
         fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     assert Run.open(tmp_path / "run").stages == {}

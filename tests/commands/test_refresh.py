@@ -21,6 +21,7 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
     RecallError,
+    RunMismatchError,
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
@@ -237,11 +238,12 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
         if moment == "between the renames":
             rename = os.rename
 
-            def rename_once(old, new):
-                patched.setattr(os, "rename", die)
+            def rename_and_die(old, new):
+                if os.fspath(old) == os.fspath(run.location):
+                    patched.setattr(os, "rename", die)
                 rename(old, new)
 
-            patched.setattr(os, "rename", rename_once)
+            patched.setattr(os, "rename", rename_and_die)
         else:
             rmtree = shutil.rmtree
 
@@ -251,9 +253,13 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
             patched.setattr(shutil, "rmtree", remove_or_die)
         with pytest.raises(StoppedError):
             refresh_run(run.location, [], InlineEngine())
-    refreshed = refresh_run(run.location, [], InlineEngine())
-    assert refreshed.n_rows == 240
-    assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
+    with pytest.raises(RunMismatchError, match="begun from another dataset"):
+        fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
+    digest = joined(tmp_path, rows[:2]).digest()
+    assert Model.load(run.location).digest() == digest
+    assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
+    assert Model.load(run.location).digest() == digest
+    assert hidden(tmp_path) == []
 
 
 def test_refresh_run__needs_a_model(tmp_path, run, rows):

@@ -364,13 +364,17 @@ def test_update_run__cannot_forget_everything(run, rows):
     assert describe(run.location)["version"] == 0
 
 
+@pytest.mark.parametrize("removed", ["", "zarr.json", "parts/zarr.json"])
 @pytest.mark.parametrize("forget", [False, True])
-def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget):
+def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget, removed):
     if forget:
         update(run, rows[1])
     expected = describe(run.location)["version"] + 1
 
     def die(run, prefix):
+        (left,) = Path(run.location).glob(f"{prefix}*")
+        if removed:
+            (left / removed).unlink()
         raise StoppedError
 
     with monkeypatch.context() as patched:
@@ -379,6 +383,7 @@ def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, 
             update(run, rows[1], forget=forget)
     record = update(run, rows[1], forget=forget)
     assert record["version"] == describe(run.location)["version"] == expected
+    assert not [*Path(run.location).glob("update-*")]
     assert_moments(run, *table_of(rows[: 2 - forget]))
     again = "has forgotten the rows of" if forget else "holds the rows of"
     with pytest.raises((AlreadyAddedError, DataError), match=again):

@@ -1,21 +1,24 @@
 """Run nights of workflows/jobs one after another, and kill them at random moments.
 
-Every night a file comes in. A night is killed up to twice and started again until it ends. Other
-nights learn the same files, and nobody kills them. Both must leave the same files and the same
-model.
+Every night a file comes in. A night is killed several times, each time just before it would have
+renamed, removed or made a file or directory, and started again until it ends. Other nights learn
+the same files, and nobody kills them. Both must leave the same files and the same model.
 
     python workflows/benchmarks/soak.py --nights 24
 """
 
 import argparse
-import math
+import itertools
+import os
 import random
 import re
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -27,7 +30,9 @@ from dask_nrbfn import Model
 
 NIGHT = Path(__file__).parents[1] / "jobs" / "night.py"
 N_CLASSES, N_FEATURES, TEST_ROWS = 3, 8, 1000
-MOST_KILLS = 2
+
+# Audit events of Python; what they announce has not happened yet.
+CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir"}
 
 # Parts of names that are drawn for every try, or made from the times of a file.
 OF_ONE_PLACE = re.compile(r"[0-9a-f]{32}|(?<=-)[0-9a-f]{8}(?=\.)")
@@ -56,10 +61,11 @@ directory = "output"
 
 
 class Night(NamedTuple):
-    """Kills and seconds of all tries of a night, and the peak memory of the last try."""
+    """Kills and seconds of all tries, and changes of files and peak memory of the last one."""
 
     kills: int
     seconds: float
+    changes: int
     peak_bytes: int
 
 
@@ -69,9 +75,14 @@ def main() -> int:
     parser.add_argument("--nights", type=int, default=24)
     parser.add_argument("--rows", type=int, default=20_000, help="rows that come in every night")
     parser.add_argument("--basis-size", type=int, default=300)
+    parser.add_argument("--kills", type=int, default=2, help="most kills of a night")
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--scratch", help="directory for rows and models; default: the system's")
+    parser.add_argument("--one", help="only run the night of these settings, in this process")
+    parser.add_argument("--kill-at", type=int, help="number of a change of files, counted from 1")
     options = parser.parse_args()
+    if options.one:
+        return run_one(options.one, options.kill_at)
     print(f"{'':5}  {'killed':^31}  {'not killed':^25}\nnight", end="")
     print("  kills  seconds     MiB  disk MiB  seconds     MiB  disk MiB  other files")
     n_more = 0
@@ -85,9 +96,8 @@ def main() -> int:
                 shutil.copyfile(rows, directory / "incoming" / rows.name)
             rows.unlink()
             expected = run_night(calm, [])
-            found = run_night(
-                killed, [moments.uniform(0, expected.seconds) for _ in range(MOST_KILLS)]
-            )
+            numbers = [moments.randint(1, expected.changes) for _ in range(options.kills)]
+            found = run_night(killed, numbers)
             found_files, expected_files = files(killed), files(calm)
             more = (found_files - expected_files) + (expected_files - found_files)
             n_more += more.total()
@@ -119,26 +129,46 @@ def write_rows(path: Path, n_rows: int, *, seed: int) -> None:
     np.savez(path, X=rng.standard_normal((n_rows, N_FEATURES)) + y[:, None], y=y)
 
 
-def run_night(directory: Path, moments: list[float]) -> Night:
-    """Run a night to its end, and kill its first tries after so many seconds."""
+def run_night(directory: Path, moments: list[int]) -> Night:
+    """Run a night to its end, and kill its first tries before these changes of files."""
     begun, kills = time.monotonic(), 0
-    with (directory / "night.log").open("w+") as log:
-        while True:
-            command = [sys.executable, str(NIGHT), str(directory / "night.toml")]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-            limit_s, peak = moments.pop() if moments else math.inf, 0
-            started = time.monotonic()
+    command = [sys.executable, __file__, "--one", str(directory / "night.toml")]
+    while True:
+        limit = [f"--kill-at={moments.pop()}"] if moments else []
+        with (directory / "night.log").open("w+") as log:
+            process, peak = subprocess.Popen([*command, *limit], stdout=log, stderr=log), 0
             while process.poll() is None:
                 peak = max(peak, peak_bytes(process.pid))
-                if time.monotonic() - started > limit_s:
-                    process.kill()
                 time.sleep(0.02)
-            if process.returncode == 0:
-                return Night(kills, time.monotonic() - begun, peak)
-            if process.returncode != -signal.SIGKILL:
-                log.seek(0)
-                raise SystemExit(f"a night ended with {process.returncode}:\n{log.read()}")
-            kills += 1
+            log.seek(0)
+            text = log.read()
+        if process.returncode == 0:
+            changes = int(text.split()[-1])
+            return Night(kills, time.monotonic() - begun, changes, peak)
+        if process.returncode != -signal.SIGKILL:
+            raise SystemExit(f"a night ended with {process.returncode}:\n{text}")
+        kills += 1
+
+
+def run_one(settings: str, kill_at: int | None) -> int:
+    """Run a night, kill this process before a change of files, or print their number."""
+    numbers, lock = itertools.count(1), threading.Lock()
+
+    def count(event: str, _: tuple[object, ...]) -> None:
+        if event in CHANGES:
+            with lock:
+                if next(numbers) == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.argv = [str(NIGHT), settings]
+    sys.path.insert(0, str(NIGHT.parent))
+    sys.addaudithook(count)
+    try:
+        runpy.run_path(str(NIGHT), run_name="__main__")
+    except SystemExit as ended:
+        print(f"changes of files: {next(numbers) - 1}")
+        return int(ended.code or 0)
+    return 0
 
 
 def peak_bytes(pid: int) -> int:

@@ -13,6 +13,7 @@ from settings import Settings
 from dask_nrbfn import Dataset, Run, connect, fit_dataset
 from dask_nrbfn.errors import RunMismatchError
 from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.run import finish_refresh
 
 logger = logging.getLogger("dask_nrbfn.jobs.fit")
 
@@ -20,6 +21,7 @@ logger = logging.getLogger("dask_nrbfn.jobs.fit")
 def fit(settings: Settings) -> None:
     """Run the stages that are not finished; a run that was refreshed has no other."""
     location = settings.location("run")
+    finish_refresh(location)
     if exists(location) and "refresh" in (run := Run.open(location)).attributes:
         check_refreshed(run, settings)
         return

@@ -17,7 +17,7 @@ from dask_nrbfn import Dataset, Model, connect, evaluate_dataset
 from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.group import exists, remove_abandoned
 
 logger = logging.getLogger("dask_nrbfn.jobs.publish")
 
@@ -29,6 +29,7 @@ def publish(settings: Settings) -> None:
     now = published_model(settings)
     if now is not None and now.digest() == model.digest():
         logger.info("publish: %s is the latest model", published)
+        remove_abandoned(published)
         return
     with connect(settings.engine) as engine:
         error_rate = judge_of(settings, engine).error_rate(run, engine)

@@ -15,6 +15,7 @@ from settings import Settings
 
 from dask_nrbfn import Run, connect
 from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.storage.group import remove_abandoned
 from dask_nrbfn.storage.versions import versions_of
 
 logger = logging.getLogger("dask_nrbfn.jobs.refresh")
@@ -29,6 +30,7 @@ def refresh(settings: Settings, *, now: bool = False) -> None:
             refresh_run(location, [], engine, judge=judge, min_recall=limits.min_recall)
     else:
         logger.info("refresh: not due, or not wanted")
+        remove_abandoned(location)
 
 
 def is_due(run: Run) -> bool:
