@@ -43,7 +43,7 @@ from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.group import exists, remove_partial
+from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.run import Run
 
@@ -273,7 +273,6 @@ def finish_run(
             if not missing:
                 leaves = [name for stage in stages_of_run(run) for name in stage.leaves(run)]
                 check_model(run, context.engine, leaves)
-                remove_partial(run.location)
                 return
             run_stage(missing[0], run, context, rates=rates, before_recording=check_still_locked)
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])

@@ -173,7 +173,7 @@ def _link(new: Path, target: Path) -> None:
     """Rename a file to a free name."""
     try:
         os.link(new, target)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         raise
     except OSError:
         # Without hard links, the job that creates the empty file owns the name.

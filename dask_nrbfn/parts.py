@@ -8,7 +8,7 @@ the same to the last bit, whichever part is finished first.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
 from operator import add
@@ -144,7 +144,9 @@ def map_parts(
         Work of every part; the largest are started first.
     """
     units = run.spans if units is None else units
-    finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
+    stored = run.finished_parts(stage)
+    _drop_begun(run, stage, stored)
+    finished = {parts.start: record for parts, record in stored.items()}
     missing = [index for index in range(len(units)) if index not in finished]
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
@@ -179,9 +181,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     stage, spans = reduction.stage, reduction.layout.spans
     every = range(len(spans))
     finished = _finished(run, stage)
-    for parts in run.stored_parts(stage):
-        if parts not in finished:
-            run.drop_part(stage, parts)
+    _drop_begun(run, stage, finished)
     missing = sorted(set(every).difference(*finished))
     n_finished = len(every) - len(missing)
     _log_finished(stage, n_finished, len(every), sum(each.seconds for each in finished.values()))
@@ -204,6 +204,13 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
         families = [(run.location, reduction, family) for family in ready]
         run_tasks(engine, _add_family, families, label=stage)
     return record
+
+
+def _drop_begun(run: Run, stage: str, finished: Container[range]) -> None:
+    """Delete parts that a killed job began and did not finish."""
+    for parts in run.stored_parts(stage):
+        if parts not in finished:
+            run.drop_part(stage, parts)
 
 
 def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:

@@ -15,7 +15,15 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.parts import Reduction, family_of, members_of, read_total, reduce_parts
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    family_of,
+    map_parts,
+    members_of,
+    read_total,
+    reduce_parts,
+)
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 from tests.tables import write_table
@@ -111,6 +119,19 @@ def test_reduce_parts__same_bits_whoever_is_first(dataset, n_parts):
     for seed in range(2):
         _, _, total, _ = total_of(dataset, n_parts, seed=seed)
         assert bits(total) == bits(expected)
+
+
+def test_map_parts__drops_what_a_killed_job_began(dataset, tmp_path):
+    run, _ = begin(dataset, 3, tmp_path / "run")
+    run.group("counts/parts/1/killed")
+
+    def count(run, dataset, start, stop):
+        return PartResult({"rows": stop - start}, {"starts": np.array([start])})
+
+    records = map_parts(run, dataset, InlineEngine(), stage="counts", task=count)
+    assert sum(record["rows"] for record in records) == N_ROWS
+    assert not (tmp_path / "run" / "counts" / "parts" / "1" / "killed").exists()
+    assert len([*tmp_path.glob("run/counts/parts/1/*/starts")]) == 1
 
 
 @pytest.mark.slow

@@ -210,8 +210,8 @@ MissingDataError, DamagedDataError
     if not exists(location):
         # Before the lock is written beside the run.
         check_outside_groups(location)
+    finish_refresh(location)
     with locked_group(location) as check_still_locked:
-        finish_refresh(location)
         run = start_run(location, context)
         rates = _tell_expected(run, in_run(context, run))
         finish_run(run, context, rates=rates, check_still_locked=check_still_locked)

@@ -39,7 +39,7 @@ from dask_nrbfn.outputs import (
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.format import FORMAT_VERSION, READ_VERSIONS, UPGRADE
 from dask_nrbfn.storage.local import (
-    UNFINISHED_METADATA,
+    MOVED,
     DurableStore,
     finish_writes,
     flush_tree,
@@ -52,6 +52,7 @@ from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_directory, locked_run
 from dask_nrbfn.storage.remote import (
     enclosing_group,
+    half_moved,
     move_group,
     occupied,
     open_store,
@@ -61,6 +62,9 @@ from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, se
 
 # The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
+
+BUILT = ".unfinished"
+"""Suffix of the hidden name of a directory that one job builds."""
 
 # Remedies for groups of other tools, by the expected kind.
 _OTHERWISE = {
@@ -93,9 +97,14 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
         If `location` is inside another group.
     """
     check_outside_groups(location)
-    return zarr.create_group(
-        store_at(location), attributes=_identity(kind, attributes), overwrite=False
-    )
+    identity = _identity(kind, attributes)
+    if (path := local_path(location)) is None:
+        return zarr.create_group(store_at(location), attributes=identity, overwrite=False)
+    target = Path(os.path.realpath(path))
+    with _directory_beside(target) as unfinished:
+        zarr.create_group(DurableStore(unfinished), attributes=identity)
+        place_path(unfinished, target)
+    return zarr.open_group(DurableStore(target), mode="r+", zarr_format=3)
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
@@ -376,7 +385,7 @@ def scratch_beside(location: Location) -> Iterator[Location]:
         with _directory_beside(Path(os.path.realpath(path))) as directory:
             yield str(directory / "scratch")
     else:
-        scratch = hidden_sibling(location, f"{uuid.uuid4().hex[:8]}.unfinished")
+        scratch = hidden_sibling(location, f"{uuid.uuid4().hex}{BUILT}")
         try:
             yield scratch
         finally:
@@ -386,24 +395,30 @@ def scratch_beside(location: Location) -> Iterator[Location]:
 @contextmanager
 def _directory_beside(target: Path) -> Iterator[Path]:
     """Yield a new hidden directory, locked until the block ends; then it is removed."""
-    begun = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.begun")
-    unfinished = begun.with_suffix(".unfinished")
+    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
     try:
         with ExitStack() as held:
             with disk_errors_named(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _remove_abandoned(target)
-                # Other processes remove directories with the second name that are not locked.
-                begun.mkdir()
-                held.enter_context(locked_directory(begun))
-                begun.rename(unfinished)
+                _make_locked(unfinished, held)
             yield unfinished
     except BaseException:
         finish_writes()
         raise
     finally:
-        for directory in (begun, unfinished):
-            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _make_locked(directory: Path, held: ExitStack) -> None:
+    """Make a directory and lock it; until then other processes may remove it."""
+    while True:
+        directory.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError), ExitStack() as lock:
+            lock.enter_context(locked_directory(directory, wait=True))
+            if directory.exists():
+                held.push(lock.pop_all())
+                return
 
 
 def _remove_abandoned(target: Path) -> None:
@@ -412,33 +427,56 @@ def _remove_abandoned(target: Path) -> None:
     A process that was killed while it replaced `target` has left the old and the new group, and
     nothing at `target`: they stay.
     """
-    drawn = f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}"
-    moved = [*target.parent.glob(f"{drawn}.replaced")]
-    if moved and not target.exists():
-        return
-    for left in [*moved, *target.parent.glob(f"{drawn}.unfinished")]:
+    moved = _hidden(target, MOVED)
+    for left in [*moved, *_hidden(target, BUILT)]:
         with suppress(OSError), locked_directory(left) as is_abandoned:
-            if is_abandoned:
+            if is_abandoned and not (moved and not exists(str(target))):
                 shutil.rmtree(left, ignore_errors=True)
+
+
+def _hidden(target: Path, suffix: str) -> list[Path]:
+    """Return what has a drawn name beside `target`."""
+    drawn = f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
+    return [*target.parent.glob(drawn)]
+
+
+def is_moved_away(location: Location) -> bool:
+    """Return whether a job was killed after it moved a group away, and before it put another there.
+
+    Parameters
+    ----------
+    location : Location
+    """
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        return not exists(location) and bool(_hidden(Path(os.path.realpath(path)), MOVED))
+    return url is not None and half_moved(url)
 
 
 @contextmanager
 def locked_group(location: Location) -> Iterator[Callable[[], None]]:
-    """Keep other jobs from writing to a location, and delete what killed jobs left beside it.
+    """Keep other jobs from writing to a location, and delete what killed jobs left of its group.
 
     Yields
     ------
     callable
         See `locked_run`.
     """
+    path = local_path(location)
+    target = None if path is None else Path(os.path.realpath(path))
     with locked_run(location) as check_still_locked:
-        if (path := local_path(location)) is not None:
-            _remove_abandoned(Path(os.path.realpath(path)))
+        if target is not None:
+            _remove_abandoned(target)
         yield check_still_locked
+        if target is not None:
+            _remove_abandoned(target)
+            # Killed workers leave files that are not finished.
+            for left in filter(Path.is_file, target.rglob("*.partial")):
+                left.unlink(missing_ok=True)
 
 
 def remove_abandoned(location: Location) -> None:
-    """Delete what killed jobs left beside a path, unless another job writes there now.
+    """Delete what killed jobs left of a group on a disk, unless another job writes to it now.
 
     Parameters
     ----------
@@ -449,23 +487,9 @@ def remove_abandoned(location: Location) -> None:
             pass
 
 
-def remove_partial(location: Location) -> None:
-    """Delete files in a group on a disk that killed jobs and workers have not finished.
-
-    Parameters
-    ----------
-    location : Location
-        Nobody may still write to it.
-    """
-    path = local_path(location)
-    if path is not None:
-        for left in filter(Path.is_file, Path(path).rglob("*.partial")):
-            left.unlink(missing_ok=True)
-
-
 @contextmanager
 def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterator[zarr.Group]:
-    unfinished = beside(target, f"{uuid.uuid4().hex[:8]}.unfinished")
+    unfinished = beside(target, f"{uuid.uuid4().hex}{BUILT}")
     with ExitStack() as lease:
         try:
             yield zarr.create_group(open_store(unfinished))
@@ -529,7 +553,6 @@ def resumed_group(
             create_group(unfinished, kind=_UNFINISHED, attributes=identity)
         yield open_group(unfinished, kind=begun or _UNFINISHED, writable=True)
         check_still_locked()
-        remove_partial(unfinished)
         _publish(unfinished, location, kind=kind, overwrite=overwrite)
 
 
@@ -571,6 +594,7 @@ def _publish(
         if overwrite:
             check_outside_groups(location)
             replace_path(source, target, partial(_check_kind, location, kind))
+            _remove_abandoned(target)
             return
     check_target(location, kind=kind, overwrite=overwrite)
     if path is not None:
@@ -757,8 +781,8 @@ def exists(location: Location) -> bool:
     path = local_path(location)
     if path is not None:
         try:
-            # An empty directory counts as free, also if a job was killed that began a group there.
-            return bool({*os.listdir(path)} - {UNFINISHED_METADATA})
+            # An empty directory counts as free.
+            return bool(os.listdir(path))
         except OSError as error:
             if isinstance(error, PermissionError) and os.path.isdir(path):
                 raise

@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -16,12 +16,13 @@ from zarr.storage import LocalStore
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.storage.lock import locked_directory
 from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
 
 logger = logging.getLogger(__name__)
 
-UNFINISHED_METADATA = "zarr.json.partial"
-"""Where top-level metadata is written first. A killed job leaves it, and the next overwrites it."""
+MOVED = ".replaced"
+"""Suffix of the hidden name of a directory that another replaces."""
 
 # Name of the tasks that wait for all others; they do not wait for each other.
 _WAITING = "finish_writes"
@@ -88,7 +89,8 @@ class DurableStore(LocalStore):
         if key != "zarr.json":
             self.set_sync(key, value)
             return
-        await asyncio.to_thread(_write_durably, self.root, key, value.to_bytes())
+        unfinished = f"{key}.{uuid.uuid4().hex}.partial"
+        await asyncio.to_thread(_write_durably, self.root, unfinished, key, value.to_bytes())
 
     @asynccontextmanager
     async def guard(self, key: str) -> AsyncIterator[None]:
@@ -108,10 +110,10 @@ class DurableStore(LocalStore):
         return os.path.commonpath((root, os.path.realpath(path))) == root
 
 
-def _write_durably(directory: Path, name: str, content: bytes) -> None:
+def _write_durably(directory: Path, unfinished_name: str, name: str, content: bytes) -> None:
     """Write a file under another name, flush it, rename it, and flush its directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    unfinished = directory / UNFINISHED_METADATA
+    unfinished = directory / unfinished_name
     try:
         unfinished.write_bytes(content)
         _flush(unfinished)
@@ -195,30 +197,37 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
         _flush_directory(target.parent)
         return
     moved: list[Path] = []
-    try:
-        while not _exchanged(new, target, check, moved):
-            # Another job has just put its group at `target`; replace that group too.
-            pass
-    except BaseException:
-        _put_back(moved, target)
-        raise
-    _flush_directory(target.parent)
-    for old in moved:
-        # Another job may already be removing it.
-        with suppress(FileNotFoundError):
-            shutil.rmtree(old)
+    with ExitStack() as held:
+        try:
+            while not _exchanged(new, target, check, moved, held):
+                # Another job has just put its group at `target`; replace that group too.
+                pass
+        except BaseException:
+            _put_back(moved, target)
+            raise
+        _flush_directory(target.parent)
+        for old in moved:
+            # Of many jobs that replace `target` at once, two may remove the same directory.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(old)
 
 
 def _exchanged(
-    new: Path, target: Path, check: Callable[[Path], None] | None, moved: list[Path]
+    new: Path,
+    target: Path,
+    check: Callable[[Path], None] | None,
+    moved: list[Path],
+    held: ExitStack,
 ) -> bool:
     """Move `target` away, add its new path to `moved`, and rename `new` to `target`.
 
     Return whether `new` was renamed; if not, another job was faster.
     """
-    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex}{MOVED}")
     # `target` is missing, or another job has just moved it away.
     with suppress(FileNotFoundError):
+        # Other processes remove directories with the new name that are not locked.
+        held.enter_context(locked_directory(target))
         os.rename(target, old)
         moved.append(old)
     if old in moved and check is not None:
@@ -239,7 +248,7 @@ def _put_back(moved: list[Path], target: Path) -> None:
     try:
         place_new(last, target)
     except (ExistsError, OSError):
-        # Later jobs remove directories with the name that it has now.
+        # Later jobs would remove it under the name that it has now.
         with suppress(OSError):
             last = last.rename(last.with_suffix(".kept"))
         logger.warning("the old content of %s was moved to %s", target, last)

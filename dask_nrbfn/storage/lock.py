@@ -111,8 +111,14 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked_directory(path: Path) -> Iterator[bool]:
+def locked_directory(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Lock a directory while the block runs, at most until the process ends.
+
+    Parameters
+    ----------
+    path : Path
+    wait : bool
+        Wait until no other process has locked it.
 
     Yields
     ------
@@ -126,7 +132,7 @@ def locked_directory(path: Path) -> Iterator[bool]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             yield False
         else:

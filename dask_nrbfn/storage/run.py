@@ -22,7 +22,6 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
     MissingDataError,
-    NRBFNError,
     RunMismatchError,
 )
 from dask_nrbfn.numeric.rows import Rows
@@ -51,6 +50,8 @@ from dask_nrbfn.storage.group import (
     exists,
     flush_member,
     hidden_sibling,
+    is_moved_away,
+    locked_group,
     member_names,
     normalize,
     open_group,
@@ -794,16 +795,12 @@ def finish_refresh(location: Location) -> None:
     ----------
     location : Location
     """
-    if exists(location):
+    if not is_moved_away(location):
         return
-    # A store object has no place beside it, and most new runs have nothing there.
-    try:
-        building = hidden_sibling(location, REFRESH)
-        is_finished = REFRESH in Run.open(building).attributes
-    except NRBFNError:
-        return
-    if is_finished:
-        replace_group(building, location)
+    building = hidden_sibling(location, REFRESH)
+    with locked_group(location), suppress(MissingDataError):
+        if is_moved_away(location) and REFRESH in Run.open(building).attributes:
+            replace_group(building, location)
 
 
 def _part_place(stage: str, part: int | range) -> str:

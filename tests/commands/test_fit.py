@@ -215,9 +215,10 @@ def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     place = tmp_path / "run"
     command = [sys.executable, "-c", DYING_FIT, str(dataset.location), str(place), str(written)]
     assert subprocess.run(command).returncode == -signal.SIGKILL
-    assert len([*place.rglob("*.partial")]) == 1
+    assert len([*tmp_path.rglob("*.partial")]) == 1
     fit_dataset(dataset, place, FitParams(alpha=1e-4), InlineEngine())
-    assert not [*place.rglob("*.partial")]
+    assert not [*tmp_path.rglob("*.partial")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
 
 
 def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):

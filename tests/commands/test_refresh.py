@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands import refresh
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
@@ -253,6 +254,7 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
             patched.setattr(shutil, "rmtree", remove_or_die)
         with pytest.raises(StoppedError):
             refresh_run(run.location, [], InlineEngine())
+    assert not (tmp_path / ".run.rows").exists()
     with pytest.raises(RunMismatchError, match="begun from another dataset"):
         fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
     digest = joined(tmp_path, rows[:2]).digest()
@@ -260,6 +262,18 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
     assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
     assert Model.load(run.location).digest() == digest
     assert hidden(tmp_path) == []
+
+
+def test_fit__after_a_killed_refresh_whose_old_run_was_deleted(tmp_path, run, rows, monkeypatch):
+    def die(*_):
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(refresh, "replace_group", die)
+        with pytest.raises(StoppedError):
+            refresh_run(run.location, [], InlineEngine())
+    shutil.rmtree(run.location)
+    assert fit_dataset(rows[0], run.location, PARAMS, InlineEngine()).n_rows == 120
 
 
 def test_refresh_run__needs_a_model(tmp_path, run, rows):

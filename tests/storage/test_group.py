@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,16 +32,18 @@ from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import create_array, get_array, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    BUILT,
     attributes_of,
     create_group,
     exists,
     kind_of,
+    locked_group,
     open_group,
     replacing_group,
     scratch_beside,
     update_record,
 )
-from dask_nrbfn.storage.local import flush_tree, place_path
+from dask_nrbfn.storage.local import MOVED, flush_tree, place_path
 from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -187,13 +190,43 @@ def test_replacing_group__removes_what_a_killed_process_left(tmp_path, written):
 
 
 def test_replacing_group__keeps_both_groups_of_an_interrupted_replacement(tmp_path):
-    kept = [tmp_path / f".data.zarr.0123abcd.{state}" for state in ("unfinished", "replaced")]
-    for path in kept:
-        path.mkdir()
+    kept = abandoned(tmp_path / "data.zarr")
+    for has_directory in (False, True):
+        if has_directory:
+            (tmp_path / "data.zarr").mkdir()
+        with pytest.raises(StoppedError):
+            replace_and_fail(tmp_path / "data.zarr")
+        assert all(path.exists() for path in kept)
     begin(tmp_path / "data.zarr", 5, overwrite=True)()
-    assert all(path.exists() for path in kept)
-    begin(tmp_path / "data.zarr", 7, overwrite=True)()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+
+
+def abandoned(place):
+    """Leave what a killed job leaves beside a place while it replaces a group."""
+    left = [place.with_name(f".{place.name}.{'0a' * 16}{suffix}") for suffix in (BUILT, MOVED)]
+    for path in left:
+        path.mkdir()
+    return left
+
+
+def test_locked_group__removes_what_killed_jobs_left(tmp_path):
+    data = write_dataset(tmp_path / "data", table(3))
+    group = zarr.open_group(tmp_path / "data")
+    group.create_group("of.partial")
+    abandoned(tmp_path / "data")
+    others = {
+        *abandoned(tmp_path / "data.of-others"),
+        tmp_path / ".data.20261126.unfinished",
+        tmp_path / ".data.kept",
+    }
+    for path in others:
+        path.mkdir(exist_ok=True)
+    with locked_group(data.location):
+        assert {*tmp_path.iterdir()} == {tmp_path / "data", tmp_path / ".data.lock", *others}
+        (tmp_path / "data" / "X" / "c" / "0.0a.partial").touch()
+        abandoned(tmp_path / "data")
+    assert {*tmp_path.iterdir()} == {tmp_path / "data", *others}
+    assert [path.name for path in (tmp_path / "data").rglob("*.partial")] == ["of.partial"]
 
 
 def test_scratch_beside__another_group_is_written_there(tmp_path):
@@ -623,7 +656,7 @@ def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypa
     monkeypatch.setattr(local.os, "fsync", record_flush)
     monkeypatch.setattr(local.os, "replace", record_replace)
     update_record(group, {"count": 1})
-    unfinished = f"{tmp_path}/run/zarr.json.partial"
+    unfinished = steps[0][1]
     assert steps == [
         ("flush", unfinished, True),
         ("rename", unfinished, f"{tmp_path}/run/zarr.json"),
@@ -717,7 +750,8 @@ def test_update_record__where_directories_cannot_be_flushed(group, tmp_path, mon
 
 def test_store__of_the_user_is_durable_as_well(tmp_path, flushed):
     create_group(LocalStore(tmp_path / "run"), kind="run", attributes={})
-    assert str(tmp_path / "run") in flushed
+    assert re.sub("[0-9a-f]{32}", "*", flushed[-2]) == f"{tmp_path}/.run.*.unfinished"
+    assert flushed[-1] == str(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace"])

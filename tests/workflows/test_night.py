@@ -234,6 +234,22 @@ def test_night__from_the_crontab(place, tmp_path):
     assert log.count("is the latest model") == 2
 
 
+@pytest.mark.slow
+def test_night__removes_what_killed_nights_left(place):
+    before = place.published()
+    left = [
+        path.with_name(f".{path.name}.{'0a' * 16}.replaced")
+        for path in (place.run_location, place.model_location)
+    ]
+    for path in left:
+        path.mkdir()
+    lock = place.run_location.with_name(f".{place.run_location.name}.lock")
+    lock.touch()
+    assert place.night().returncode == 0
+    assert place.published() == before
+    assert not any(path.exists() for path in (*left, lock))
+
+
 def test_night__second_at_once_is_refused(place):
     before = place.published()
     place.bring("good.csv", *spirals(200, seed=21))

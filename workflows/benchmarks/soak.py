@@ -32,7 +32,7 @@ NIGHT = Path(__file__).parents[1] / "jobs" / "night.py"
 N_CLASSES, N_FEATURES, TEST_ROWS = 3, 8, 1000
 
 # Audit events of Python; what they announce has not happened yet.
-CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir"}
+CHANGES = {"os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir"}
 
 # Parts of names that are drawn for every try, or made from the times of a file.
 OF_ONE_PLACE = re.compile(r"[0-9a-f]{32}|(?<=-)[0-9a-f]{8}(?=\.)")
@@ -182,8 +182,8 @@ def peak_bytes(pid: int) -> int:
 
 
 def files(directory: Path) -> Counter[str]:
-    """Count all files by their path, with a star for what differs between two places."""
-    paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    """Count files and directories by path, with a star for what differs between two places."""
+    paths = (path.relative_to(directory) for path in directory.rglob("*"))
     return Counter(OF_ONE_PLACE.sub("*", str(path)) for path in paths)
 
 
