@@ -395,30 +395,34 @@ def scratch_beside(location: Location) -> Iterator[Location]:
 @contextmanager
 def _directory_beside(target: Path) -> Iterator[Path]:
     """Yield a new hidden directory, locked until the block ends; then it is removed."""
-    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
-    try:
-        with ExitStack() as held:
-            with disk_errors_named(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _remove_abandoned(target)
-                _make_locked(unfinished, held)
+    with ExitStack() as held:
+        with disk_errors_named(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(target)
+            unfinished = _locked_beside(target, held)
+        try:
             yield unfinished
-    except BaseException:
-        finish_writes()
-        raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        except BaseException:
+            finish_writes()
+            raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _make_locked(directory: Path, held: ExitStack) -> None:
-    """Make a directory and lock it; until then other processes may remove it."""
+def _locked_beside(target: Path, held: ExitStack) -> Path:
+    """Make a hidden directory and lock it.
+
+    Until it is locked, other processes may remove it. Each attempt has another name, because a
+    process may be about to remove the last one by its name.
+    """
     while True:
-        directory.mkdir(exist_ok=True)
+        directory = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
+        directory.mkdir()
         with suppress(FileNotFoundError), ExitStack() as lock:
             lock.enter_context(locked_directory(directory, wait=True))
             if directory.exists():
                 held.push(lock.pop_all())
-                return
+                return directory
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -207,9 +207,7 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
             raise
         _flush_directory(target.parent)
         for old in moved:
-            # Of many jobs that replace `target` at once, two may remove the same directory.
-            with suppress(FileNotFoundError):
-                shutil.rmtree(old)
+            shutil.rmtree(old)
 
 
 def _exchanged(
@@ -227,7 +225,7 @@ def _exchanged(
     # `target` is missing, or another job has just moved it away.
     with suppress(FileNotFoundError):
         # Other processes remove directories with the new name that are not locked.
-        held.enter_context(locked_directory(target))
+        _lock_in_place(target, held)
         os.rename(target, old)
         moved.append(old)
     if old in moved and check is not None:
@@ -238,6 +236,17 @@ def _exchanged(
     except ExistsError:
         return False
     return True
+
+
+def _lock_in_place(target: Path, held: ExitStack) -> None:
+    """Lock the directory at `target`; another job may exchange it before it is locked."""
+    while True:
+        with ExitStack() as lock:
+            before = os.stat(target)
+            lock.enter_context(locked_directory(target, wait=True))
+            if os.path.samestat(before, os.stat(target)):
+                held.push(lock.pop_all())
+                return
 
 
 def _put_back(moved: list[Path], target: Path) -> None:
