@@ -138,6 +138,9 @@ def locked_directory(path: Path, *, wait: bool = False) -> Iterator[bool]:
         else:
             yield True
     finally:
+        # A process that was forked in the meantime has the descriptor too.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.lock import locked_directory, locked_run
 from dask_nrbfn.storage.remote import file_system
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import wait_until
@@ -171,6 +172,20 @@ def test_locked_run__many_threads_one_at_a_time(tmp_path):
         thread.join()
     assert counts["done"] > 0
     assert counts["most"] == 1
+
+
+def test_locked_directory__is_free_afterwards_although_a_forked_process_has_it_open(tmp_path):
+    with locked_directory(tmp_path) as is_locked:
+        assert is_locked
+        if (child := os.fork()) == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with locked_directory(tmp_path) as is_locked:
+            assert is_locked
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
