@@ -429,9 +429,6 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record, needs=_kept_stages(self.run))
-        # Readers may still use the previous version. A killed job may have left another one.
-        for version in (self.version - 2, self.version - 3):
-            self.run.drop(version_name(version))
         logger.info(
             "%s: %d rows, version %d, fitting error %.4f",
             self.action,
@@ -476,7 +473,12 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
-        # The new version has the moments of the new rows.
+        # Readers may still use the previous version. A killed job may have left another one.
+        latest = len(versions_of(run.attributes))
+        for old in (latest - 2, latest - 3):
+            run.drop(version_name(old))
+        # The new version has the moments of the new rows. While they are there, a job that was
+        # killed here is repeated.
         run.drop_groups(_PARTS)
 
 

@@ -391,6 +391,25 @@ def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, 
     assert describe(run.location)["version"] == expected
 
 
+def test_update_run__killed_while_an_old_version_is_deleted(run, rows, monkeypatch):
+    for forget in (False, True):
+        update(run, rows[1], forget=forget)
+    drop = Run.drop
+
+    def die(run, name):
+        if name == "versions/1":
+            raise StoppedError
+        drop(run, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "drop", die)
+        with pytest.raises(StoppedError):
+            update(run, rows[1])
+    assert update(run, rows[1])["version"] == 3
+    versions = Path(run.location) / "versions"
+    assert sorted(path.name for path in versions.iterdir() if path.is_dir()) == ["2", "3"]
+
+
 def test_update_run__a_task_that_runs_twice_does_no_harm(run, rows):
     class TwiceEngine(InlineEngine):
         """Runs every task once more when it is done, as if its worker had been thought lost."""
