@@ -465,12 +465,12 @@ def test_replacing_group__another_kind_comes_at_the_rename(tmp_path, monkeypatch
 
 
 def test_replacing_group__another_dataset_comes_at_the_rename(tmp_path, monkeypatch):
+    # With locks the other job waits.
+    monkeypatch.setattr(lock, "fcntl", None)
     place = tmp_path / "data"
     write_dataset(place, table(3))
     finish = begin(place, 5, overwrite=True)
     exchanged_at_the_rename(monkeypatch, place, begin(place, 9, overwrite=True))
-    # With locks the other job waits.
-    monkeypatch.setattr(lock, "fcntl", None)
     finish()
     assert_only(place, 5, beside=tmp_path)
 
