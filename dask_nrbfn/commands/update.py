@@ -477,8 +477,8 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         latest = len(versions_of(run.attributes))
         for old in (latest - 2, latest - 3):
             run.drop(version_name(old))
-        # The new version has the moments of the new rows. While they are there, a job that was
-        # killed here is repeated.
+        # The new version has the moments of the new rows. They are deleted last: if they are still
+        # stored, the next call knows that this one was killed here.
         run.drop_groups(_PARTS)
 
 

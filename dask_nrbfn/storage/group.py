@@ -412,8 +412,8 @@ def _directory_beside(target: Path) -> Iterator[Path]:
 def _locked_beside(target: Path, held: ExitStack) -> Path:
     """Make a hidden directory and lock it.
 
-    Until it is locked, other processes may remove it. Each attempt has another name, because a
-    process may be about to remove the last one by its name.
+    Other processes may remove the directory before it is locked. Then another attempt follows, with
+    another name, because a slow process may still remove the directory with the first name.
     """
     while True:
         directory = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
@@ -445,7 +445,7 @@ def _hidden(target: Path, suffix: str) -> list[Path]:
 
 
 def is_moved_away(location: Location) -> bool:
-    """Return whether a job was killed after it moved a group away, and before it put another there.
+    """Return whether a job was killed while it replaced a group, and nothing is at its place.
 
     Parameters
     ----------

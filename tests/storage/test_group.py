@@ -750,6 +750,12 @@ def test_update_record__where_directories_cannot_be_flushed(group, tmp_path, mon
     assert count_in(tmp_path / "run") == 3
 
 
+def test_place_new__of_a_directory_that_is_missing_makes_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        place_new(tmp_path / "missing", tmp_path / "target")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_store__of_the_user_is_durable_as_well(tmp_path, flushed):
     create_group(LocalStore(tmp_path / "run"), kind="run", attributes={})
     assert re.sub("[0-9a-f]{32}", "*", flushed[-2]) == f"{tmp_path}/.run.*.unfinished"
