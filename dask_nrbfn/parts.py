@@ -87,6 +87,10 @@ class Reduction(NamedTuple):
     layout : PartLayout
         How the rows are divided into parts.
     context : tuple
+    finish : callable, optional
+        Stores the sums over all rows outside the parts, and returns the names of the arrays; takes
+        the open run, the `SumRecord` and the `Sums`, which it may overwrite. None: they are stored
+        like a part, for `read_total`.
     """
 
     stage: str
@@ -94,6 +98,7 @@ class Reduction(NamedTuple):
     kinds: Mapping[str, type[RowSum]]
     layout: PartLayout
     context: tuple[Any, ...] = ()
+    finish: "Callable[[Run, SumRecord, Sums], list[str]] | None" = None
 
     @property
     def n_parts(self) -> int:
@@ -191,7 +196,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     ]
     run_tasks(engine, _sum_part, arguments, label=stage)
     while (record := _record(run, stage, every)) is None:
-        # A job was killed after it had summed the last part of a family.
+        # A job was killed, or siblings were stored at the same time.
         finished = _finished(run, stage)
         above = {family_of(parts, len(every)) for parts in finished}
         ready = [
@@ -436,8 +441,10 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
 
     Siblings are checked again after storing, because one may have been stored at the same time. So
     two tasks may find the same family complete, and dask may run a task twice. If a sum is then
-    missing for one task, the other task has already added it.
+    missing for one task, the other task has already added it. Two tasks must not finish at the same
+    time, so the last family is added later if its members were stored at the same time.
     """
+    every = range(reduction.n_parts)
     complete = True
     try:
         while complete:
@@ -446,13 +453,16 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
                 record, sums = _added(run, reduction, family, parts, record, sums)
                 used += members_of(family)
                 parts = family
-            _store(run, reduction, parts, record, sums)
+            finished = _store(run, reduction, parts, record, sums)
             if used:
                 # After a power cut, a larger sum must exist if its members were deleted.
+                for name in finished:
+                    run.flush(name)
                 run.flush_part(reduction.stage, parts)
             for each in used:
                 run.drop_part(reduction.stage, each)
-            complete = _complete_family(run, reduction, parts) is not None
+            family = _complete_family(run, reduction, parts)
+            complete = family is not None and not (reduction.finish and family == every)
     except OSError:
         if not _is_summed(run, reduction, family_of(parts, reduction.n_parts)):
             raise
@@ -551,11 +561,23 @@ def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
     return SumRecord(**known) if len(known) == len(names) else None
 
 
-def _store(run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums) -> None:
-    arrays = {
-        name + key: values for key, one in sums.items() for name, values in one.arrays().items()
-    }
+def _store(
+    run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums
+) -> list[str]:
+    """Store sums; return the names of the arrays that are not in the part."""
+    if reduction.finish is not None and parts == range(reduction.n_parts):
+        names, arrays = reduction.finish(run, record, sums), {}
+    else:
+        names, arrays = (
+            [],
+            {
+                name + key: values
+                for key, one in sums.items()
+                for name, values in one.arrays().items()
+            },
+        )
     run.write_part(reduction.stage, parts, asdict(record), arrays)
+    return names
 
 
 def _read(run: Run, reduction: Reduction, parts: range, key: str) -> Any:

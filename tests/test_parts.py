@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import parts as parts_module
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DamagedResultError
+from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import (
@@ -26,6 +26,7 @@ from dask_nrbfn.parts import (
 )
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
+from tests.stages.stopping import StoppedError
 from tests.tables import write_table
 
 N_ROWS = 700
@@ -189,13 +190,76 @@ def test_add_up__a_sibling_is_stored_between_the_look_and_the_store(dataset, mon
             stored.append(None)
             run.forget("sums", (2,))
             sum_alone(run, dataset, reduction, [2], monkeypatch)
-        store(*arguments)
+        return store(*arguments)
 
     run.forget("sums", (2,))
     monkeypatch.setattr(parts_module, "_store", store_late)
     parts_module._add_up(run, reduction, range(3, 4), *last)
     assert set(run.finished_parts("sums")) == {range(4)}
     assert bits(read_total(run, reduction)) == bits(expected)
+
+
+def finishing(reduction, *, killed=False):
+    """Return a reduction that finishes outside the parts, and the bits of what it finished."""
+    finished = []
+
+    def finish(run, record, sums):
+        if killed:
+            raise StoppedError
+        assert record.rows == N_ROWS
+        finished.append({key: bits(total) for key, total in sums.items()})
+        return []
+
+    return reduction._replace(finish=finish), finished
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("n_parts", [1, 2, 5, 17])
+def test_reduce_parts__finished_once_outside_the_parts(dataset, n_parts, seed):
+    plain, _, expected, _ = total_of(dataset, n_parts)
+    twice = bits(read_total(plain, begin(dataset, n_parts)[1], "_twice"))
+    run, reduction = begin(dataset, n_parts)
+    reduction, finished = finishing(reduction)
+    for _ in range(2):
+        record = reduce_parts(run, dataset, ShuffledEngine(run_of=run, seed=seed), reduction)
+        assert record.rows == N_ROWS
+    assert finished == [{"": bits(expected), "_twice": twice}]
+    with pytest.raises(DamagedDataError, match="squares"):
+        read_total(run, reduction)
+
+
+def test_reduce_parts__killed_while_it_finishes(dataset):
+    _, _, expected, _ = total_of(dataset, 3)
+    run, reduction = begin(dataset, 3)
+    with pytest.raises(StoppedError):
+        reduce_parts(run, dataset, InlineEngine(), finishing(reduction, killed=True)[0])
+    assert set(run.finished_parts("sums")) == {range(1), range(1, 2)}
+    reduction, finished = finishing(reduction)
+    reduce_parts(run, dataset, InlineEngine(), reduction)
+    assert [sums[""] for sums in finished] == [bits(expected)]
+
+
+def test_reduce_parts__siblings_that_are_stored_at_the_same_time_finish_once(dataset, monkeypatch):
+    _, _, expected, _ = total_of(dataset, 2)
+    run, reduction = begin(dataset, 2)
+    reduction, finished = finishing(reduction)
+    store, twins = parts_module._store, []
+
+    def store_beside_a_sibling(*arguments):
+        """Store a part after a task of its sibling, which looked before, has stored its own."""
+        if not twins:
+            twins.append(parts_module._summed(run, dataset, reduction, run.spans[1]))
+            parts_module._add_up(run, reduction, range(1, 2), *twins[0])
+        return store(*arguments)
+
+    monkeypatch.setattr(parts_module, "_store", store_beside_a_sibling)
+    first = parts_module._summed(run, dataset, reduction, run.spans[0])
+    parts_module._add_up(run, reduction, range(1), *first)
+    assert not finished
+    assert set(run.finished_parts("sums")) == {range(1), range(1, 2)}
+    reduce_parts(run, dataset, InlineEngine(), reduction)
+    assert [sums[""] for sums in finished] == [bits(expected)]
 
 
 @pytest.mark.parametrize("late", ["_read", "_store"])

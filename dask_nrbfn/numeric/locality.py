@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.moments import pack_gram, packed_size, unpack_gram
+from dask_nrbfn.numeric.moments import pack_in_place, unpack_gram
 from dask_nrbfn.numeric.products import add_gram
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -117,14 +117,16 @@ class LocalitySums:
         self._n_pairs += len(bound)
 
     def sum(self) -> LocalitySum:
-        """Return the sum of the rows added so far."""
-        return LocalitySum(pack_gram(self._matrix), self._n_bound, self._n_pairs)
+        """Return the sum of all rows, in the same memory; nothing can be added afterwards."""
+        matrix = self._matrix
+        del self._matrix
+        return LocalitySum(pack_in_place(matrix), self._n_bound, self._n_pairs)
 
 
 def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
     """Return the bytes of summing the pairs of a block.
 
-    R as a square and packed, the activations of both rows of a pair, their differences twice, and
+    R as a square, the activations of both rows of a pair, their differences twice, and
     the rows with their centred copies.
 
     Parameters
@@ -140,4 +142,4 @@ def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
     -------
     int
     """
-    return 8 * (n_basis**2 + packed_size(n_basis) + 4 * n_pairs * (n_basis + width))
+    return 8 * (n_basis**2 + 4 * n_pairs * (n_basis + width))

@@ -147,7 +147,7 @@ class MomentSums:
     """Accumulates the moments of `n_basis` basis rows and `n_targets` targets, block by block.
 
     Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes, because the upper triangle of the gram matrix is
-    stored as a square; `moments` needs another ``4 r^2``.
+    stored as a square; `moments` needs no more.
     """
 
     def __init__(self, n_basis: int, n_targets: int) -> None:
@@ -170,8 +170,10 @@ class MomentSums:
         add_products(self._target_products, T, T)
 
     def moments(self) -> Moments:
-        """Return the sums of the blocks added so far."""
-        return Moments(pack_gram(self._gram), self._products.copy(), self._target_products.copy())
+        """Return the sums of all blocks, in the same memory; nothing can be added afterwards."""
+        gram, products, target_products = self.arrays()
+        del self._gram, self._products, self._target_products
+        return Moments(pack_in_place(gram), products, target_products)
 
     def arrays(self) -> tuple[Floats, Floats, Floats]:
         """Return the upper triangle of the gram matrix, in a square, and the other sums."""
@@ -260,12 +262,26 @@ def packed_size(n_basis: int) -> int:
     return n_basis * (n_basis + 1) // 2
 
 
-def pack_gram(gram: Floats) -> Floats:
-    """Return the upper triangle of a matrix (r, r), row by row."""
-    packed = np.empty(packed_size(len(gram)))
-    for row, target in enumerate(_packed_rows(packed, len(gram))):
-        target[:] = gram[row, row:]
-    return packed
+def pack_in_place(gram: Floats) -> Floats:
+    """Replace a matrix (r, r) that owns its memory by its upper triangle, row by row.
+
+    Parameters
+    ----------
+    gram : float64 (r, r)
+        C-contiguous. Half of its memory is freed.
+
+    Returns
+    -------
+    float64 (r (r + 1) / 2,)
+        The same object.
+    """
+    n_basis, flat = len(gram), gram.reshape(-1)
+    # No row is overwritten before it is moved: none moves towards the end.
+    for row, target in enumerate(_packed_rows(flat, n_basis)):
+        target[:] = flat[row * n_basis + row : (row + 1) * n_basis]
+    # The views of the memory are not used any more.
+    gram.resize(packed_size(n_basis), refcheck=False)
+    return gram
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:

@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.kernels import kernel_named
-from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place, pack_gram
+from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place, pack_in_place
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
@@ -274,7 +274,7 @@ def network_moments(
     )
     features = judging.features(network)
     ((gram, *others),) = judging.sums_of_groups(features)
-    return NetworkMoments(features, judging.shares, Moments(pack_gram(gram), *others))
+    return NetworkMoments(features, judging.shares, Moments(pack_in_place(gram), *others))
 
 
 def learned_root(

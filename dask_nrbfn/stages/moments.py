@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packe
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.parts import Reduction, Sums, last_read, read_total, reduce_parts, run_task
+from dask_nrbfn.parts import Reduction, SumRecord, Sums, last_read, reduce_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.width import read_features, read_targets
@@ -41,9 +41,9 @@ class MomentsRecord:
 
 def _compute(job: StageJob) -> MomentsRecord:
     """Sum and store the moments of all rows, fold by fold."""
-    run, engine = job.run, job.engine
-    record = reduce_parts(run, job.dataset, engine, _reduction(run))
-    run_task(engine, _combine_folds, run, record.weight, label="combine")
+    kinds = dict.fromkeys(_suffixes(job.run.n_folds), Moments)
+    reduction = Reduction("moments", _begin, kinds, job.run.layout, finish=_finish)
+    record = reduce_parts(job.run, job.dataset, job.engine, reduction)
     return MomentsRecord(record.rows, record.weight, record.least_weight)
 
 
@@ -87,7 +87,7 @@ def moments_bytes(
 ) -> int:
     """Return the peak memory of a moments task.
 
-    It holds the sums of every fold (square and packed), a block of activations and cross products,
+    It holds the sums of every fold, a block of activations and cross products,
     the basis, a block of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
 
     Parameters
@@ -108,16 +108,16 @@ def moments_bytes(
     rows = block_rows(n_basis)
     of_basis = basis_bytes + reading_bytes
     return of_basis + 8 * (
-        n_folds * (n_basis**2 + packed_size(n_basis))
+        n_folds * n_basis**2
         + rows * n_basis
         + (1 + n_targets) * (3 * n_folds * n_basis + rows)
         + 5 * rows * width
     )
 
 
-def _combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
+def _adding_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
     """Return the peak memory of adding sums: the sums of all folds, and a fold read and decoded."""
-    return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
+    return (n_folds + 2) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
 
 
 class MomentsPass:
@@ -179,26 +179,18 @@ def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
     )
 
 
-def _reduction(run: Run) -> Reduction:
-    kinds = dict.fromkeys(_suffixes(run.n_folds), Moments)
-    return Reduction("moments", _begin, kinds, run.layout)
-
-
-def _combine_folds(run: Run, weight: float) -> None:
-    """Store the moments of every fold and of all rows, whose total weight is `weight`."""
-    reduction, total = _reduction(run), None
-    for suffix in reduction.kinds:
-        moments: Moments = read_total(run, reduction, suffix)
-        _check(run, moments, moments.total_weight)
-        if run.n_folds > 1:
-            write_sums(run, "moments", moments, suffix=suffix)
-        if total is None:
-            total = moments
-        else:
-            total += moments
-    assert total is not None
-    _check(run, total, weight)
-    write_sums(run, "moments", total)
+def _finish(run: Run, record: SumRecord, sums: Sums) -> list[str]:
+    """Check and store the moments of every fold and of all rows; return the names of the arrays."""
+    names: list[str] = []
+    if run.n_folds > 1:
+        for suffix, moments in sums.items():
+            _check(run, moments, moments.total_weight)
+            names += write_sums(run, "moments", moments, suffix=suffix)
+    total, *of_others = sums.values()
+    for moments in of_others:
+        total += moments
+    _check(run, total, record.weight)
+    return names + write_sums(run, "moments", total)
 
 
 def _check(run: Run, moments: Moments, weight: float) -> None:
@@ -213,8 +205,8 @@ def _suffixes(n_folds: int) -> Sequence[str]:
     return [f"_{fold}" for fold in range(n_folds)] if n_folds > 1 else [""]
 
 
-def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
-    """Store moments.
+def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> list[str]:
+    """Store moments; return the names of the arrays.
 
     Parameters
     ----------
@@ -224,10 +216,15 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> N
     moments : Moments
     suffix : str
         Suffix of the names of the arrays.
+
+    Returns
+    -------
+    list of str
     """
     group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():
         write_array(group, name + suffix, getattr(moments, name), *dimensions)
+    return [f"{place}/{name}{suffix}" for name in _DIMENSIONS]
 
 
 def _leaves(run: Run) -> tuple[str, ...]:
@@ -268,8 +265,8 @@ def _cost(s: FitSizes) -> StageCost:
     flops = s.n * s.r**2 + s.n * s.product_flops(s.r)
     return StageCost(
         flops=flops,
-        read_bytes=s.rows_bytes + s.n_parts * sums,
-        written_bytes=s.n_parts * sums + combined,
+        read_bytes=s.rows_bytes + (s.n_parts - 1) * sums,
+        written_bytes=(s.n_parts - 1) * sums + combined,
         held_bytes=s.process_bytes
         + max(
             moments_bytes(
@@ -280,16 +277,16 @@ def _cost(s: FitSizes) -> StageCost:
                 n_folds=s.n_folds,
                 reading_bytes=s.reading_bytes,
             ),
-            _combine_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
+            _adding_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
         ),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
             "moments_flops": flops,
             "activations": s.n * s.r,
-            "scratch_bytes": (2 * s.n_parts - 1) * sums,
+            "scratch_bytes": 2 * (s.n_parts - 1) * sums,
         },
-        alone={"scratch_bytes": (last_read(s.n_parts) + 1) * sums + combined},
+        alone={"scratch_bytes": last_read(s.n_parts) * sums + combined},
     )
 
 

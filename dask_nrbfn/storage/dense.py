@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -120,7 +121,7 @@ def create_array(
     dimensions: tuple[str, ...],
     shards: tuple[int, ...] | None = None,
     compress: bool = False,
-    content: str | None = None,
+    seal: bool = True,
 ) -> Array:
     """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
 
@@ -138,8 +139,8 @@ def create_array(
     shards : tuple of int, optional
         Shape of the values in one file; None: one chunk.
     compress : bool
-    content : str, optional
-        Digest of the values that will be written.
+    seal : bool
+        False: `seal_layout` is called later.
 
     Returns
     -------
@@ -157,8 +158,7 @@ def create_array(
         overwrite=True,
         config={"write_empty_chunks": True},
     )
-    recorded = {} if content is None else {"content": content}
-    return seal_layout(array, **recorded)
+    return seal_layout(array) if seal else array
 
 
 def seal_layout(array: Array, **recorded: str) -> Array:
@@ -196,9 +196,12 @@ def write_dense(
         chunks=(rows, *values.shape[1:]),
         dimensions=dimensions,
         shards=None if shard is None else (shard, *values.shape[1:]),
-        content=_content(name, values),
+        seal=False,
     )
-    array[...] = values
+    with ThreadPoolExecutor(1) as pool:
+        content = pool.submit(_content, name, values)
+        array[...] = values
+    seal_layout(array, content=content.result())
 
 
 def _content(name: str, values: NDArray[Any]) -> str:

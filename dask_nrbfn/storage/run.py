@@ -726,6 +726,10 @@ class Run(Shown):
             )
         return [f"{place}/{written['attempt']}/{name}" for name in names]
 
+    def flush(self, place: str) -> None:
+        """Wait until a group of the run is on the disk."""
+        flush_member(self.location, place)
+
     def flush_part(self, stage: str, part: range) -> None:
         """Wait until a part, or the sum of some, is on the disk.
 
@@ -734,7 +738,7 @@ class Run(Shown):
         stage : str
         part : range
         """
-        flush_member(self.location, _part_place(stage, part))
+        self.flush(_part_place(stage, part))
 
     def drop_part(self, stage: str, part: range) -> None:
         """Delete one part, or the sum of some, that is contained in another sum.
