@@ -562,14 +562,17 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
     """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
     r, p, q = model.n_active, model.basis.shape[1], model.n_targets
-    penalty_axes = penalty_named(model.params.penalty).n_axes
     params = model.params
+    penalty_axes = penalty_named(params.penalty).n_axes
+    asked = params.prune or penalty_axes or params.locality or params.components
     solving = solve_bytes(
         r,
         q,
         penalty_axes=penalty_axes,
         locality=params.locality > 0,
         n_components=min(params.components or 0, r),
+        # Before it is solved, moments that were subtracted are checked, with more memory.
+        in_place=not asked and model.cells is None and draft.action != FORGET,
     )
     values, of_sparse = mean_values(model.basis), dataset is not None and dataset.is_sparse
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)

@@ -306,11 +306,11 @@ def unpack_gram(packed: Floats, n_basis: int) -> Floats:
 
 
 def mirror_in_place(gram: Floats) -> None:
-    """Copy the upper triangle of a matrix (r, r) to the lower one, which is 0."""
+    """Copy the upper triangle of a matrix (r, r) to the lower one."""
     for start in range(0, len(gram), _MIRRORED_ROWS):
         stop = start + _MIRRORED_ROWS
         diagonal = gram[start:stop, start:stop]
-        diagonal += np.triu(diagonal, 1).T
+        diagonal[...] = np.triu(diagonal) + np.triu(diagonal, 1).T
         gram[stop:, start:stop] = gram[start:stop, stop:].T
 
 

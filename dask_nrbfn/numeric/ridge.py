@@ -1,6 +1,7 @@
 """Output weights from moments, and the condition of their systems."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, Protocol, Self, TypeVar
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.moments import Moments, packed_size
+from dask_nrbfn.numeric.moments import Moments, mirror_in_place, packed_size
 from dask_nrbfn.numeric.products import (
     add_products,
     factor_in_place,
@@ -200,7 +201,7 @@ class RidgeSystem:
         return float(self.target_squares.sum())
 
     def solve(self, alpha: float) -> "RidgeSolution":
-        """Return the weights at `alpha`, see `solve_weights`."""
+        """Return the weights at `alpha`, see `solve_weights`; solved in the memory of `gram`."""
         return solve_weights(
             self.gram,
             self.cross,
@@ -208,6 +209,7 @@ class RidgeSystem:
             penalty=self.penalty,
             locality=self.locality,
             directions=self.directions,
+            in_place=True,
         )
 
     def solve_all(
@@ -304,6 +306,7 @@ def solve_weights(
     penalty: Floats | None = None,
     locality: Locality | None = None,
     directions: Floats | None = None,
+    in_place: bool = False,
 ) -> RidgeSolution:
     """Return the ridge weights and the condition of their system.
 
@@ -322,6 +325,8 @@ def solve_weights(
     directions : float64 (r, J), optional
         Vectors whose span contains the weights of each target, see `solve_components`; only if P is
         I and without locality. None: no constraint.
+    in_place : bool
+        See `solve_path`.
 
     Returns
     -------
@@ -335,8 +340,8 @@ def solve_weights(
     Notes
     -----
     ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step 9, and eq. 15), by one
-    Cholesky factorization: ``r^3 / 3`` flops and one more r x r matrix. Another P replaces I and is
-    multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
+    Cholesky factorization: ``r^3 / 3`` flops and, unless `in_place`, one more r x r matrix. Another
+    P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
     ``strength trace(gram) r / trace(R) R``.
 
     Examples
@@ -347,12 +352,16 @@ def solve_weights(
            [0. , 0.5]])
     """
     if directions is None:
-        (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty, locality=locality)
+        (solution,) = solve_path(
+            gram, cross, alphas=[alpha], penalty=penalty, locality=locality, in_place=in_place
+        )
     else:
         sizes = [directions.shape[1]]
         (solution,) = solve_components(gram, cross, directions, sizes=sizes, alphas=[alpha])
     if solution is None:
-        raise singular_system(gram, alphas=[alpha], penalty=penalty, locality=locality)
+        raise singular_system(
+            gram, alphas=[alpha], penalty=penalty, locality=locality, in_place=in_place
+        )
     return solution
 
 
@@ -365,6 +374,7 @@ def solve_path(
     locality: Locality | None = None,
     each: Each = map,
     estimated: bool = True,
+    in_place: bool = False,
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solution of every penalty.
 
@@ -377,6 +387,9 @@ def solve_path(
     estimated : bool
         Whether conditions are also estimated if alpha alone keeps the system from being singular.
         If not, alpha is returned, which is a lower bound.
+    in_place : bool
+        Whether each system is solved in the memory of `gram`, C-contiguous, whose values are then
+        put back; `each` must solve one at a time. Full penalties and locality need another matrix.
 
     Yields
     ------
@@ -402,22 +415,35 @@ def solve_path(
             locality=local,
             each=each,
             estimated=estimated,
+            in_place=in_place,
         )
         for solution in path:
             yield solution and solution.spread(kept)
         return
+    in_place = in_place and locality is None and (penalty is None or penalty.ndim == 1)
 
     def solve(alpha: float) -> RidgeSolution | None:
-        penalized = gram.copy()
-        for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
-            _add_scaled(penalized, factor, P)
-        if penalty is None and not estimated and alpha >= _SURELY_REGULAR:
-            regular = factor_in_place(penalized)
-            return _solved(penalized, cross, condition=alpha) if regular else None
-        norm = frobenius_norm(penalized)
-        return _solution(penalized, norm, cross) if factor_in_place(penalized) else None
+        with _restored(gram) if in_place else nullcontext(gram.copy()) as penalized:
+            for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
+                _add_scaled(penalized, factor, P)
+            if penalty is None and not estimated and alpha >= _SURELY_REGULAR:
+                regular = factor_in_place(penalized)
+                return _solved(penalized, cross, condition=alpha) if regular else None
+            norm = frobenius_norm(penalized)
+            return _solution(penalized, norm, cross) if factor_in_place(penalized) else None
 
     yield from each(solve, alphas)
+
+
+@contextmanager
+def _restored(matrix: Floats) -> Iterator[Floats]:
+    """Give a symmetric matrix (r, r) whose diagonal and upper triangle are put back at the end."""
+    diagonal = matrix.diagonal().copy()
+    try:
+        yield matrix
+    finally:
+        mirror_in_place(matrix.T)
+        np.fill_diagonal(matrix, diagonal)
 
 
 def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
@@ -582,6 +608,7 @@ def singular_system(
     option: str = "alpha",
     penalty: Floats | None = None,
     locality: Locality | None = None,
+    in_place: bool = False,
 ) -> IllConditionedError:
     """Return the error about a system that is singular at every tried penalty.
 
@@ -594,8 +621,8 @@ def singular_system(
         The penalties that were tried.
     option : str
         Name of the parameter with these penalties.
-    penalty, locality
-        See `solve_weights`.
+    penalty, locality, in_place
+        See `solve_path`.
 
     Returns
     -------
@@ -603,7 +630,9 @@ def singular_system(
     """
     larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
     nothing = np.empty((0, len(gram)))
-    path = solve_path(gram, nothing, alphas=larger, penalty=penalty, locality=locality)
+    path = solve_path(
+        gram, nothing, alphas=larger, penalty=penalty, locality=locality, in_place=in_place
+    )
     enough = (alpha for alpha, solution in zip(larger, path, strict=True) if solution is not None)
     least = next(enough, None)
     singular = f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64"
@@ -643,6 +672,7 @@ def solve_bytes(
     penalty_axes: int = 0,
     locality: bool = False,
     n_components: int = 0,
+    in_place: bool = False,
 ) -> int:
     """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
@@ -656,6 +686,9 @@ def solve_bytes(
         Whether there is a locality matrix, which is also packed while it is read.
     n_components : int
         Number of directions; 0 without directions.
+    in_place : bool
+        Whether the system is solved in the memory of gram: without a penalty, locality or
+        directions. A tenth of it is added, for what the reading of the sums leaves.
 
     Returns
     -------
@@ -663,7 +696,7 @@ def solve_bytes(
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0
-    sums = packed_size(n_basis) + 4 * n_basis**2
+    sums = packed_size(n_basis) + round((1.1 if in_place else 4) * n_basis**2)
     own = 8 * (sums + penalty + local + 5 * n_basis * (1 + n_targets))
     return own + components_bytes(n_basis, n_components)
 

@@ -8,7 +8,12 @@ from typing import NamedTuple
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.penalties import check_penalty
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSolution, RidgeSystem
+from dask_nrbfn.numeric.ridge import (
+    ILL_CONDITIONED,
+    RidgeSolution,
+    RidgeSystem,
+    solve_bytes,
+)
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
@@ -149,11 +154,13 @@ def read_kept_system(run: Run) -> RidgeSystem:
 
 def _cost(s: FitSizes) -> StageCost:
     solves = 0.0 if s.n_ridges else s.n_kept**3 / 3
+    in_place = not (s.n_kept < s.r or s.penalty_axes or s.has_locality or s.n_components)
+    solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
         flops=solves,
         read_bytes=4 * s.r**2,
         written_bytes=8 * s.q * s.r,
-        held_bytes=s.process_bytes + s.solve_bytes + 2 * 8 * s.n_ridges * s.q * s.r,
+        held_bytes=s.process_bytes + solving + 2 * 8 * s.n_ridges * s.q * s.r,
         alone={"solve_flops": solves, "scratch_bytes": 4 * s.r**2},
     )
 

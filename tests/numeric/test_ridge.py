@@ -46,6 +46,39 @@ def naive(Phi, F, alpha):
     return np.linalg.solve(gram + alpha * np.trace(gram) * np.eye(len(gram)), Phi.T @ F).T
 
 
+# 256 rows are put back at a time.
+@pytest.mark.parametrize("n_basis", [1, 6, 257, 600])
+@pytest.mark.parametrize("penalty", ["none", "diagonal", "left out", "full"])
+def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
+    Phi, F = draw(n_rows=2 * n_basis, n_basis=n_basis)
+    diagonal, full = draw_penalties(n_basis)
+    P = {"none": None, "diagonal": diagonal, "left out": diagonal.copy(), "full": full}[penalty]
+    if penalty == "left out":
+        P[1::2] = np.inf
+    gram, cross = Phi.T @ Phi, F.T @ Phi
+    before = gram.copy()
+    expected = solve_weights(gram, cross, alpha=1e-3, penalty=P)
+    found = solve_weights(gram, cross, alpha=1e-3, penalty=P, in_place=True)
+    np.testing.assert_array_equal(gram, before)
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    assert found.reciprocal_condition == expected.reciprocal_condition
+
+
+def test_weights__a_singular_system_in_place_is_put_back():
+    gram = np.ones((300, 300))
+    with pytest.raises(IllConditionedError, match="too small"):
+        solve_weights(gram, np.ones((2, 300)), alpha=1e-16, in_place=True)
+    assert (gram == 1.0).all()
+
+
+def test_weights__in_place_of_a_gram_matrix_that_is_read_only():
+    gram = np.eye(3)
+    gram.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        solve_weights(gram, np.ones((2, 3)), alpha=1e-3, in_place=True)
+    np.testing.assert_array_equal(gram, np.eye(3))
+
+
 @given(
     n_basis=st.integers(1, 12),
     alpha=st.sampled_from([1e-6, 1e-3, 1.0, 1e3]),

@@ -43,6 +43,7 @@ def in_csr():
 @pytest.mark.parametrize(
     ("params", "tuning", "rows", "most"),
     [
+        (DRAWN, None, partial(dense, 40), "weights"),
         (COMPONENTS, None, partial(dense, 40), "components"),
         (COMPONENTS, SIZES, partial(dense, 40), "components"),
         (KERNEL, None, partial(dense, 40), "weights"),
@@ -50,7 +51,7 @@ def in_csr():
         (SVD, None, partial(dense, 1200), "svd"),
         (SVD, None, in_csr, "svd"),
     ],
-    ids=["components", "components tuned", "kernel", "kernel tuned", "svd", "svd of csr"],
+    ids=["drawn", "components", "components tuned", "kernel", "kernel tuned", "svd", "svd of csr"],
 )
 def test_stages__hold_less_than_predicted(tmp_path, params, tuning, rows, most):
     X, y = rows(), spirals(N_ROWS)[1]
