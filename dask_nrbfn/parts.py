@@ -464,7 +464,7 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
             family = _complete_family(run, reduction, parts)
             complete = family is not None and not (reduction.finish and family == every)
     except OSError:
-        if not _is_summed(run, reduction, family_of(parts, reduction.n_parts)):
+        if not _is_summed(run, reduction, family_of(parts, reduction.n_parts) or parts):
             raise
 
 
@@ -566,6 +566,9 @@ def _store(
 ) -> list[str]:
     """Store sums; return the names of the arrays that are not in the part."""
     if reduction.finish is not None and parts == range(reduction.n_parts):
+        if Run.open(run.location).run_id != run.run_id:
+            # The job of this task was killed, and its run was replaced.
+            return []
         names, arrays = reduction.finish(run, record, sums), {}
     else:
         names, arrays = (

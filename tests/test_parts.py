@@ -1,5 +1,6 @@
 """Sums over rows: the tree that adds them, whoever is first and whoever is killed."""
 
+import shutil
 from collections import Counter
 from dataclasses import dataclass
 
@@ -238,6 +239,52 @@ def test_reduce_parts__killed_while_it_finishes(dataset):
     reduction, finished = finishing(reduction)
     reduce_parts(run, dataset, InlineEngine(), reduction)
     assert [sums[""] for sums in finished] == [bits(expected)]
+
+
+def test_reduce_parts__a_result_is_on_the_disk_before_its_parts_are_deleted(dataset, monkeypatch):
+    run, reduction = begin(dataset, 3)
+    done = []
+    for name in ("flush", "flush_part", "drop_part"):
+        monkeypatch.setattr(Run, name, lambda _, *arguments, name=name: done.append(name))
+    reduction = reduction._replace(finish=lambda *_: ["one", "other"])
+    reduce_parts(run, dataset, InlineEngine(), reduction)
+    assert done == ["flush", "flush", "flush_part", *3 * ["drop_part"]]
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+def test_add_up__a_task_of_a_run_that_was_replaced_stores_nothing(tmp_path, n_parts):
+    dataset = write(tmp_path / "data")
+    run, reduction = begin(dataset, n_parts, tmp_path / "run")
+    reduction, finished = finishing(reduction)
+    last = parts_module._summed(run, dataset, reduction, run.spans[-1])
+    shutil.rmtree(tmp_path / "run")
+    new, _ = begin(dataset, n_parts, tmp_path / "run")
+    parts_module._add_up(run, reduction, range(n_parts - 1, n_parts), *last)
+    assert not finished
+    assert not new.finished_parts("sums")
+
+
+def test_add_up__a_twin_has_finished_meanwhile(dataset):
+    run, reduction = begin(dataset, 1)
+    sums = parts_module._summed(run, dataset, reduction, run.spans[0])
+    finish = finishing(reduction)[0].finish
+
+    def beaten(run, record, sums):
+        """A twin replaces an array while it is written."""
+        parts_module._add_up(run, reduction._replace(finish=finish), range(1), record, sums)
+        raise FileNotFoundError
+
+    parts_module._add_up(run, reduction._replace(finish=beaten), range(1), *sums)
+
+
+def test_add_up__an_error_of_the_storage_is_raised(dataset):
+    run, reduction = begin(dataset, 1)
+
+    def fail(run, record, sums):
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        reduce_parts(run, dataset, InlineEngine(), reduction._replace(finish=fail))
 
 
 def test_reduce_parts__siblings_that_are_stored_at_the_same_time_finish_once(dataset, monkeypatch):

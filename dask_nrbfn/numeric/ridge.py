@@ -106,7 +106,7 @@ class RidgeSystem:
     Attributes
     ----------
     gram : float64 (r, r)
-        ``Phi' Phi`` of activations minus `activation_means`.
+        ``Phi' Phi`` of activations minus `activation_means`; C-contiguous and writable.
     cross : float64 (q, r)
         ``T' Phi`` of targets minus `target_means` and activations minus `activation_means`.
     target_squares : float64 (q,)
@@ -193,6 +193,8 @@ class RidgeSystem:
             if not normalized:
                 activation_means = activation_sums / weight
                 add_products(gram, -weight * activation_means[None], activation_means[None])
+                # Both triangles are rounded differently.
+                mirror_in_place(gram)
         return cls(gram, cross, squares, target_means, activation_means)
 
     @property

@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.ridge import (
     solve_path,
     solve_weights,
 )
-from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.frozen import read_only
 from tests.reference import reference_penalized
 from tests.tables import spirals
@@ -62,6 +62,18 @@ def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
     np.testing.assert_array_equal(gram, before)
     np.testing.assert_array_equal(found.weights, expected.weights)
     assert found.reciprocal_condition == expected.reciprocal_condition
+
+
+def test_ridge_system__solved_twice_is_the_same():
+    Phi, _ = draw(n_rows=60, n_basis=40)
+    T = NumberTargets(np.zeros(2)).bordered(np.random.default_rng(1).normal(3, 1, (60, 2)))
+    moments = Moments.from_block(Phi * 7.0, T)
+    system = RidgeSystem.of(moments, NumberTargets(np.zeros(2)), normalized=False)
+    np.testing.assert_array_equal(system.gram, system.gram.T)
+    before = system.gram.copy()
+    first, second = system.solve(1e-6), system.solve(1e-6)
+    np.testing.assert_array_equal(system.gram, before)
+    np.testing.assert_array_equal(first.weights, second.weights)
 
 
 def test_weights__a_singular_system_in_place_is_put_back():
