@@ -569,16 +569,13 @@ def _store(
         if Run.open(run.location).run_id != run.run_id:
             # The job of this task was killed, and its run was replaced.
             return []
-        names, arrays = reduction.finish(run, record, sums), {}
+        names = reduction.finish(run, record, sums)
+        arrays = {}
     else:
-        names, arrays = (
-            [],
-            {
-                name + key: values
-                for key, one in sums.items()
-                for name, values in one.arrays().items()
-            },
-        )
+        names = []
+        arrays = {
+            name + key: values for key, one in sums.items() for name, values in one.arrays().items()
+        }
     run.write_part(reduction.stage, parts, asdict(record), arrays)
     return names
 

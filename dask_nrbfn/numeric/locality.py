@@ -126,8 +126,8 @@ class LocalitySums:
 def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
     """Return the bytes of summing the pairs of a block.
 
-    R as a square, the activations of both rows of a pair, their differences twice, and
-    the rows with their centred copies.
+    R as a square, the activations of both rows of a pair, their differences twice, and the rows
+    with their centred copies.
 
     Parameters
     ----------

@@ -87,8 +87,8 @@ def moments_bytes(
 ) -> int:
     """Return the peak memory of a moments task.
 
-    It holds the sums of every fold, a block of activations and cross products,
-    the basis, a block of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
+    It holds the sums of every fold, a block of activations and cross products, the basis, a block
+    of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
 
     Parameters
     ----------
