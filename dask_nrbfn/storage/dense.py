@@ -34,6 +34,10 @@ INDEX_BYTES, ROW_BYTES = 4, 8
 # Zstandard expands 4 bytes to at most 128 KiB; no chunk written here can expand more.
 _MOST_EXPANSION = 2**15
 
+# The digest of a larger array is computed by another thread while the array is written. For a small
+# one, starting the thread takes longer than the digest.
+_HASHED_AT_ONCE_BYTES = 2**22
+
 # Number of chunk checksums that are requested at the same time.
 _REQUESTS = 16
 
@@ -198,10 +202,15 @@ def write_dense(
         shards=None if shard is None else (shard, *values.shape[1:]),
         seal=False,
     )
-    with ThreadPoolExecutor(1) as pool:
-        content = pool.submit(_content, name, values)
+    if values.nbytes <= _HASHED_AT_ONCE_BYTES:
         array[...] = values
-    seal_layout(array, content=content.result())
+        content = _content(name, values)
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            hashed = pool.submit(_content, name, values)
+            array[...] = values
+        content = hashed.result()
+    seal_layout(array, content=content)
 
 
 def _content(name: str, values: NDArray[Any]) -> str:
