@@ -315,6 +315,18 @@ def test_model_chunk__swapped_with_another(tmp_path):
     assert Model.load(place).digest() == model.digest()
 
 
+# The digest of more than 4 MiB is computed by another thread.
+@pytest.mark.parametrize("n_values", [2**16, 2**20])
+def test_array__exchanged_with_another_of_the_same_size(tmp_path, n_values):
+    group = zarr.open_group(tmp_path / "group")
+    for name, value in (("one", 1.0), ("other", 2.0)):
+        write_array(group, name, np.full(n_values, value), "value")
+        np.testing.assert_array_equal(read_rows(get_array(group, name)), value)
+    swap(tmp_path / "group/one/c/0", tmp_path / "group/other/c/0")
+    with pytest.raises(DamagedDataError, match="one differs from what was written"):
+        read_rows(get_array(group, "one"))
+
+
 GARBAGE = {
     "empty": b"",
     "zeros": bytes(200),
