@@ -196,7 +196,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     ]
     run_tasks(engine, _sum_part, arguments, label=stage)
     while (record := _record(run, stage, every)) is None:
-        # A job was killed, or siblings were stored at the same time.
+        # A job was killed, or the last siblings were stored at the same time.
         finished = _finished(run, stage)
         above = {family_of(parts, len(every)) for parts in finished}
         ready = [
@@ -441,8 +441,8 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
 
     Siblings are checked again after storing, because one may have been stored at the same time. So
     two tasks may find the same family complete, and dask may run a task twice. If a sum is then
-    missing for one task, the other task has already added it. Two tasks must not finish at the same
-    time, so the last family is added later if its members were stored at the same time.
+    missing for one task, the other task has already added it. But only one task may call `finish`:
+    if the members of the last family were stored at the same time, `reduce_parts` adds them later.
     """
     every = range(reduction.n_parts)
     complete = True

@@ -571,7 +571,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
         penalty_axes=penalty_axes,
         locality=params.locality > 0,
         n_components=min(params.components or 0, r),
-        # Before it is solved, moments that were subtracted are checked, with more memory.
+        # After a subtraction the moments are checked, which takes more memory than the solve.
         in_place=not asked and model.cells is None and draft.action != FORGET,
     )
     values, of_sparse = mean_values(model.basis), dataset is not None and dataset.is_sparse

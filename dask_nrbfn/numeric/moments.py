@@ -279,7 +279,7 @@ def pack_in_place(gram: Floats) -> Floats:
     # No row is overwritten before it is moved: none moves towards the end.
     for row, target in enumerate(_packed_rows(flat, n_basis)):
         target[:] = flat[row * n_basis + row : (row + 1) * n_basis]
-    # The views of the memory are not used any more.
+    # numpy would refuse because of the views above, which are not used after this.
     gram.resize(packed_size(n_basis), refcheck=False)
     return gram
 

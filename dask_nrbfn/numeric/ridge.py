@@ -328,7 +328,7 @@ def solve_weights(
         Vectors whose span contains the weights of each target, see `solve_components`; only if P is
         I and without locality. None: no constraint.
     in_place : bool
-        See `solve_path`.
+        See `solve_path`. Without an effect if there are directions.
 
     Returns
     -------
@@ -390,8 +390,9 @@ def solve_path(
         Whether conditions are also estimated if alpha alone keeps the system from being singular.
         If not, alpha is returned, which is a lower bound.
     in_place : bool
-        Whether each system is solved in the memory of `gram`, C-contiguous, whose values are then
-        put back; `each` must solve one at a time. Full penalties and locality need another matrix.
+        Whether each system is solved in the memory of `gram`, which must be C-contiguous; then its
+        values are put back. `each` must solve one system at a time. With a full penalty or
+        locality, the system is solved in another matrix.
 
     Yields
     ------
@@ -690,7 +691,7 @@ def solve_bytes(
         Number of directions; 0 without directions.
     in_place : bool
         Whether the system is solved in the memory of gram: without a penalty, locality or
-        directions. A tenth of it is added, for what the reading of the sums leaves.
+        directions. A tenth is added, because not all memory of reading the sums is free again.
 
     Returns
     -------

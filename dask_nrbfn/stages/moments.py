@@ -118,7 +118,7 @@ def moments_bytes(
 def _adding_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
     """Return the peak memory of adding sums: the sums of all folds, and a fold read and decoded.
 
-    A tenth is added for what the reading leaves.
+    A tenth is added, because not all memory of reading is free again.
     """
     return round((n_folds + 2) * 8.8 * (packed_size(n_basis) + n_basis * (1 + n_targets)))
 
