@@ -9,9 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import numpy as np
     from distributed import Security
-    from numpy.typing import NDArray
 
 Result = TypeVar("Result")
 
@@ -21,49 +19,6 @@ def run_in_zarr(coroutine: Coroutine[Any, Any, Result]) -> Result:
     from zarr.core.sync import sync
 
     return sync(coroutine)
-
-
-def nearest_places(
-    rows: "NDArray[Any]", targets: "NDArray[Any]", count: int, *, chunk_rows: int
-) -> "NDArray[np.int64]":
-    """Return the rows that are nearest to each target.
-
-    If there are few targets, scikit-learn's public search divides the rows between threads. Then
-    the number of threads decides which of several rows at the same distance are found. Here each
-    thread compares some targets with all rows.
-
-    Parameters
-    ----------
-    rows : float (n, p)
-    targets : float (b, p)
-        At least one.
-    count : int
-        At most n.
-    chunk_rows : int
-        Number of rows, and of targets, that a thread compares at a time.
-
-    Returns
-    -------
-    int64 (b, count)
-        Places in `rows`, nearest first.
-    """
-    import numpy as np
-
-    # Two threads that begin to import different parts of scikit-learn at once can fail.
-    import sklearn.metrics  # noqa: F401
-    from sklearn.metrics._pairwise_distances_reduction import ArgKmin
-    from sklearn.metrics.pairwise import check_pairwise_arrays
-
-    targets, rows = check_pairwise_arrays(targets, rows)
-    found: NDArray[np.int64] = ArgKmin.compute(
-        np.ascontiguousarray(targets),
-        np.ascontiguousarray(rows),
-        count,
-        chunk_size=chunk_rows,
-        metric="euclidean",
-        strategy="parallel_on_X",
-    )
-    return found
 
 
 def memory_limit() -> int:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset

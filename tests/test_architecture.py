@@ -26,7 +26,7 @@ ALLOWED = {
     "sources": {"errors", "lazy", "numeric"},
     "storage": _BASE | {"private", "shown", "outputs", "numeric", "sources"},
     "neighbors": _BASE | {"private", "numeric"},
-    "engine": _BASE | {"private", "lazy", "outputs"},
+    "engine": _BASE | {"private", "lazy", "outputs", "numeric"},
     "stages": _BELOW_STAGES,
     "weighting": _BASE | {"numeric", "storage"},
     "parts": {"errors", "numeric", "storage", "engine", "weighting"},
@@ -51,7 +51,7 @@ WITHOUT_DASK = {
     "storage",
     "neighbors",
 }
-NUMERIC_LIBRARIES = {"numba", "numpy", "scipy"}
+NUMERIC_LIBRARIES = {"numba", "numpy", "scipy", "threadpoolctl"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
 PRIVATE_FILE = "private.py"
 PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "sklearn.metrics._")
@@ -195,7 +195,7 @@ def fake_package(tmp_path):
 # pairs of rooms.
 FOUND = {
     "from": ("numeric/a.py", "from dask_nrbfn.stages.width import f", "import stages"),
-    "import as": ("engine/a.py", "import dask_nrbfn.numeric.radial as r", "import numeric"),
+    "import as": ("engine/a.py", "import dask_nrbfn.storage.run as r", "import storage"),
     "second of two": ("params.py", "import os, dask_nrbfn.numeric", "import numeric"),
     "from the root": ("neighbors/a.py", "from dask_nrbfn import storage", "import storage"),
     "relative": ("numeric/a.py", "from ..storage import dataset", "import storage"),

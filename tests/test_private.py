@@ -5,14 +5,13 @@ import inspect
 import threading
 
 import dask
-import numpy as np
 import pytest
 from distributed import system
 from distributed.comm import connect
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore
 
-from dask_nrbfn.private import memory_limit, nearest_places, reach_scheduler, run_in_zarr
+from dask_nrbfn.private import memory_limit, reach_scheduler, run_in_zarr
 
 
 def test_run_in_zarr__runs_in_one_thread_that_is_not_this():
@@ -40,16 +39,6 @@ def test_run_in_zarr__raises_what_the_coroutine_raises():
 
     with pytest.raises(KeyError, match="name"):
         run_in_zarr(fail())
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_nearest_places__first_of_equal_rows(dtype):
-    rows = np.full((50, 1), 9, dtype)
-    rows[[1, 30, 45]] = 0
-    found = nearest_places(rows, np.array([[0], [8]], dtype), 2, chunk_rows=20)
-    assert found.dtype == np.int64
-    assert sorted(found[0]) == [1, 30]
-    assert sorted(found[1]) == [0, 2]
 
 
 def test_memory_limit__is_that_of_distributed():

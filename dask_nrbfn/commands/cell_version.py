@@ -12,7 +12,6 @@ import numpy as np
 
 from dask_nrbfn.commands.version import check_left, drift_of, figures_of_rows, read_model, seen_kind
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import SolvedCell
@@ -23,6 +22,7 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task, run_tasks
 from dask_nrbfn.stages.cell_fits import (

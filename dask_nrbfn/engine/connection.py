@@ -18,13 +18,13 @@ from dask_nrbfn.engine.scheduler import open_client, scheduler_address, schedule
 from dask_nrbfn.engine.tasks import NO_WORKERS_TIMEOUT_S, DaskEngine, Engine, InlineEngine
 from dask_nrbfn.engine.threads import (
     available_threads,
-    blas_threads,
     cluster_settings,
     threads_of_workers,
     worker_environment,
 )
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.params import Option
 from dask_nrbfn.private import memory_limit
@@ -146,8 +146,6 @@ def connect(
         # A limit holds for the libraries that are loaded before it: this call loads BLAS.
         available = available_threads()
         threads = options.threads or available
-        if threads < threads_of_workers(1):
-            import sklearn.metrics  # noqa: F401  loads OpenMP, which by default takes all cores
         with threadpool_limits(threads):
             yield InlineEngine(
                 bar=options.bar,
@@ -173,17 +171,6 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
             yield local
-
-
-def _blas_threads_once_loaded() -> int:
-    """Return the number of BLAS threads of a worker.
-
-    This loads the libraries that `PROCESS_BYTES` counts. So the memory of a worker does not depend
-    on what it has computed before.
-    """
-    import sklearn.neighbors  # noqa: F401
-
-    return blas_threads()
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
@@ -337,7 +324,7 @@ def _no_workers(address: str) -> ClusterError:
 
 def _threads_of_workers(client: Client) -> int | None:
     """Return the smallest number of BLAS threads of a worker; None if all workers died."""
-    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
+    answers = client.run(blas_threads, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer

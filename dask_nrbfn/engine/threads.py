@@ -1,20 +1,10 @@
-"""Threads of this process, and the environment and dask settings of workers."""
+"""Threads that a task may use, and the environment and dask settings of workers."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from dask.system import cpu_count
-from threadpoolctl import ThreadpoolController
 
-Value = TypeVar("Value")
-Result = TypeVar("Result")
-
-# BLAS threads belong to the process. If two tasks limited them, the first to end would lift the
-# limit for both. One task already uses all cores.
-_ONE_TASK = Lock()
+from dask_nrbfn.numeric.threads import blas_threads
 
 
 def available_threads() -> int:
@@ -30,56 +20,6 @@ def available_threads() -> int:
 def threads_of_workers(n_workers: int) -> int:
     """Return the number of threads of each worker if `n_workers` share the cores of this one."""
     return max(1, cpu_count() // n_workers)
-
-
-def blas_threads(*, default: int = 1) -> int:
-    """Return the number of BLAS threads of this process, `default` if it is unknown."""
-    return max((pool["num_threads"] for pool in _blas().info()), default=default)
-
-
-def side_by_side(
-    step: Callable[[Value], Result], values: Sequence[Value], *, at_once: int
-) -> list[Result]:
-    """Return `step` of every value, in order, each computed with one BLAS thread.
-
-    Parameters
-    ----------
-    step : callable
-        Its products release the interpreter lock.
-    values : sequence
-    at_once : int
-        Steps at the same time at most; no more than the threads that BLAS had.
-
-    Returns
-    -------
-    list
-
-    Notes
-    -----
-    The results have the same bits for any `at_once`. Threads that share a small product wait for
-    each other by spinning, which takes many times as long as the product if other processes are
-    busy. If BLAS has one thread anyway, other tasks of the process run at the same time.
-    """
-    with _ONE_TASK:
-        own = max((pool["num_threads"] for pool in _blas().info()), default=1)
-        n_threads = min(own, at_once, len(values))
-        # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
-        limit = partial(_blas().limit, limits=1)
-        if n_threads > 1:
-            with limit(), ThreadPoolExecutor(n_threads, "systems", initializer=limit) as pool:
-                return list(pool.map(step, values))
-        if own > 1:
-            with limit():
-                return list(map(step, values))
-    return list(map(step, values))
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """Return the controller of the BLAS threads; finding it takes as long as a small system."""
-    import scipy.linalg  # noqa: F401  numpy's and scipy's are listed once they are loaded
-
-    return ThreadpoolController().select(user_api="blas")
 
 
 def worker_environment(threads: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import plural
-from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors, other_rows
 from dask_nrbfn.neighbors.plan import candidate_list, listed_neighbors, searched_neighbors
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 
@@ -56,12 +56,13 @@ def approximate_neighbors(
             random_state=seed,
             n_jobs=numba_threads(threads),
         ).neighbor_graph
-    found = drop_self(graph[0].astype(np.int64), np.arange(n_rows))[:, :n_neighbors]
+    listed = graph[0].astype(np.int64)
+    found = listed[other_rows(listed, np.arange(n_rows))].reshape(n_rows, -1)[:, :n_neighbors]
     incomplete = np.flatnonzero((found < 0).any(axis=1))
     if len(incomplete):
         found[incomplete] = exact_neighbors(
             rows, incomplete, n_neighbors=n_neighbors, threads=threads
-        )
+        ).indices
     return found
 
 

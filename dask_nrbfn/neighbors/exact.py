@@ -1,126 +1,77 @@
 """Exact neighbours: by brute force, or without a search where a row has k copies."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from dask_nrbfn.neighbors.lists import MISSING
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
+from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.private import nearest_places
+
+Precision = type[np.float32] | type[np.float64]
 
 # Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before the
 # products become an array. With fewer rows, finding the columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
-# Rows and targets in arrays that are compared at a time. 256 is scikit-learn's own number. With 64
-# the 1,000 targets of an audit keep 16 threads busy, but one thread takes a fifth more time with 64
-# columns and half as much again with 784.
-_CHUNK_ROWS, _CHUNK_OF_FEW, _FEW_TARGETS = 256, 64, 1024
+# Rows in arrays, of at most so many elements, and targets that a thread compares at a time: the
+# products, 2 MiB, stay in its cache. With 64 the 1,000 targets of an audit keep 16 threads busy.
+_BLOCK_ROWS, _BLOCK_ELEMENTS = 1024, 2**19
+_STRIP_TARGETS, _STRIP_OF_FEW, _FEW_TARGETS = 256, 64, 1024
+
+# Candidates beyond the wanted neighbours, so that rounding nearly never hides a neighbour.
+SPARE = 8
+
+# Products in single precision take half as long as in double precision.
+_WORTHWHILE = 0.5
+_PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
 
 
 def exact_neighbors(
     rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
-) -> NDArray[np.int64]:
-    """Return the nearest other rows of some of the rows.
+) -> Neighbors:
+    """Return the nearest other rows of some of the rows, with their distances.
 
     Parameters
     ----------
     rows : float32 or float64 (n, p)
-        All rows. Arrays should be centred, because distances are ``|x|^2 - 2 x y + |y|^2``.
+        All rows. Arrays should be centred, see `nearest_rows`.
     queries : int64 (b,)
         Numbers of the rows whose neighbours are wanted.
     n_neighbors : int
         k < n.
     threads : int
-        For rows in CSR; scikit-learn chooses the threads for arrays.
 
     Returns
     -------
-    int64 (b, k)
-        Row numbers.
+    Neighbors
+        Of shape (b, k).
 
     Notes
     -----
-    ``2 b n p`` flops; for rows in CSR ``2 b n`` times the number of columns that two rows share.
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
     first among exact duplicates.
 
     Examples
     --------
     >>> rows = np.array([[0.0], [1.0], [1.0], [9.0]])
-    >>> exact_neighbors(rows, np.arange(4), n_neighbors=1).ravel()
+    >>> exact_neighbors(rows, np.arange(4), n_neighbors=1).indices.ravel()
     array([1, 2, 1, 1])
     """
     found = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
-    return drop_self(found, queries)
+    others = other_rows(found.indices, queries)
+    shape = len(queries), n_neighbors
+    return Neighbors(found.indices[others].reshape(shape), found.distances[others].reshape(shape))
 
 
-def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> NDArray[np.int64]:
-    """Return the rows that are nearest to each target.
-
-    Parameters
-    ----------
-    rows : float (n, p)
-    targets : float (b, p)
-        In CSR if the rows are.
-    count : int
-        At most n.
-    threads : int
-        For rows in CSR.
-
-    Returns
-    -------
-    int64 (b, count)
-        Places in `rows`, nearest first; the same for any number of threads.
-    """
-    if is_sparse(rows) and is_sparse(targets):
-        return _nearest_by_products(rows, targets, count=count, threads=threads)
-    assert count <= len(rows)
-    if not len(targets):
-        return np.empty((0, count), np.int64)
-    chunk_rows = _CHUNK_OF_FEW if len(targets) <= _FEW_TARGETS else _CHUNK_ROWS
-    return nearest_places(rows, targets, count, chunk_rows=chunk_rows)
-
-
-def _nearest_by_products(
-    rows: csr_array, targets: csr_array, *, count: int, threads: int
-) -> NDArray[np.int64]:
-    """Return the result of `nearest_rows`, by products of tiles in double precision."""
-    n_targets = targets.shape[0]
-    places = np.full((n_targets, count), MISSING)
-    # Half the squared distances, up to a constant of each target.
-    remoteness = np.full((n_targets, count), np.inf)
-    tiles = [slice(a, a + _TILE_TARGETS) for a in range(0, n_targets, _TILE_TARGETS)]
-
-    def keep_nearest(first: int, halves: Floats, columns: csr_array, strip: slice) -> None:
-        for some in tiles[strip]:
-            remote = halves - (targets[some].astype(np.float64) @ columns).toarray()
-            # Most rows are far from all targets, and sorting takes longest.
-            bounds = remoteness[some].max(axis=1, keepdims=True)
-            near = np.flatnonzero((remote < bounds).any(axis=0))
-            remote = np.hstack([remoteness[some], remote[:, near]])
-            found = np.hstack([places[some], np.tile(first + near, (len(remote), 1))])
-            kept = np.argpartition(remote, count - 1, axis=1)[:, :count]
-            places[some] = np.take_along_axis(found, kept, axis=1)
-            remoteness[some] = np.take_along_axis(remote, kept, axis=1)
-
-    for first in range(0, rows.shape[0], _TILE_ROWS):
-        tile = rows[first : first + _TILE_ROWS].astype(np.float64)
-        step = partial(keep_nearest, first, 0.5 * squared_norms(tile), tile.T.tocsr())
-        # A tile is a strip of its own.
-        over_strips(step, (len(tiles), _TILE_ROWS * _TILE_TARGETS), threads)
-    order = np.argsort(remoteness, axis=1, kind="stable")
-    return np.take_along_axis(places, order, axis=1)
-
-
-def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row numbers without the row's own number, or without the last.
+def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return where the lists do not have the row itself; they lose the last row if it is missing.
 
     Parameters
     ----------
@@ -131,11 +82,204 @@ def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[n
 
     Returns
     -------
-    int64 (b, k)
+    bool (b, k + 1)
+        With k true values in every row.
     """
     own = found == queries[:, None]
     own[~own.any(axis=1), -1] = True
-    return found[~own].reshape(len(found), -1)
+    return ~own
+
+
+def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> Neighbors:
+    """Return the rows that are nearest to each target, with their distances.
+
+    Parameters
+    ----------
+    rows : float (n, p)
+    targets : float (b, p)
+        In CSR if the rows are.
+    count : int
+        At most n.
+    threads : int
+
+    Returns
+    -------
+    Neighbors
+        Of shape (b, count), with places in `rows`; the same for any number of threads.
+
+    Raises
+    ------
+    ValueError
+        If a value is NaN, or if the square of a norm is infinite.
+
+    Notes
+    -----
+    ``2 b n p`` flops; for rows in CSR ``2 b n`` times the number of columns that two rows share.
+    By ``|x - y|^2 / 2 = |x|^2 / 2 + (|y|^2 / 2 - x y)`` the products give a few candidates more
+    than wanted, whose distances are then computed from differences. Products of arrays are in
+    single precision first. Each differs from its exact value by at most about ``p u |x| |y|``
+    (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5), so the distances tell
+    whether another row could be as near. Targets for which it could, because many rows are equally
+    far or because the rows are far from the origin for their distances, are searched again in
+    double precision.
+    """
+    assert count <= rows.shape[0]
+    halves = 0.5 * _finite_norms(rows)
+    if is_sparse(rows) and is_sparse(targets):
+        return _nearest_in_csr(rows, halves, targets, count=count, threads=threads)
+    n_targets = len(targets)
+    size, precisions = _STRIP_OF_FEW, _PRECISIONS
+    if n_targets > _FEW_TARGETS:
+        size, precisions = _STRIP_TARGETS, _worthwhile_precisions(rows, halves, targets, count)
+    strips = side_by_side(
+        lambda start: _nearest_of_strip(
+            rows, halves, targets[start : start + size], count, precisions
+        ),
+        range(0, n_targets, size),
+        at_once=threads,
+    )
+    none = Neighbors(np.empty((0, count), np.int64), np.empty((0, count)))
+    return Neighbors(*map(np.concatenate, zip(none, *strips, strict=True)))
+
+
+def _worthwhile_precisions(
+    rows: NDArray[Any], halves: Floats, targets: NDArray[Any], count: int
+) -> tuple[Precision, ...]:
+    """Return the precisions to search in: only double if single decides too few of some targets."""
+    tried = targets[:: -(-len(targets) // _STRIP_OF_FEW)]
+    least = _least_products(rows, halves, tried, np.float32, count)
+    certain = _are_certain(_nearest_listed(rows, tried, least, count), least, tried)
+    return _PRECISIONS[int(certain.mean() < _WORTHWHILE) :]
+
+
+def _finite_norms(rows: Rows) -> Floats:
+    norms = squared_norms(rows)
+    if not np.isfinite(norms).all():
+        raise ValueError("rows have NaN or values whose squares are infinite.")
+    return norms
+
+
+class _Least:
+    """The rows with the least values of each target, among the rows seen so far.
+
+    Attributes
+    ----------
+    values : float (b, c)
+        inf for no row.
+    places : int64 (b, c)
+    """
+
+    def __init__(self, n_targets: int, count: int, precision: Precision) -> None:
+        self.values = np.full((n_targets, count), np.inf, precision)
+        self.places = np.full((n_targets, count), MISSING)
+        self._waiting: list[tuple[NDArray[Any], ...]] = []
+
+    def see(self, values: NDArray[Any], first: int) -> None:
+        """Consider the values (b, t) of the rows from `first` on."""
+        n_targets, count = self.values.shape
+        # Most rows are far from all targets, and sorting takes longest.
+        near = np.flatnonzero(values < self.values[:, -1:])
+        if len(near) > self.values.size:
+            least = np.argpartition(values, count - 1, axis=1)[:, :count]
+            near = (least + values.shape[1] * np.arange(n_targets)[:, None]).ravel()
+        of_targets, columns = np.divmod(near, values.shape[1])
+        self._waiting.append((of_targets, values.ravel()[near], first + columns))
+        if sum(len(each) for each, *_ in self._waiting) >= self.values.size:
+            self.merge()
+
+    def merge(self) -> None:
+        """Sort the rows that were near into the lists."""
+        n_targets, count = self.values.shape
+        kept = np.repeat(np.arange(n_targets), count), self.values.ravel(), self.places.ravel()
+        of_targets, values, places = map(np.concatenate, zip(kept, *self._waiting, strict=True))
+        order = np.lexsort((values, of_targets))
+        starts = np.searchsorted(of_targets[order], np.arange(n_targets))
+        least = order[starts[:, None] + np.arange(count)]
+        self.values, self.places, self._waiting = values[least], places[least], []
+
+
+def _nearest_of_strip(
+    rows: NDArray[Any],
+    halves: Floats,
+    targets: NDArray[Any],
+    count: int,
+    precisions: tuple[Precision, ...],
+) -> Neighbors:
+    """Return the result of `nearest_rows` for a few targets in an array."""
+    n_targets = len(targets)
+    found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
+    unsure = np.arange(n_targets)
+    for precision in precisions:
+        searched = targets[unsure]
+        least = _least_products(rows, halves, searched, precision, count)
+        listed = _nearest_listed(rows, searched, least, count)
+        found.indices[unsure], found.distances[unsure] = listed
+        unsure = unsure[~_are_certain(listed, least, searched)]
+        if not len(unsure):
+            break
+    return found
+
+
+def _least_products(
+    rows: NDArray[Any], halves: Floats, targets: NDArray[Any], precision: Precision, count: int
+) -> _Least:
+    """Return the least ``|y|^2 / 2 - x y`` of a strip of targets, from products of a precision."""
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // rows.shape[1]))
+    least = _Least(len(targets), min(count + SPARE, len(rows)), precision)
+    # Values that single precision cannot hold become infinite, and their targets are not certain.
+    with np.errstate(over="ignore", invalid="ignore"):
+        X: NDArray[Any] = np.ascontiguousarray(targets, precision)
+        for first in range(0, len(rows), size):
+            values = X @ np.asarray(rows[first : first + size], precision).T
+            half = halves[first : first + size].astype(precision)
+            least.see(np.subtract(half, values, out=values), first)
+    least.merge()
+    return least
+
+
+def _are_certain(found: Neighbors, least: _Least, targets: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return for which targets no row beyond those listed can be as near as those found."""
+    squared, furthest = _finite_norms(targets), found.distances[:, -1]
+    norms, precision = np.sqrt(squared), np.finfo(least.values.dtype)
+    # Rows with a larger norm are further away.
+    reach = norms + furthest
+    error = (targets.shape[1] + 8) * (precision.eps * (norms + reach) * reach + precision.tiny)
+    beyond = least.values[:, -1].astype(np.float64)
+    return np.isfinite(beyond) & (furthest**2 < squared + 2 * (beyond - error))
+
+
+def _nearest_in_csr(
+    rows: csr_array, halves: Floats, targets: csr_array, *, count: int, threads: int
+) -> Neighbors:
+    """Return the result of `nearest_rows` by products of tiles in double precision."""
+    listed = min(count + SPARE, rows.shape[0])
+    n_targets, size = targets.shape[0], _TILE_TARGETS
+    strips = [targets[a : a + size].astype(np.float64) for a in range(0, n_targets, size)]
+    least = [_Least(strip.shape[0], listed, np.float64) for strip in strips]
+
+    def see(first: int, half: Floats, columns: csr_array, strip: slice) -> None:
+        for X, nearest in zip(strips[strip], least[strip], strict=True):
+            nearest.see(half - (X @ columns).toarray(), first)
+
+    for first in range(0, rows.shape[0], _TILE_ROWS):
+        tile = rows[first : first + _TILE_ROWS].astype(np.float64)
+        step = partial(see, first, halves[first : first + _TILE_ROWS], tile.T.tocsr())
+        # A tile is a strip of its own.
+        over_strips(step, (len(strips), _TILE_ROWS * _TILE_TARGETS), threads)
+    for nearest in least:
+        nearest.merge()
+    places = np.concatenate([np.empty((0, listed), np.int64), *(each.places for each in least)])
+    return _first(measure_neighbors(rows, targets, places, threads=threads), count)
+
+
+def _nearest_listed(
+    rows: NDArray[Any], targets: NDArray[Any], least: _Least, count: int
+) -> Neighbors:
+    return _first(measure_neighbors(rows, targets, least.places), count)
+
+
+def _first(found: Neighbors, count: int) -> Neighbors:
+    return Neighbors(found.indices[:, :count].copy(), found.distances[:, :count].copy())
 
 
 class Repeats(NamedTuple):

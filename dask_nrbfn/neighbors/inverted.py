@@ -184,7 +184,7 @@ class InvertedFile:
         centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
         asked = candidates[:: -(-n_candidates // _ASKED)]
         homes = _nearest_centroids(sample, centroids)
-        neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]
+        neighbors = nearest_rows(sample, asked, count=n_neighbors + 1).indices[:, 1:]
         ranks = np.take_along_axis(
             _over_remoteness(_ranks, asked, centroids), homes[neighbors], axis=1
         )
@@ -435,7 +435,8 @@ def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: in
     candidates, count = file.candidates, n_neighbors + 1
     n_sampled, n_candidates = sample.shape[0], candidates.shape[0]
     begun = sample[: max(count, n_sampled // _FIRST_SHARE)]
-    furthest = nearest_rows(begun, candidates, count=count, threads=threads)[:, -1]
+    begun_with = nearest_rows(begun, candidates, count=count, threads=threads)
+    furthest = begun_with.indices[:, -1]
     bounds = measure_pairs(begun, candidates, furthest, np.arange(n_candidates))
     nobody = np.full(n_candidates, MISSING)
     search = CandidateSearch(file, bounds, nobody, n_neighbors=count, threads=threads)

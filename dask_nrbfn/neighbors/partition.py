@@ -166,7 +166,7 @@ class Partitions:
 
     @cached_property
     def _centroid_distances(self) -> Floats:
-        import sklearn.metrics  # noqa: F401  first, as in `nearest_places`
+        import sklearn.metrics  # noqa: F401  first, as in `cluster_means`
         from sklearn.metrics.pairwise import euclidean_distances
 
         distances: Floats = euclidean_distances(self.centroids)
@@ -197,7 +197,8 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     -----
     Runs on one thread, because with more threads the last bits differ from run to run.
     """
-    import sklearn.metrics  # noqa: F401  first, as in `nearest_places`
+    # Two threads that begin to import different parts of scikit-learn at once can fail.
+    import sklearn.metrics  # noqa: F401
     from sklearn.cluster import KMeans
 
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)

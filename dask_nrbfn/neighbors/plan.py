@@ -11,8 +11,9 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.params import FitParams
 
-# Fitted on two cores to 60,000 x 784 and 550,000 x 32; only their ratio decides.
-_FLOPS_PER_SECOND_AND_CORE = 5e10
+# Fitted on two cores to 60,000 x 784 and 550,000 x 32 with products in single precision; only their
+# ratio decides.
+_FLOPS_PER_SECOND_AND_CORE = 1e11
 _SECONDS_PER_PAIR = 3e-9
 # The same for rows in CSR. Two texts of 140 words have 9 words in common, some of which are in
 # nearly every text.

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import plural
 from dask_nrbfn.neighbors.exact import find_repeats
 from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, NearestRows, bounds_of
@@ -17,6 +16,7 @@ from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.bases import check_distinct, pool_drawn

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.cell_fit import STEPS, CellFit, fit_cell
 from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
@@ -21,6 +20,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.small_fit import SmallTable, judge_network
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.cell_fits import (
     CellRows,

@@ -16,7 +16,6 @@ import numpy as np
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.descent import (
     LossSums,
     Point,
@@ -31,6 +30,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_tasks
 from dask_nrbfn.stages.held_out import begin_held_out

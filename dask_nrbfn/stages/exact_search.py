@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors.exact import nearest_rows
-from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, merge_neighbors
 from dask_nrbfn.neighbors.plan import search_dtype
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
@@ -123,8 +123,7 @@ def _search_block(
     n_neighbors: int,
 ) -> Neighbors:
     count, threads = min(n_neighbors + 1, rows.shape[0]), blas_threads()
-    places = nearest_rows(rows, targets, count=count, threads=threads)
-    neighbors = measure_neighbors(rows, targets, places, threads=threads)
+    neighbors = nearest_rows(rows, targets, count=count, threads=threads)
     indices = neighbors.indices + first_row
     indices[indices == numbers[:, None]] = MISSING
     return Neighbors(indices, neighbors.distances)

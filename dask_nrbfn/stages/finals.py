@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import Entry, judge_network
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.calibration import (
     FIT_BYTES,
     MOST_SCORES,
@@ -23,6 +22,7 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge_path import PathWeights
 from dask_nrbfn.numeric.targets import Targets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.path import held_out_folds, kept_basis

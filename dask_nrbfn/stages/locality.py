@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.locality import (
     LocalitySum,
     LocalitySums,
@@ -16,6 +15,7 @@ from dask_nrbfn.numeric.locality import (
 from dask_nrbfn.numeric.moments import packed_size
 from dask_nrbfn.numeric.ridge import Locality
 from dask_nrbfn.numeric.rows import Rows, stacked
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.parts import (
     PartResult,
     Reduction,

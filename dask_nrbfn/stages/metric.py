@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
@@ -23,6 +22,7 @@ from dask_nrbfn.numeric.small_fit import (
     learned_root,
     try_bytes,
 )
+from dask_nrbfn.numeric.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task

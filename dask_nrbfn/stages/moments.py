@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.parts import Reduction, SumRecord, Sums, last_read, reduce_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob

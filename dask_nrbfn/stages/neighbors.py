@@ -6,14 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RecallError, plural
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-from dask_nrbfn.neighbors.exact import exact_neighbors
-from dask_nrbfn.neighbors.lists import measure_neighbors
+from dask_nrbfn.neighbors.exact import SPARE, exact_neighbors
+from dask_nrbfn.neighbors.lists import Neighbors, measure_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.neighbors.plan import (
     COMPILATION_S,
@@ -25,6 +23,7 @@ from dask_nrbfn.neighbors.plan import (
     search_dtype,
 )
 from dask_nrbfn.numeric.rows import Rows, gathered
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
@@ -188,13 +187,13 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     rows = _all_rows(run, dataset)
-    indices = exact_neighbors(
+    found = exact_neighbors(
         rows,
         np.arange(start, stop),
         n_neighbors=run.chosen_params.n_neighbors,
         threads=blas_threads(),
     )
-    return PartResult(_store_neighbors(run, rows, start, stop, indices))
+    return PartResult(_store_neighbors(run, start, found))
 
 
 def _approximate_graph(run: Run, dataset: Dataset, threads: int) -> list[dict[str, Any]]:
@@ -206,14 +205,16 @@ def _approximate_graph(run: Run, dataset: Dataset, threads: int) -> list[dict[st
         threads=threads,
     )
     return [
-        _store_neighbors(run, rows, start, stop, indices[start:stop]) for start, stop in run.spans
+        _store_neighbors(
+            run,
+            start,
+            measure_neighbors(rows, rows[start:stop], indices[start:stop], threads=blas_threads()),
+        )
+        for start, stop in run.spans
     ]
 
 
-def _store_neighbors(
-    run: Run, rows: Rows, start: int, stop: int, indices: NDArray[np.int64]
-) -> dict[str, Any]:
-    neighbors = measure_neighbors(rows, rows[start:stop], indices, threads=blas_threads())
+def _store_neighbors(run: Run, start: int, neighbors: Neighbors) -> dict[str, Any]:
     run.write_rows("neighbors/indices", start, neighbors.indices)
     run.write_rows("neighbors/distances", start, neighbors.distances)
     return {"distance_sum": float(neighbors.distances.sum())}
@@ -249,7 +250,7 @@ def _search_at_once(s: FitSizes) -> StageCost:
             "read_bytes": read,
             "pairs": pairs,
             "updates": 0 if exact else _updates(s, s.n),
-            "measured_values": s.n * s.k * s.row_values,
+            "measured_values": s.n * _measured(s) * s.row_values,
             "scratch_bytes": s.lists_bytes,
         },
         fixed_s=0.0 if exact else COMPILATION_S,
@@ -286,7 +287,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
             "routed_distances": s.n * n_partitions,
             "pairs": pairs,
             "updates": updates,
-            "measured_values": entries * s.k * s.row_values,
+            "measured_values": entries * _measured(s) * s.row_values,
             "merged_candidates": s.n * s.k * most_lists(overlap),
             "scratch_bytes": 2 * scratch + s.lists_bytes,
         },
@@ -340,6 +341,11 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
             "scratch_bytes": 2 * s.lists_bytes,
         },
     )
+
+
+def _measured(s: FitSizes) -> int:
+    """Return the number of rows whose distances from a row are computed from differences."""
+    return s.k + 1 + SPARE if s.search.method == "exact" else s.k
 
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats
@@ -17,6 +16,7 @@ from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, me
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.neighbors.plan import sample_rows
 from dask_nrbfn.numeric.rows import Rows, gathered
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
 from dask_nrbfn.stages.neighbor_search import (
@@ -210,9 +210,8 @@ def _search(rows: Rows, run: Run, threads: int) -> Neighbors:
         indices = approximate_neighbors(
             rows, n_neighbors=k, seed=run.chosen_params.random_state, threads=threads
         )
-    else:
-        indices = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
-    return measure_neighbors(rows, rows, indices, threads=blas_threads())
+        return measure_neighbors(rows, rows, indices, threads=blas_threads())
+    return exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
 
 
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import side_by_side
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import folds_of_numbers
@@ -25,6 +24,7 @@ from dask_nrbfn.numeric.ridge_path import (
     solve_all,
 )
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
+from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.basis import read_labelled_rows

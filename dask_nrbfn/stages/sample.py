@@ -9,7 +9,6 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import Each
@@ -23,6 +22,7 @@ from dask_nrbfn.numeric.small_fit import (
     try_networks,
 )
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
+from dask_nrbfn.numeric.threads import blas_threads, side_by_side
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling

@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.folds import FoldedBlock
@@ -16,6 +15,7 @@ from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.basis import BASIS

@@ -8,7 +8,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn import EngineOptions, connect
-from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.threads import blas_threads
 from tests.cluster.machine import cores
 from tests.workflows.script import run_here
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_nrbfn.engine.threads import blas_threads, cluster_settings, worker_environment
+from dask_nrbfn.engine.threads import cluster_settings, worker_environment
+from dask_nrbfn.numeric.threads import blas_threads
 from tests.cluster.machine import cores
 
 SCRIPT = Path(__file__).parents[2] / "cluster" / "worker-environment.sh"

@@ -11,7 +11,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect, describe_engine
-from dask_nrbfn.engine.threads import available_threads, side_by_side
+from dask_nrbfn.engine.threads import available_threads
+from dask_nrbfn.numeric.threads import side_by_side
 from tests.engine.processes import ENVIRONMENT
 
 ASKED = """

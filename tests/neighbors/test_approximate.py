@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def recall(found, rows):
-    exact = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=found.shape[1])
+    exact = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=found.shape[1]).indices
     hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
     return np.mean(hits) / found.shape[1]
 

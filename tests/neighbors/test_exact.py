@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+from dask_nrbfn.neighbors import exact
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
 from tests.numeric.chunkings import row_chunkings, split
@@ -28,7 +29,7 @@ def assert_nearest(found, queries, rows, *, rtol):
 def test_exact_neighbors__equals_naive(n_rows, n_features, seed, data):
     k = data.draw(st.integers(1, n_rows - 1))
     rows = blobs(n_rows, n_features, seed=seed)
-    found = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k)
+    found = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k).indices
     assert_valid(found, np.arange(n_rows), n_rows=n_rows, n_neighbors=k)
     np.testing.assert_array_equal(found, naive_neighbors(rows, k))
 
@@ -37,7 +38,7 @@ def test_exact_neighbors__equals_naive(n_rows, n_features, seed, data):
 @pytest.mark.parametrize("k", [1, 20, 299])
 def test_exact_neighbors__both_precisions(dtype, rtol, k):
     rows = blobs(300, 8).astype(dtype)
-    found = exact_neighbors(rows, np.arange(300), n_neighbors=k)
+    found = exact_neighbors(rows, np.arange(300), n_neighbors=k).indices
     assert_valid(found, np.arange(300), n_rows=300, n_neighbors=k)
     assert_nearest(found, np.arange(300), rows, rtol=rtol)
 
@@ -50,7 +51,7 @@ def test_exact_neighbors__duplicates(dtype, n_copies, k):
     # Among more copies than k + 1 the row itself is mostly not in the list at all.
     rows = np.repeat(np.rint(4 * blobs(8, 3)), n_copies, axis=0).astype(dtype)
     queries = np.arange(len(rows))
-    found = exact_neighbors(rows, queries, n_neighbors=k)
+    found = exact_neighbors(rows, queries, n_neighbors=k).indices
     assert_valid(found, queries, n_rows=len(rows), n_neighbors=k)
     assert_nearest(found, queries, rows, rtol=1e-12)
 
@@ -61,8 +62,8 @@ def test_exact_neighbors__any_split_of_the_queries(lengths, seed):
     n_rows = sum(lengths) + 3
     rows = blobs(n_rows, 4, seed=seed)
     queries = np.arange(sum(lengths))
-    whole = exact_neighbors(rows, queries, n_neighbors=3)
-    parts = [exact_neighbors(rows, part, n_neighbors=3) for part in split(queries, lengths)]
+    whole = exact_neighbors(rows, queries, n_neighbors=3).indices
+    parts = [exact_neighbors(rows, part, n_neighbors=3).indices for part in split(queries, lengths)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
@@ -72,13 +73,15 @@ def test_exact_neighbors__equal_distances_with_any_number_of_threads(n_queries):
     found = []
     for threads in (1, 2, 3):
         with threadpool_limits(threads):
-            found.append(exact_neighbors(rows, np.arange(n_queries), n_neighbors=5))
+            found.append(exact_neighbors(rows, np.arange(n_queries), n_neighbors=5).indices)
     np.testing.assert_array_equal(found[1:], found[:1] * 2)
 
 
 def test_nearest_rows__no_targets():
     rows = blobs(50, 3)
-    assert nearest_rows(rows, rows[:0], count=4).shape == (0, 4)
+    found = nearest_rows(rows, rows[:0], count=4)
+    assert found.indices.shape == found.distances.shape == (0, 4)
+    assert (found.indices.dtype, found.distances.dtype) == (np.int64, np.float64)
 
 
 @pytest.mark.parametrize("place", ["rows", "targets"])
@@ -96,13 +99,76 @@ def test_nearest_rows__refuses_what_has_no_distance(place):
 def test_nearest_rows__any_precision_and_order(dtype, order):
     rows, targets = blobs(50, 3), blobs(5, 3)
     found = nearest_rows(rows, np.asarray(targets, dtype, order=order), count=4)
-    np.testing.assert_array_equal(found, nearest_rows(rows, targets, count=4))
+    np.testing.assert_array_equal(found.indices, nearest_rows(rows, targets, count=4).indices)
 
 
 def test_exact_neighbors__queries_in_any_order():
     rows, queries = blobs(50, 3), np.array([49, 0, 7, 7, 3])
     found = exact_neighbors(rows, queries, n_neighbors=4)
-    np.testing.assert_array_equal(found, naive_neighbors(rows, 4)[queries])
+    np.testing.assert_array_equal(found.indices, naive_neighbors(rows, 4)[queries])
+
+
+@given(
+    n_rows=st.integers(60, 200), count=st.integers(1, 60), seed=st.integers(0, 99), data=st.data()
+)
+@settings(max_examples=30, deadline=None)
+def test_nearest_rows__any_blocks(n_rows, count, seed, data):
+    # Whole numbers: many rows are equally far.
+    rows, targets = np.rint(blobs(n_rows, 3, seed=seed)), np.rint(blobs(90, 3, seed=seed + 1))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, most in [("_BLOCK_ROWS", 300), ("_BLOCK_ELEMENTS", 900), ("_STRIP_OF_FEW", 100)]:
+            patch.setattr(exact, name, data.draw(st.integers(1, most), label=name))
+        patch.setattr(exact, "_FEW_TARGETS", data.draw(st.sampled_from([0, 1024])))
+        found = nearest_rows(rows, targets, count=count, threads=2)
+    differences = np.linalg.norm(targets[:, None] - rows, axis=2)
+    np.testing.assert_array_equal(found.distances, np.sort(differences, axis=1)[:, :count])
+    reached = np.take_along_axis(differences, found.indices, axis=1)
+    np.testing.assert_array_equal(reached, found.distances)
+    assert all(len(set(places)) == count for places in found.indices.tolist())
+
+
+@pytest.mark.parametrize("order", ["far first", "near first", "drawn"])
+@pytest.mark.parametrize(
+    ("scale", "offset"),
+    [(1.0, 0.0), (1.0, 1e5), (1e-3, 1e4), (1e-22, 0.0), (1e-40, 0.0), (1e22, 0.0), (1e100, 0.0)],
+)
+def test_nearest_rows__what_single_precision_cannot_tell(scale, offset, order):
+    rows = offset + scale * blobs(3000, 5)
+    rows = rows[np.argsort(rows[:, 0])] if order != "drawn" else rows
+    targets = rows[::30] if order == "drawn" else rows[-100:]
+    rows = rows[::-1] if order == "near first" else rows
+    found = nearest_rows(rows, targets, count=7)
+    differences = np.linalg.norm((targets[:, None] - rows) / scale, axis=2)
+    expected = np.sort(differences, axis=1)[:, :7]
+    np.testing.assert_allclose(found.distances / scale, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_nearest_rows__one_row_far_away_does_not_matter():
+    rows = np.vstack([blobs(2000, 5), np.full((1, 5), 1e15)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "_PRECISIONS", (np.float32,))
+        found = exact_neighbors(rows, np.arange(2000), n_neighbors=7)
+    np.testing.assert_array_equal(found.indices, naive_neighbors(rows[:2000], 7))
+
+
+def test_nearest_rows__most_targets_are_certain_in_single_precision(monkeypatch):
+    rows = blobs(4000, 30)
+    searched = {np.float32: 0, np.float64: 0}
+    original = exact._least_products
+
+    def counted(rows, halves, targets, precision, count):
+        searched[precision] += len(targets)
+        return original(rows, halves, targets, precision, count)
+
+    monkeypatch.setattr(exact, "_least_products", counted)
+    exact_neighbors(rows, np.arange(4000), n_neighbors=20)
+    assert searched[np.float64] < 40
+    assert searched[np.float32] >= 4000
+    searched.update(dict.fromkeys(searched, 0))
+    # All rows are equally far from each other, so only a few targets are tried.
+    exact_neighbors(np.eye(2000), np.arange(2000), n_neighbors=20)
+    assert searched[np.float32] < 100
+    assert searched[np.float64] == 2000
 
 
 @given(

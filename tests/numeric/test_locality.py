@@ -11,7 +11,6 @@ from scipy.optimize import brentq, minimize
 from sklearn.datasets import load_digits
 
 from dask_nrbfn.neighbors.exact import exact_neighbors
-from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.numeric.descent import Point, Preconditioner
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -262,8 +261,8 @@ def test_locality__of_all_rows_helps_where_few_have_labels():
     mean = np.sqrt(((X[:, None] - X[None, basis[:50]]) ** 2).sum(axis=2)).mean()
     Phi = RadialFeatures.from_basis(X[basis], 0.5 * mean, normalized=False).activations(X)
     neighbors = exact_neighbors(X, np.arange(len(X)), n_neighbors=10)
-    distances = measure_neighbors(X, X, neighbors).distances
-    R = sum_of(Phi, np.arange(len(X)), neighbors, neighbor_shares(distances, scale=mean))
+    shares = neighbor_shares(neighbors.distances, scale=mean)
+    R = sum_of(Phi, np.arange(len(X)), neighbors.indices, shares)
     own, others = Phi[labelled], np.setdiff1d(np.arange(len(X)), labelled)
     errors = {}
     # Each is the best of powers of 100 for either.

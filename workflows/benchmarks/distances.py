@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.threads import blas_threads
 
 # Values of the rows that are timed together: a tenth of a second.
 ELEMENTS = 2**19

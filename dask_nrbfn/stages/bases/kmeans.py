@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import sklearn.metrics  # noqa: F401  first, as in `nearest_places`
+import sklearn.metrics  # noqa: F401  first, as in `cluster_means`
 from sklearn.cluster import MiniBatchKMeans
 from threadpoolctl import ThreadpoolController
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.rows import Rows, mean_values
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, pool_alike
 from dask_nrbfn.stages.columns import read_scaling

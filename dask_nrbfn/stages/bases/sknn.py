@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors.exact import exact_neighbors
-from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, soft_confidence
 from dask_nrbfn.numeric.rows import is_sparse
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import (
     MOST_SCORED,
@@ -78,10 +77,9 @@ def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen
     if not is_sparse(scaled):
         scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
     n_neighbors, threshold = rows.params.n_neighbors, rows.params.confidence_threshold
-    places = exact_neighbors(
+    found = exact_neighbors(
         scaled, np.arange(n_rows), n_neighbors=min(n_neighbors, n_rows - 1), threads=threads
     )
-    found = measure_neighbors(scaled, scaled, places, threads=threads)
     confidence = soft_confidence(
         found.distances,
         rows.codes[found.indices] == rows.codes[:, None],

@@ -1,0 +1,66 @@
+"""BLAS threads of this process, and steps that share them."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from threading import Lock
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+# BLAS threads belong to the process. If two tasks limited them, the first to end would lift the
+# limit for both. One task already uses all cores.
+_ONE_TASK = Lock()
+
+
+def blas_threads(*, default: int = 1) -> int:
+    """Return the number of BLAS threads of this process, `default` if it is unknown."""
+    return max((pool["num_threads"] for pool in _blas().info()), default=default)
+
+
+def side_by_side(
+    step: Callable[[Value], Result], values: Sequence[Value], *, at_once: int
+) -> list[Result]:
+    """Return `step` of every value, in order, each computed with one BLAS thread.
+
+    Parameters
+    ----------
+    step : callable
+        Its products release the interpreter lock.
+    values : sequence
+    at_once : int
+        Steps at the same time at most; no more than the threads that BLAS had.
+
+    Returns
+    -------
+    list
+
+    Notes
+    -----
+    The results have the same bits for any `at_once`. Threads that share a small product wait for
+    each other by spinning, which takes many times as long as the product if other processes are
+    busy. If BLAS has one thread anyway, other tasks of the process run at the same time.
+    """
+    with _ONE_TASK:
+        own = max((pool["num_threads"] for pool in _blas().info()), default=1)
+        n_threads = min(own, at_once, len(values))
+        # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
+        limit = partial(_blas().limit, limits=1)
+        if n_threads > 1:
+            with limit(), ThreadPoolExecutor(n_threads, "systems", initializer=limit) as pool:
+                return list(pool.map(step, values))
+        if own > 1:
+            with limit():
+                return list(map(step, values))
+    return list(map(step, values))
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Return the controller of the BLAS threads; finding it takes as long as a small system."""
+    import scipy.linalg  # noqa: F401  numpy's and scipy's are listed once they are loaded
+
+    return ThreadpoolController().select(user_api="blas")
