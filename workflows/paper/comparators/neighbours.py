@@ -29,6 +29,6 @@ class MajorityOfNeighbors(ClassifierMixin, BaseEstimator):
     def predict(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return the labels of rows (b, p)."""
         rows = np.asarray(X, dtype=np.float64)
-        voters = self._codes[nearest_rows(self._rows, rows, count=self.n_neighbors)]
+        voters = self._codes[nearest_rows(self._rows, rows, count=self.n_neighbors).indices]
         votes = (voters[:, :, None] == np.arange(len(self.classes_))).sum(axis=1)
         return self.classes_[votes.argmax(axis=1)]

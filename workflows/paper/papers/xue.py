@@ -20,7 +20,6 @@ from sets import FOLDS, DataSet, Split
 from sklearn.preprocessing import StandardScaler
 
 from dask_nrbfn.neighbors.exact import exact_neighbors
-from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.numeric.locality import LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Locality, RidgeSolution, RidgeSystem
@@ -92,8 +91,7 @@ class LocalRecipe(Recipe):
     ) -> RidgeSystem:
         """Return the ridge system of rows, with R."""
         everyone = np.arange(len(X))
-        found = exact_neighbors(X, everyone, n_neighbors=min(NEIGHBORS, len(X) - 1))
-        near = measure_neighbors(X, X, found)
+        near = exact_neighbors(X, everyone, n_neighbors=min(NEIGHBORS, len(X) - 1))
         counted = neighbor_shares(
             near.distances,
             scale=mean_distance(X, X),
