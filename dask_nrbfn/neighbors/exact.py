@@ -24,6 +24,7 @@ _TILE_ROWS, _TILE_TARGETS = 2048, 128
 # products, 2 MiB, stay in its cache. With 64 the 1,000 targets of an audit keep 16 threads busy.
 _BLOCK_ROWS, _BLOCK_ELEMENTS = 1024, 2**19
 _STRIP_TARGETS, _STRIP_OF_FEW, _FEW_TARGETS = 256, 64, 1024
+_STRIP_ELEMENTS, _STRIP_CANDIDATES = 2**19, 2**16
 
 # Candidates beyond the wanted neighbours, so that rounding nearly never hides a neighbour.
 SPARE = 8
@@ -110,7 +111,7 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     Raises
     ------
     ValueError
-        If a value is NaN, or if the square of a norm is infinite.
+        If a value is NaN, or if the square of a distance may not be finite.
 
     Notes
     -----
@@ -121,16 +122,20 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5), so the distances tell
     whether another row could be as near. Targets for which it could, because many rows are equally
     far or because the rows are far from the origin for their distances, are searched again in
-    double precision.
+    double precision, whose rounding then decides which rows are candidates: centred rows lose
+    least.
     """
     assert count <= rows.shape[0]
-    halves = 0.5 * _finite_norms(rows)
+    halves = 0.5 * _checked_norms(rows)
+    _checked_norms(targets)
     if is_sparse(rows) and is_sparse(targets):
         return _nearest_in_csr(rows, halves, targets, count=count, threads=threads)
-    n_targets = len(targets)
-    size, precisions = _STRIP_OF_FEW, _PRECISIONS
+    n_targets, precisions = len(targets), _PRECISIONS
+    size = _STRIP_OF_FEW if n_targets <= _FEW_TARGETS else _STRIP_TARGETS
+    most = min(_STRIP_ELEMENTS // rows.shape[1], _STRIP_CANDIDATES // (count + SPARE))
+    size = max(1, min(size, most))
     if n_targets > _FEW_TARGETS:
-        size, precisions = _STRIP_TARGETS, _worthwhile_precisions(rows, halves, targets, count)
+        precisions = _worthwhile_precisions(rows, halves, targets, count)
     strips = side_by_side(
         lambda start: _nearest_of_strip(
             rows, halves, targets[start : start + size], count, precisions
@@ -146,16 +151,28 @@ def _worthwhile_precisions(
     rows: NDArray[Any], halves: Floats, targets: NDArray[Any], count: int
 ) -> tuple[Precision, ...]:
     """Return the precisions to search in: only double if single decides too few of some targets."""
+
+    def share_of_certain(tried: NDArray[Any]) -> float:
+        least = _least_products(rows, halves, tried, np.float32, count)
+        found = _nearest_listed(rows, tried, least, count)
+        return float(_are_certain(found, least, tried).mean())
+
     tried = targets[:: -(-len(targets) // _STRIP_OF_FEW)]
-    least = _least_products(rows, halves, tried, np.float32, count)
-    certain = _are_certain(_nearest_listed(rows, tried, least, count), least, tried)
-    return _PRECISIONS[int(certain.mean() < _WORTHWHILE) :]
+    # With one thread, because products on several can have other bits.
+    (share,) = side_by_side(share_of_certain, [tried], at_once=1)
+    return _PRECISIONS[int(share < _WORTHWHILE) :]
 
 
-def _finite_norms(rows: Rows) -> Floats:
+def strip_bytes(threads: int) -> int:
+    """Return the bytes of the buffers of `nearest_rows` for rows in arrays, on all threads."""
+    return threads * 24 * 2**20
+
+
+def _checked_norms(rows: Rows) -> Floats:
+    """Return squared norms whose sums are finite, or raise ValueError."""
     norms = squared_norms(rows)
-    if not np.isfinite(norms).all():
-        raise ValueError("rows have NaN or values whose squares are infinite.")
+    if not (norms < np.finfo(np.float64).max / 4).all():
+        raise ValueError("rows have NaN, or values whose squares are not finite.")
     return norms
 
 
@@ -226,7 +243,7 @@ def _least_products(
     """Return the least ``|y|^2 / 2 - x y`` of a strip of targets, from products of a precision."""
     size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // rows.shape[1]))
     least = _Least(len(targets), min(count + SPARE, len(rows)), precision)
-    # Values that single precision cannot hold become infinite, and their targets are not certain.
+    # Single precision cannot hold every square; `_are_certain` allows for that.
     with np.errstate(over="ignore", invalid="ignore"):
         X: NDArray[Any] = np.ascontiguousarray(targets, precision)
         for first in range(0, len(rows), size):
@@ -239,13 +256,15 @@ def _least_products(
 
 def _are_certain(found: Neighbors, least: _Least, targets: NDArray[Any]) -> NDArray[np.bool_]:
     """Return for which targets no row beyond those listed can be as near as those found."""
-    squared, furthest = _finite_norms(targets), found.distances[:, -1]
+    squared, furthest = squared_norms(targets), found.distances[:, -1]
     norms, precision = np.sqrt(squared), np.finfo(least.values.dtype)
-    # Rows with a larger norm are further away.
+    # Rows with a larger norm are further away. The terms of all others are at most this large.
     reach = norms + furthest
-    error = (targets.shape[1] + 8) * (precision.eps * (norms + reach) * reach + precision.tiny)
+    largest = (norms + reach) * reach
+    error = (targets.shape[1] + 8) * (precision.eps * largest + precision.tiny)
     beyond = least.values[:, -1].astype(np.float64)
-    return np.isfinite(beyond) & (furthest**2 < squared + 2 * (beyond - error))
+    seen = np.isfinite(beyond) & (largest < precision.max)
+    return seen & (furthest**2 < squared + 2 * (beyond - error))
 
 
 def _nearest_in_csr(

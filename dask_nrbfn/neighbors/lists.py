@@ -47,8 +47,8 @@ def measure_neighbors(
 
     Notes
     -----
-    Distances are sums of squared differences in float64 for both searches, so near duplicates lose
-    no digits. Equal distances are ordered by row number.
+    Squared differences are summed in float64 for both searches, so near duplicates lose no digits.
+    Equal distances are ordered by row number.
     """
     neighbors = Neighbors(np.empty_like(indices), np.empty(indices.shape))
 

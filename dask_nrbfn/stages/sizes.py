@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from dask_nrbfn.engine.memory import process_bytes
+from dask_nrbfn.neighbors.exact import strip_bytes
 from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.kernels import kernel_named
@@ -241,9 +242,11 @@ class FitSizes:
     def exact_search_bytes(self, n_targets: int) -> int:
         """Return the bytes that a task of an exact search of `n_targets` rows holds.
 
-        The task holds the targets, the best neighbours so far, and the neighbours in a block.
+        The task holds the targets, the best neighbours so far, the neighbours in a block and the
+        buffers of the search.
         """
-        return n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
+        lists = n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
+        return lists + strip_bytes(self.search.threads)
 
     @property
     def searched_block_bytes(self) -> int:

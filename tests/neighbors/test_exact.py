@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -29,9 +31,11 @@ def assert_nearest(found, queries, rows, *, rtol):
 def test_exact_neighbors__equals_naive(n_rows, n_features, seed, data):
     k = data.draw(st.integers(1, n_rows - 1))
     rows = blobs(n_rows, n_features, seed=seed)
-    found = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k).indices
-    assert_valid(found, np.arange(n_rows), n_rows=n_rows, n_neighbors=k)
-    np.testing.assert_array_equal(found, naive_neighbors(rows, k))
+    found = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k)
+    assert_valid(found.indices, np.arange(n_rows), n_rows=n_rows, n_neighbors=k)
+    np.testing.assert_array_equal(found.indices, naive_neighbors(rows, k))
+    expected = np.sort(naive_distances(rows), axis=1)[:, :k]
+    np.testing.assert_allclose(found.distances, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [("f4", 1e-3), ("f8", 1e-12)])
@@ -149,6 +153,48 @@ def test_nearest_rows__one_row_far_away_does_not_matter():
         patch.setattr(exact, "_PRECISIONS", (np.float32,))
         found = exact_neighbors(rows, np.arange(2000), n_neighbors=7)
     np.testing.assert_array_equal(found.indices, naive_neighbors(rows[:2000], 7))
+
+
+@pytest.mark.parametrize("n_features", [1, 30])
+def test_nearest_rows__certain_is_right(n_features):
+    # The distances of these rows are lost in the rounding of their norms, and less and less so.
+    n_certain = 0
+    for exponent in np.linspace(-7, 1, 40):
+        rng = np.random.default_rng(0)
+        rows = 1.0 + 10.0**exponent * rng.normal(size=(600, n_features))
+        targets, halves = rows[:60], 0.5 * (rows**2).sum(axis=1)
+        least = exact._least_products(rows, halves, targets, np.float32, 5)
+        found = exact._nearest_listed(rows, targets, least, 5)
+        certain = exact._are_certain(found, least, targets)
+        distances = np.linalg.norm(targets[:, None] - rows, axis=2)
+        expected = np.sort(distances, axis=1)[:, :5]
+        np.testing.assert_allclose(found.distances[certain], expected[certain], rtol=1e-12)
+        n_certain += np.count_nonzero(certain)
+    assert 200 < n_certain < 2200
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nearest_rows__some_squares_are_beyond_single_precision(dtype):
+    near = 1e18 * np.linspace(0.9, 1.1, 20)
+    rows = np.concatenate([near, np.zeros(19), [4e19, 4.004e19]])[:, None].astype(dtype)
+    found = nearest_rows(rows, rows[[39]], count=5)
+    assert found.indices.tolist() == [[39, 40, 19, 18, 17]]
+
+
+def test_nearest_rows__refuses_distances_that_are_not_finite():
+    rows = np.array([[1.2e154], [-1.2e154], [1.1e154], [-1.1e154]])
+    with pytest.raises(ValueError, match="not finite"):
+        nearest_rows(rows, rows, count=3)
+
+
+def test_nearest_rows__buffers_are_as_said():
+    rows = np.random.default_rng(0).normal(size=(1200, 20_000)).astype(np.float32)
+    nearest_rows(rows[:50], rows[:1], count=4)
+    tracemalloc.start()
+    nearest_rows(rows, rows[:600], count=21)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < exact.strip_bytes(1)
 
 
 def test_nearest_rows__most_targets_are_certain_in_single_precision(monkeypatch):
