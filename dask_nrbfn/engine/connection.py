@@ -173,6 +173,17 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
             yield local
 
 
+def _blas_threads_once_loaded() -> int:
+    """Return the number of BLAS threads of a worker.
+
+    This loads the libraries that `PROCESS_BYTES` counts. So the memory of a worker does not depend
+    on what it has computed before.
+    """
+    import sklearn.neighbors  # noqa: F401
+
+    return blas_threads()
+
+
 def describe_engine(options: EngineOptions) -> InlineEngine:
     """Return an engine with the sizes of a local cluster, without starting workers.
 
@@ -324,7 +335,7 @@ def _no_workers(address: str) -> ClusterError:
 
 def _threads_of_workers(client: Client) -> int | None:
     """Return the smallest number of BLAS threads of a worker; None if all workers died."""
-    answers = client.run(blas_threads, on_error="return").values()
+    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer

@@ -2,8 +2,8 @@
 
 import dask
 
-# Resident size of a worker with numpy, scipy, zarr and, for k-means, scikit-learn loaded: 278 MiB
-# at its peak once each of them has computed something small.
+# Resident size of a worker with numpy, scipy, zarr and scikit-learn loaded: 240 MiB when fresh,
+# 278 MiB at its peak once each of them has computed something small.
 PROCESS_BYTES = 300 * 2**20
 
 # What numba adds to it with the first approximate search of a process: 453 MiB if it compiles

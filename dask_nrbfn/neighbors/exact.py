@@ -279,14 +279,14 @@ def _nearest_in_csr(
     def see(first: int, half: Floats, columns: csr_array, strip: slice) -> None:
         for X, nearest in zip(strips[strip], least[strip], strict=True):
             nearest.see(half - (X @ columns).toarray(), first)
+            # What waits for all targets would take more memory than their lists.
+            nearest.merge()
 
     for first in range(0, rows.shape[0], _TILE_ROWS):
         tile = rows[first : first + _TILE_ROWS].astype(np.float64)
         step = partial(see, first, halves[first : first + _TILE_ROWS], tile.T.tocsr())
         # A tile is a strip of its own.
         over_strips(step, (len(strips), _TILE_ROWS * _TILE_TARGETS), threads)
-    for nearest in least:
-        nearest.merge()
     places = np.concatenate([np.empty((0, listed), np.int64), *(each.places for each in least)])
     return _first(measure_neighbors(rows, targets, places, threads=threads), count)
 

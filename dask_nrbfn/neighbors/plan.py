@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.neighbors.exact import SPARE
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.params import FitParams
 
@@ -169,14 +170,14 @@ class SearchedRows:
 
         Notes
         -----
-        The rows twice, and for the exact search the results; for the approximate one candidate
-        lists, heaps and results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and
+        The rows twice. For the exact search candidates and results; for the approximate one
+        candidate lists, heaps and results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and
         l = 1.25 k, and update buffers.
         """
         k = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
         row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize
         if method == "exact":
-            return n_rows * (row_bytes + 32 * k)
+            return n_rows * (row_bytes + 40 * (k + 1) + 24 * SPARE)
         row_bytes += 16 * candidate_list(k) + 34 * searched_neighbors(k)
         return n_rows * row_bytes + _UPDATED_ROWS * (k + 1) ** 2 * _BYTES_PER_UPDATE
 

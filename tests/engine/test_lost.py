@@ -219,7 +219,7 @@ def test_connect__timeout_that_is_none(two_workers, given):
 
 def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
     module = sys.modules["dask_nrbfn.engine.connection"]
-    monkeypatch.setattr(module, "blas_threads", work.refuse_import)
+    monkeypatch.setattr(module, "_blas_threads_once_loaded", work.refuse_import)
     with (
         pytest.raises(ModuleNotFoundError, match="dask_nrbfn"),
         connect(client=two_workers.client),

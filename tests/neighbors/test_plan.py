@@ -84,8 +84,8 @@ def plan(n_rows, free_bytes, n_candidates=None, **params):
         (20_000, 2**28, ("exact", 1)),
         (400_000, 2**33, ("approximate", 1)),
         # The buffers of the approximate search do not fit.
-        (400_000, 2**28, ("exact", 3)),
-        (350_000, 2**28, ("exact", 1)),
+        (400_000, 2**28, ("exact", 4)),
+        (220_000, 2**28, ("exact", 1)),
     ],
 )
 def test_plan__by_rows_and_memory(n_rows, free_bytes, expected):
