@@ -163,9 +163,22 @@ def _worthwhile_precisions(
     return _PRECISIONS[int(share < _WORTHWHILE) :]
 
 
-def strip_bytes(threads: int) -> int:
-    """Return the bytes of the buffers of `nearest_rows` for rows in arrays, on all threads."""
-    return threads * 24 * 2**20
+def buffer_bytes(width: int, n_neighbors: int, *, threads: int) -> int:
+    """Return the bytes of the buffers of a search on all threads.
+
+    Parameters
+    ----------
+    width : int
+        How many numbers store a row.
+    n_neighbors, threads : int
+
+    Returns
+    -------
+    int
+    """
+    strip = min(_STRIP_TARGETS, 1 + _STRIP_ELEMENTS // width)
+    # The strip in both precisions, and the differences of the rows listed for a target.
+    return threads * (2**23 + (20 * strip + 16 * (n_neighbors + 1 + SPARE)) * width)
 
 
 def _checked_norms(rows: Rows) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError, RecallError, plural
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-from dask_nrbfn.neighbors.exact import SPARE, exact_neighbors, strip_bytes
+from dask_nrbfn.neighbors.exact import SPARE, buffer_bytes, exact_neighbors
 from dask_nrbfn.neighbors.lists import Neighbors, measure_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.neighbors.plan import (
@@ -172,20 +172,17 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
     n_candidates, searched = asked_candidates(params, dataset), searched_in(dataset, params)
+    buffers = buffer_bytes(searched.width, params.n_neighbors, threads=engine.threads)
     search = searched.plan(
         n_candidates=n_candidates,
         threads=engine.threads,
         free_bytes=lambda method: (
-            engine.memory_bytes
-            - worker_bytes(method)
-            - dataset.reading_bytes
-            - strip_bytes(engine.threads)
+            engine.memory_bytes - worker_bytes(method) - dataset.reading_bytes - buffers
         ),
     )
     if params.n_partitions is None and n_candidates is None and search.n_partitions > 1:
         needed = searching_bytes(dataset, params, search.method, searched.smallest_partition)
-        needed += strip_bytes(engine.threads)
-        engine.check_budget("neighbors", needed, remedy="Lower `n_neighbors`")
+        engine.check_budget("neighbors", needed + buffers, remedy="Lower `n_neighbors`")
     return search
 
 
@@ -354,7 +351,7 @@ def _measured(s: FitSizes) -> int:
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
     own = searched_in(s.dataset, s.params).search_bytes(n_rows, s.search.method)
-    return own + strip_bytes(s.search.threads)
+    return own + buffer_bytes(s.width, s.k, threads=s.search.threads)
 
 
 def _updates(s: FitSizes, n_rows: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.neighbors.exact import strip_bytes
+from dask_nrbfn.neighbors.exact import buffer_bytes
 from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.kernels import kernel_named
@@ -246,7 +246,7 @@ class FitSizes:
         buffers of the search.
         """
         lists = n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
-        return lists + strip_bytes(self.search.threads)
+        return lists + buffer_bytes(self.width, self.k, threads=self.search.threads)
 
     @property
     def searched_block_bytes(self) -> int:
