@@ -111,7 +111,7 @@ def test_run__scheduler_killed_between_two_runs(processes):
 @pytest.mark.slow
 def test_run__client_gave_up_before_the_scheduler_came_back(processes):
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+        dask.config.set({"distributed.comm.timeouts.connect": "6s"}),
         connect(EngineOptions(scheduler=processes.address)) as engine,
     ):
         processes.kill("scheduler")
