@@ -25,7 +25,7 @@ ALLOWED = {
     "numeric": _BASE,
     "sources": {"errors", "lazy", "numeric"},
     "storage": _BASE | {"private", "shown", "outputs", "numeric", "sources"},
-    "neighbors": _BASE | {"private", "numeric"},
+    "neighbors": _BASE | {"numeric"},
     "engine": _BASE | {"private", "lazy", "outputs", "numeric"},
     "stages": _BELOW_STAGES,
     "weighting": _BASE | {"numeric", "storage"},

@@ -42,7 +42,7 @@ def exact_neighbors(
     Parameters
     ----------
     rows : float32 or float64 (n, p)
-        All rows. Arrays should be centred, see `nearest_rows`.
+        All rows. Arrays should be centred, because rounding grows with the norms.
     queries : int64 (b,)
         Numbers of the rows whose neighbours are wanted.
     n_neighbors : int
@@ -72,19 +72,18 @@ def exact_neighbors(
 
 
 def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return where the lists do not have the row itself; they lose the last row if it is missing.
+    """Return a mask of k rows in each list: all but the row itself, or all but the last row.
 
     Parameters
     ----------
     found : int64 (b, k + 1)
         Row numbers.
     queries : int64 (b,)
-        The rows' own numbers.
+        The rows' own numbers. If a list does not have its own number, its last row is left out.
 
     Returns
     -------
     bool (b, k + 1)
-        With k true values in every row.
     """
     own = found == queries[:, None]
     own[~own.any(axis=1), -1] = True
@@ -116,14 +115,15 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     Notes
     -----
     ``2 b n p`` flops; for rows in CSR ``2 b n`` times the number of columns that two rows share.
-    By ``|x - y|^2 / 2 = |x|^2 / 2 + (|y|^2 / 2 - x y)`` the products give a few candidates more
-    than wanted, whose distances are then computed from differences. Products of arrays are in
-    single precision first. Each differs from its exact value by at most about ``p u |x| |y|``
-    (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5), so the distances tell
-    whether another row could be as near. Targets for which it could, because many rows are equally
-    far or because the rows are far from the origin for their distances, are searched again in
-    double precision, whose rounding then decides which rows are candidates: centred rows lose
-    least.
+    Products give ``|x - y|^2 / 2 = |x|^2 / 2 + (|y|^2 / 2 - x y)``, and with it ``count + 8``
+    candidates of each target. Their distances are then computed from differences.
+
+    Products of arrays are computed in single precision first. Each has an error of at most about
+    ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). With
+    this bound, the distances show whether another row could be as near. If so, the target is
+    searched again in double precision: many rows are equally far, or the norms are large compared
+    with the distances. The rounding of double precision is not checked. It is smallest if the rows
+    are centred.
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
@@ -150,17 +150,12 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
 def _worthwhile_precisions(
     rows: NDArray[Any], halves: Floats, targets: NDArray[Any], count: int
 ) -> tuple[Precision, ...]:
-    """Return the precisions to search in: only double if single decides too few of some targets."""
-
-    def share_of_certain(tried: NDArray[Any]) -> float:
-        least = _least_products(rows, halves, tried, np.float32, count)
-        found = _nearest_listed(rows, tried, least, count)
-        return float(_are_certain(found, least, tried).mean())
-
+    """Return both precisions, or only double if single is certain for too few of some targets."""
     tried = targets[:: -(-len(targets) // _STRIP_OF_FEW)]
+    search = partial(_nearest_in_precision, rows, halves, precision=np.float32, count=count)
     # With one thread, because products on several can have other bits.
-    (share,) = side_by_side(share_of_certain, [tried], at_once=1)
-    return _PRECISIONS[int(share < _WORTHWHILE) :]
+    ((_, certain),) = side_by_side(search, [tried], at_once=1)
+    return _PRECISIONS[int(certain.mean() < _WORTHWHILE) :]
 
 
 def buffer_bytes(width: int, n_neighbors: int, *, threads: int) -> int:
@@ -240,14 +235,23 @@ def _nearest_of_strip(
     found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
     unsure = np.arange(n_targets)
     for precision in precisions:
-        searched = targets[unsure]
-        least = _least_products(rows, halves, searched, precision, count)
-        listed = _nearest_listed(rows, searched, least, count)
+        listed, certain = _nearest_in_precision(
+            rows, halves, targets[unsure], precision=precision, count=count
+        )
         found.indices[unsure], found.distances[unsure] = listed
-        unsure = unsure[~_are_certain(listed, least, searched)]
+        unsure = unsure[~certain]
         if not len(unsure):
             break
     return found
+
+
+def _nearest_in_precision(
+    rows: NDArray[Any], halves: Floats, targets: NDArray[Any], *, precision: Precision, count: int
+) -> tuple[Neighbors, NDArray[np.bool_]]:
+    """Return the nearest rows by products of one precision, and which targets are certain."""
+    least = _least_products(rows, halves, targets, precision, count)
+    found = _nearest_listed(rows, targets, least.places, count)
+    return found, _are_certain(found, least, targets)
 
 
 def _least_products(
@@ -268,7 +272,7 @@ def _least_products(
 
 
 def _are_certain(found: Neighbors, least: _Least, targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for which targets no row beyond those listed can be as near as those found."""
+    """Return the targets for which every row that is not listed is further than those found."""
     squared, furthest = squared_norms(targets), found.distances[:, -1]
     norms, precision = np.sqrt(squared), np.finfo(least.values.dtype)
     # Rows with a larger norm are further away. The terms of all others are at most this large.
@@ -301,16 +305,13 @@ def _nearest_in_csr(
         # A tile is a strip of its own.
         over_strips(step, (len(strips), _TILE_ROWS * _TILE_TARGETS), threads)
     places = np.concatenate([np.empty((0, listed), np.int64), *(each.places for each in least)])
-    return _first(measure_neighbors(rows, targets, places, threads=threads), count)
+    return _nearest_listed(rows, targets, places, count, threads=threads)
 
 
 def _nearest_listed(
-    rows: NDArray[Any], targets: NDArray[Any], least: _Least, count: int
+    rows: Rows, targets: Rows, places: NDArray[np.int64], count: int, *, threads: int = 1
 ) -> Neighbors:
-    return _first(measure_neighbors(rows, targets, least.places), count)
-
-
-def _first(found: Neighbors, count: int) -> Neighbors:
+    found = measure_neighbors(rows, targets, places, threads=threads)
     return Neighbors(found.indices[:, :count].copy(), found.distances[:, :count].copy())
 
 

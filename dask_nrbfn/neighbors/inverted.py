@@ -155,6 +155,7 @@ class InvertedFile:
         n_partitions: int,
         n_neighbors: int,
         seed: int,
+        threads: int = 1,
     ) -> Self:
         """Place partitions by a sample, at most as many as it has distinct rows.
 
@@ -163,7 +164,7 @@ class InvertedFile:
         candidates : float (N, p)
         sample : float (s, p)
             Rows drawn from all rows.
-        n_partitions, n_neighbors, seed : int
+        n_partitions, n_neighbors, seed, threads : int
 
         Returns
         -------
@@ -184,9 +185,9 @@ class InvertedFile:
         centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
         asked = candidates[:: -(-n_candidates // _ASKED)]
         homes = _nearest_centroids(sample, centroids)
-        neighbors = nearest_rows(sample, asked, count=n_neighbors + 1).indices[:, 1:]
+        found = nearest_rows(sample, asked, count=n_neighbors + 1, threads=threads)
         ranks = np.take_along_axis(
-            _over_remoteness(_ranks, asked, centroids), homes[neighbors], axis=1
+            _over_remoteness(_ranks, asked, centroids), homes[found.indices[:, 1:]], axis=1
         )
         n_probes = 1 + int(np.quantile(ranks, _SOUGHT, method="inverted_cdf"))
 

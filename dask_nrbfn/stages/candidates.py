@@ -99,6 +99,7 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
         n_partitions=n_partitions,
         n_neighbors=k,
         seed=seed,
+        threads=blas_threads(),
     )
     bounds = bounds_of(file, sample, n_neighbors=k, threads=blas_threads())
     group = run.group("neighbors")

@@ -163,9 +163,9 @@ def test_nearest_rows__certain_is_right(n_features):
         rng = np.random.default_rng(0)
         rows = 1.0 + 10.0**exponent * rng.normal(size=(600, n_features))
         targets, halves = rows[:60], 0.5 * (rows**2).sum(axis=1)
-        least = exact._least_products(rows, halves, targets, np.float32, 5)
-        found = exact._nearest_listed(rows, targets, least, 5)
-        certain = exact._are_certain(found, least, targets)
+        found, certain = exact._nearest_in_precision(
+            rows, halves, targets, precision=np.float32, count=5
+        )
         distances = np.linalg.norm(targets[:, None] - rows, axis=2)
         expected = np.sort(distances, axis=1)[:, :5]
         np.testing.assert_allclose(found.distances[certain], expected[certain], rtol=1e-12)
