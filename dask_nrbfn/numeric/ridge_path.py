@@ -1,33 +1,19 @@
 """The ridge systems of all penalties and alphas that are tried on the same sums."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
+from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import Ridge as Ridge
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
 from dask_nrbfn.numeric.types import Floats
-
-
-class PathWeights(NamedTuple):
-    """The networks of all penalties and alphas, in the order of `ridges`.
-
-    Attributes
-    ----------
-    weights : float64 (A, q, r)
-        NaN where a system is singular.
-    intercepts : float64 (A, q)
-        Intercepts of targets minus their origin.
-    """
-
-    weights: Floats
-    intercepts: Floats
-
 
 Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
 DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
@@ -52,7 +38,7 @@ def solve_all(
     directions_of: DirectionsOf | None = None,
     each_of: EachOf = _one_by_one,
     estimated: bool = True,
-) -> tuple[PathWeights, list[float | None]]:
+) -> tuple[FoldWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
     Parameters
@@ -74,21 +60,22 @@ def solve_all(
 
     Returns
     -------
-    weights : PathWeights
+    weights : FoldWeights
     conditions : list of float or None
         Reciprocal conditions.
 
     Notes
     -----
-    Weights of basis rows that are not `kept` are 0, as if the basis did not contain these rows.
-    But normalized activations are divided by their sum over the whole basis. Singular systems
-    have NaN and None.
+    Weights of basis rows that are not `kept` are 0. Singular systems have NaN and None.
     """
-    weights = np.zeros((len(tried), len(system.cross), len(kept)))
+    # Normalized activations sum to 1, so these are their products with a target of 1.
+    sums = np.where(kept, system.gram.sum(axis=1), 0.0)
+    cross = np.vstack([system.cross, sums])
+    weights = np.zeros((len(tried), len(cross), len(kept)))
     conditions: list[float | None] = [None] * len(tried)
     every = range(len(tried)) if kept.any() else ()
     for shared, group in groupby(every, key=lambda place: tried[place].shared):
-        own, places = penalize(system, shared).keep(kept), list(group)
+        own, places = penalize(replace(system, cross=cross), shared).keep(kept), list(group)
         alphas = [tried[place].alpha for place in places]
         sizes = [size for place in places if (size := tried[place].components) is not None]
         if directions_of and sizes:
@@ -105,7 +92,21 @@ def solve_all(
             else:
                 weights[place][:, kept] = solution.weights
                 conditions[place] = solution.reciprocal_condition
-    return PathWeights(weights, system.intercept(weights)), conditions
+    weights, ones = np.ascontiguousarray(weights[:, :-1]), weights[:, -1]
+    ones = np.ones_like(ones) if kept.all() else _as_shrunk(ones, sums)
+    return FoldWeights(weights, system.intercept(weights), ones, kept), conditions
+
+
+def _as_shrunk(ones: Floats, sums: Floats) -> Floats:
+    """Return weights (A, r) for a target of 1, scaled to the mean of the least shrunk ones.
+
+    A penalty shrinks the scores of the network too. Only what the least shrunk mean lacks to 1 is
+    due to the basis rows that are left out.
+    """
+    means: Floats = ones @ sums
+    factors: Floats = np.ones_like(means)
+    np.divide(means.max(where=means > 0, initial=0.0), means, out=factors, where=means > 0)
+    return np.multiply(ones, factors[:, None])
 
 
 def directions_among(

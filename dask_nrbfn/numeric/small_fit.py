@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.gradients import GradientSums, feature_weights
 from dask_nrbfn.numeric.held_out import (
+    FoldWeights,
     HeldOutSums,
     JudgedSums,
     LabelSums,
@@ -23,7 +24,7 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place, pac
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
-from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, directions_among, solve_all
+from dask_nrbfn.numeric.ridge_path import Ridge, directions_among, solve_all
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import Targets
@@ -411,7 +412,7 @@ class _Judging:
 
     def _best(
         self, network: SmallNetwork, *, smoothly: bool, n_components: int
-    ) -> tuple[Entry, RadialFeatures, list[PathWeights] | None]:
+    ) -> tuple[Entry, RadialFeatures, list[FoldWeights] | None]:
         """Return the best ridge of a network and its figures, and its weights for each fold."""
         features = self.features(network)
         of_folds = [
@@ -429,7 +430,7 @@ class _Judging:
         place = best_place(entries, criterion)
         if place is None:
             return dict.fromkeys((*Ridge._fields, *calibrated.compared)), features, None
-        chosen = [PathWeights(*(each[[place]] for each in weights)) for weights in of_folds]
+        chosen = [weights.at(place) for weights in of_folds]
         if kind is calibrated:
             return entries[place], features, chosen
         figures = self._judge(features, chosen, calibrated).figures(0)
@@ -486,25 +487,8 @@ class _Judging:
         n_components: int = 0,
         *,
         each: Each = map,
-    ) -> PathWeights:
-        """Return the weights of a system for all ridges.
-
-        Parameters
-        ----------
-        features : RadialFeatures
-        system : RidgeSystem
-        kept : bool (r,)
-            Mask of the basis rows that have weights.
-        ridges : sequence of Ridge
-        n_components : int
-            Maximum number of eigenfunctions that are combined.
-        each : Each
-            Solves the systems.
-
-        Returns
-        -------
-        PathWeights
-        """
+    ) -> FoldWeights:
+        """Return the weights of a system of the `kept` basis rows, (r,), for all ridges."""
         return solve_all(
             system,
             kept,
@@ -516,7 +500,7 @@ class _Judging:
         )[0]
 
     def _judge(
-        self, features: RadialFeatures, of_folds: list[PathWeights], kind: type[JudgedSums]
+        self, features: RadialFeatures, of_folds: list[FoldWeights], kind: type[JudgedSums]
     ) -> JudgedSums:
         """Return the errors on a fold of the networks that were fitted without the fold."""
         judged = kind.zeros(*of_folds[0].intercepts.shape)
@@ -525,16 +509,13 @@ class _Judging:
         return judged
 
     def _held_out(
-        self, features: RadialFeatures, of_folds: list[PathWeights]
+        self, features: RadialFeatures, of_folds: list[FoldWeights]
     ) -> Iterator[tuple[slice, Floats, NDArray[Any]]]:
         """Yield held-out rows, their scores by networks fitted without them, and their targets."""
         table, r = self._table, features.n_basis
         buffer = np.empty((0, r))
-        for (weights, intercepts), kept, group in zip(
-            of_folds, self._kept, self._groups, strict=False
-        ):
-            # The last row gives the sums of the activations that are kept.
-            weights_and_kept = np.vstack([weights.reshape(-1, r), kept])
+        for weights, group in zip(of_folds, self._groups, strict=False):
+            weight_rows = weights.rows
             for rows in table.blocks(group):
                 n_rows = rows.stop - rows.start
                 if len(buffer) < n_rows:
@@ -542,8 +523,8 @@ class _Judging:
                 scores = held_out_scores(
                     features,
                     table.X[rows],
-                    weights_and_kept,
-                    intercepts,
+                    weight_rows,
+                    weights.intercepts,
                     squared=self._squared_of(rows),
                     buffer=buffer[:n_rows],
                 )

@@ -24,12 +24,12 @@ from dask_nrbfn.numeric.descent import (
     next_weights,
 )
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.held_out import LEAST_ACTIVATION, HeldOutSums
+from dask_nrbfn.numeric.held_out import FoldWeights, HeldOutSums, renormalized
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
-from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_tasks
@@ -143,9 +143,8 @@ class _LossPass:
         With one fold for each model that holds out rows.
     weights : float64 (A, K, r)
         Weights of A models of K classes: without each fold, if there are folds, and of all rows.
-    kept : list of bool (r,)
-        For each fold, the basis rows outside the fold. The activations of held-out rows are
-        normalized over these basis rows alone.
+    of_folds : list of FoldWeights
+        The weights of the squared loss without each fold, which normalize held-out rows.
     loss : Loss
     """
 
@@ -155,16 +154,16 @@ class _LossPass:
         reading: Reading,
         *,
         weights: Floats,
-        kept: list[NDArray[np.bool_]],
+        of_folds: list[FoldWeights],
         loss: Loss,
     ) -> None:
         n_models, n_classes, n_basis = weights.shape
         self.reading = reading
         self._activations, self._loss, self._shape = activations, loss, (n_models, n_classes)
-        # The last rows give the sums of the activations that are kept.
-        self._rows = np.vstack([weights.reshape(-1, n_basis), *kept])
+        ones, kept = [each.ones for each in of_folds], [each.kept for each in of_folds]
+        self._rows = np.vstack([weights.reshape(-1, n_basis), *ones, *kept])
         self._sums = LossSums.zeros(*weights.shape)
-        self._held_out = HeldOutSums.zeros(1, n_classes) if kept else None
+        self._held_out = HeldOutSums.zeros(1, n_classes) if of_folds else None
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
@@ -180,13 +179,14 @@ class _LossPass:
             Phi, scores, block.targets, self._loss, row_weights=row_weights
         )
 
-    def _judged(self, block: FoldedBlock, scores: Floats, activations: Floats) -> HeldOutSums:
+    def _judged(self, block: FoldedBlock, scores: Floats, products: Floats) -> HeldOutSums:
         """Return the sums over held-out rows, each labelled by the model without its fold."""
         sums = HeldOutSums.zeros(1, self._shape[1])
+        ones, kept = np.hsplit(products, 2)
         for fold, rows in enumerate(block.slices):
             own = scores[rows, fold]
             if self._activations.normalized:
-                own = own / np.maximum(activations[rows, fold, None], LEAST_ACTIVATION)
+                own = renormalized(own, ones[rows, fold, None], kept[rows, fold, None])
             sums += HeldOutSums.from_block(
                 own[:, None],
                 block.targets[rows],
@@ -411,11 +411,16 @@ def _squared(run: Run, fold: int | None) -> tuple[RidgeSystem, Floats]:
     """Return the ridge system of the rows outside a fold, and its weights (K, r')."""
     if fold is None:
         return read_kept_system(run), run.read("weights/values")
-    kept, chosen = kept_basis(run, fold), Ridge.in_params(run.chosen_params)
+    squared, chosen = _read_squared(run, fold), Ridge.in_params(run.chosen_params)
     system = read_system(run, read_moments(run, without=fold))
-    place = ridges_of(run).index(chosen)
-    weights = read_path_weights(run, fold).weights[place][:, kept]
-    return penalized_system(run, system, chosen).keep(kept), weights
+    kept = squared.kept
+    return penalized_system(run, system, chosen).keep(kept), squared.weights[0][:, kept]
+
+
+def _read_squared(run: Run, fold: int | None) -> FoldWeights:
+    """Return the weights of the squared loss at the chosen ridge without a fold."""
+    place = ridges_of(run).index(Ridge.in_params(run.chosen_params))
+    return read_path_weights(run, fold).at(place)
 
 
 def _go_on(run: Run, descent: Descent, number: int) -> tuple[dict[str, Any], dict[str, Floats]]:
@@ -530,41 +535,29 @@ def _begin_pass(
                 for fold in (*folds, None)
             ]
         ),
-        kept=[kept_basis(run, fold) for fold in folds],
+        of_folds=[_read_squared(run, fold) for fold in folds],
         loss=loss_named(descent.loss),
     )
 
 
-def _read_next_model(descent: Descent, number: int, run: Run, fold: int | None) -> PathWeights:
+def _read_next_model(descent: Descent, number: int, run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of a pass as `WeightsOf`, without intercepts."""
     weights = _read_next(run, descent._replace(fold=fold), number, len(kept_basis(run, None)))
-    return _as_model(weights)
+    return _as_model(run, fold, weights)
 
 
-def _as_model(weights: Floats) -> PathWeights:
-    return PathWeights(weights[None], np.zeros((1, len(weights))))
+def _as_model(run: Run, fold: int | None, weights: Floats) -> FoldWeights:
+    intercepts = np.zeros((1, len(weights)))
+    return _read_squared(run, fold)._replace(weights=weights[None], intercepts=intercepts)
 
 
-def read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None) -> PathWeights:
-    """Return the chosen weights of an ended descent without a fold, as `WeightsOf`.
-
-    Parameters
-    ----------
-    loss : str
-    n_passes, taken : int
-        The number of passes, and the number of the pass whose weights are chosen.
-    run : Run
-    fold : int or None
-
-    Returns
-    -------
-    PathWeights
-    """
+def read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None) -> FoldWeights:
+    """Return the weights of pass `taken` of an ended descent without a fold, as `WeightsOf`."""
     place = Descent(loss, fold, None).place
     if fold is None:
-        return _as_model(run.read_part(place, n_passes, "values"))
+        return _as_model(run, fold, run.read_part(place, n_passes, "values"))
     weights = run.read_part(place, n_passes, "weights")[taken]
-    return _as_model(_widened(run, fold, weights, len(kept_basis(run, None))))
+    return _as_model(run, fold, _widened(run, fold, weights, len(kept_basis(run, None))))
 
 
 def _read_next(run: Run, descent: Descent, number: int, n_basis: int) -> Floats:

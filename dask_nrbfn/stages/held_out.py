@@ -6,7 +6,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.calibration import (
     FIT_BYTES,
@@ -16,16 +15,15 @@ from dask_nrbfn.numeric.calibration import (
     fit_calibration,
 )
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.held_out import JudgedSums, held_out_scores, sums_of
+from dask_nrbfn.numeric.held_out import FoldWeights, JudgedSums, held_out_scores, sums_of
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
-from dask_nrbfn.numeric.ridge_path import PathWeights
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
-from dask_nrbfn.stages.path import held_out_folds, kept_basis
+from dask_nrbfn.stages.path import held_out_folds
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.width import read_features, read_targets
@@ -34,25 +32,12 @@ from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
-WeightsOf = Callable[[Run, int | None], PathWeights]
+WeightsOf = Callable[[Run, int | None], FoldWeights]
 """Returns the weights of the models that were fitted without a fold; None: to all rows."""
 
 
 class HeldOutPass:
-    """Errors on the rows of a part, by weights that were fitted without these rows.
-
-    Parameters
-    ----------
-    features : RadialFeatures
-    reading : Reading
-    targets : Targets
-    weights_of_folds : list of PathWeights
-        The networks without each fold.
-    kept_of_folds : list of bool (r,)
-        For each fold, the basis rows outside the fold; only these normalize activations.
-    n_rows : int
-        Rows of the part.
-    """
+    """Errors on the `n_rows` rows of a part, by the weights without the fold of each row."""
 
     def __init__(
         self,
@@ -60,19 +45,13 @@ class HeldOutPass:
         reading: Reading,
         *,
         targets: Targets,
-        weights_of_folds: list[PathWeights],
-        kept_of_folds: list[NDArray[np.bool_]],
+        of_folds: list[FoldWeights],
         n_rows: int,
     ) -> None:
-        n_models, _, n_basis = weights_of_folds[0].weights.shape
+        n_models, _, n_basis = of_folds[0].weights.shape
         self.reading = reading
         self._features, self._threads, self._targets = features, blas_threads(), targets
-        # The last row gives the sums of the activations that are kept.
-        self._rows_of_folds = [
-            np.vstack([weights.reshape(-1, n_basis), kept])
-            for (weights, _), kept in zip(weights_of_folds, kept_of_folds, strict=True)
-        ]
-        self._intercepts_of_folds = [intercepts for _, intercepts in weights_of_folds]
+        self._of_folds = [(each.rows, each.intercepts) for each in of_folds]
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
         self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
 
@@ -87,9 +66,7 @@ class HeldOutPass:
 
     def scored(self, block: FoldedBlock) -> Iterator[tuple[slice, Floats]]:
         """Yield for each fold the places of its rows in a block, and their scores (b, A, q)."""
-        for weights, intercepts, rows in zip(
-            self._rows_of_folds, self._intercepts_of_folds, block.slices, strict=True
-        ):
+        for (weights, intercepts), rows in zip(self._of_folds, block.slices, strict=True):
             X = block.X[rows]
             scores = held_out_scores(
                 self._features,
@@ -169,8 +146,7 @@ def begin_held_out(
         features,
         reading,
         targets=read_targets(run, n_targets),
-        weights_of_folds=[weights_of(run, fold) for fold in held_out],
-        kept_of_folds=[kept_basis(run, fold) for fold in held_out],
+        of_folds=[weights_of(run, fold) for fold in held_out],
         n_rows=stop - start,
     )
 

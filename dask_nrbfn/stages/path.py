@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import folds_of_numbers
+from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system
 from dask_nrbfn.numeric.ridge_path import (
-    PathWeights,
     Penalize,
     Ridge,
     directions_among,
@@ -51,6 +51,9 @@ LARGEST_SPECTRUM = 4096
 # limits the bytes of all systems but the first.
 _LARGEST_SMALL = 2048
 _BESIDE_BYTES = 2**28
+
+# The fields of `FoldWeights` that are stored for each fold.
+_STORED = ("weights", "intercepts", "ones")
 
 
 @dataclass(frozen=True)
@@ -100,23 +103,11 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
     return np.not_equal(folds, fold)
 
 
-def read_path_weights(run: Run, fold: int | None) -> PathWeights:
-    """Return the weights of all penalties without one fold, or of all rows if `fold` is None.
-
-    Basis rows of the fold have weight 0.
-
-    Parameters
-    ----------
-    run : Run
-    fold : int or None
-        The held-out fold; None: all rows.
-
-    Returns
-    -------
-    PathWeights
-    """
+def read_path_weights(run: Run, fold: int | None) -> FoldWeights:
+    """Return the weights of all penalties without one fold, or of all rows if `fold` is None."""
     index = len(held_out_folds(run)) if fold is None else fold
-    return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
+    weights, intercepts, ones = (run.read_part("path", index, name) for name in _STORED)
+    return FoldWeights(weights, intercepts, ones, kept_basis(run, fold))
 
 
 def penalized_system(
@@ -228,7 +219,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             class_weights=class_weights(run, moments),
             least_weight=MOMENTS.recorded(run).least_weight,
         )
-    return PartResult({"path": path}, solved._asdict())
+    return PartResult({"path": path}, {name: getattr(solved, name) for name in _STORED})
 
 
 def class_weights(run: Run, moments: Moments) -> Floats | None:

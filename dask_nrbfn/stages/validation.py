@@ -8,8 +8,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, IllConditionedError
-from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES, HeldOutSums, JudgedSums, sums_of
-from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
+from dask_nrbfn.numeric.held_out import (
+    INVERSE_TEMPERATURES,
+    FoldWeights,
+    HeldOutSums,
+    JudgedSums,
+    sums_of,
+)
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.small_fit import best_place
 from dask_nrbfn.parts import Reduction, read_total, reduce_parts
 from dask_nrbfn.stages.columns import check_targets
@@ -99,10 +105,9 @@ def _compute(job: StageJob) -> ValidationRecord:
     return ValidationRecord(path=path, chosen=chosen, n_rows=judged.n_rows, **figures)
 
 
-def _path_weights_at(place: int, run: Run, fold: int | None) -> PathWeights:
+def _path_weights_at(place: int, run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of one ridge without a fold."""
-    weights, intercepts = read_path_weights(run, fold)
-    return PathWeights(weights[[place]], intercepts[[place]])
+    return read_path_weights(run, fold).at(place)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:

@@ -10,6 +10,7 @@ from sklearn.metrics import (
     r2_score,
 )
 
+from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     HeldOutSums,
@@ -18,8 +19,13 @@ from dask_nrbfn.numeric.held_out import (
     class_figures,
     softmax,
 )
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, judge_network
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
+from tests.reference import fitted_ones, reference_activations, reference_distances
 
 N_MODELS, N_CLASSES = 3, 4  # the last class never has rows
 
@@ -148,9 +154,10 @@ def test_temperature__minimizes_the_log_loss(signal, factor, weighted):
     sums = HeldOutSums.from_block(scores[:, None], codes, weights)
     found = calibrate_temperature(sums.log_losses[0], total_weight=weights.sum())
     # Steps are 0.35 in the logarithm, half of which the best grid point may be off.
-    assert np.log(found.temperature) == pytest.approx(-best.x, abs=0.06)
-    assert found.log_loss == pytest.approx(best.fun, rel=6e-3)
-    assert best.fun <= log_loss(-np.log(found.temperature)) <= best.fun * (1 + 1e-3)
+    assert np.log(found.temperature) == pytest.approx(-best.x, abs=0.01)
+    at_temperature = log_loss(-np.log(found.temperature))
+    assert found.log_loss == pytest.approx(at_temperature, rel=3e-4)
+    assert best.fun <= at_temperature <= best.fun * (1 + 1e-5)
 
 
 def test_temperature__a_parabola_is_met_exactly():
@@ -304,3 +311,52 @@ def test_class_figures__recall_on_average_is_the_share_that_is_right():
     found = class_figures(CLASSES, confusion_of(true, predicted, weights, CLASSES))
     right = sum(of_class["recall"] * of_class["support"] for of_class in found)
     assert right == pytest.approx(weights[true == predicted].sum())
+
+
+def draw_table(n_classes, n_folds, n_basis, n_rows=900):
+    """Draw rows of classes of which the first is rare, or, without classes, rows with numbers."""
+    rng = np.random.default_rng(0)
+    y = rng.choice(n_classes, n_rows, p=[0.1, *[0.9 / (n_classes - 1)] * (n_classes - 1)])
+    X = rng.normal(size=(n_rows, 4)) + 1.5 * np.eye(5)[y][:, :4]
+    return X, y, folds_of_rows(0, n_rows, n_folds=n_folds, seed=0), np.arange(n_rows)[:n_basis]
+
+
+@pytest.mark.parametrize("n_folds", [2, 5, 10])
+@pytest.mark.parametrize("n_basis", [60, 300])
+@pytest.mark.parametrize("targets", [ClassTargets(2), ClassTargets(5), NumberTargets([10.0])])
+def test_held_out_scores__naive(targets, n_basis, n_folds):
+    classes = isinstance(targets, ClassTargets)
+    X, y, folds, basis = draw_table(targets.n_targets if classes else 2, n_folds, n_basis)
+    noise = np.random.default_rng(1).normal(size=(len(X), 1))
+    T = np.eye(targets.n_targets)[y] if classes else 12 + X[:, :1] ** 2 + 0.3 * noise
+    table = SmallTable(
+        X, y if classes else T, targets, np.ones(len(X)), folds, X[basis], folds[basis],
+        spread=X, spread_weights=np.ones(len(X)), block_rows=128,
+    )  # fmt: skip
+    network = SmallNetwork("gaussian", 0.5, True, (Ridge("weights", 1e-5),))
+    scaling = Scaling.from_statistics("none", ColumnStatistics.from_block(X))
+    _, scores = judge_network(table, scaling, network, held_out=range(n_folds), threads=1)
+    Phi = reference_activations(X, X[basis], 0.5 * reference_distances(X, X[basis]).mean())
+    scores, refitted = scores + (0.0 if classes else 10.0), np.empty(T.shape)
+    for fold in range(n_folds):
+        out, kept = folds == fold, folds[basis] != fold
+        own, judged = Phi[~out][:, kept], Phi[out][:, kept]
+        mean = 0.0 if classes else T[~out].mean(axis=0)
+        expected = (
+            judged / fitted_ones(own, judged, 1e-5) @ ridge_weights(own, T[~out] - mean) + mean
+        )
+        refitted[out] = renormalized(judged) @ ridge_weights(renormalized(own), T[~out] - mean)
+        refitted[out] += mean
+        np.testing.assert_allclose(scores[out], expected, rtol=1e-7, atol=1e-7)
+    if classes:
+        assert scores.sum(axis=1).mean() == pytest.approx(1, abs=0.06)
+    assert np.mean((scores - T) ** 2) < 1.15 * np.mean((refitted - T) ** 2)
+
+
+def ridge_weights(Phi, T):
+    gram = Phi.T @ Phi
+    return np.linalg.solve(gram + 1e-5 * np.trace(gram) * np.eye(len(gram)), Phi.T @ T)
+
+
+def renormalized(Phi):
+    return Phi / Phi.sum(axis=1, keepdims=True)

@@ -1,6 +1,7 @@
 """Networks in the span of the first eigenfunctions of their basis."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -134,12 +135,19 @@ def test_tune__chooses_the_number_of_the_least_error(table, figure):
 
         def network(out, kept, size=entry["components"], alpha=entry["alpha"]):
             mean = T[~out].mean(axis=0) * (table is surfaces)
+            one = np.ones((np.sum(~out), 1))
             # What the trace of gram is, is that of the kept alone.
             weights = naive_weights(
                 Phi[~out][:, kept], T[~out] - mean, basis[kept], width, size, alpha
             )
             own = Phi[out][:, kept]
-            return (own / own.sum(axis=1, keepdims=True)) @ weights.T + mean
+            ones = {
+                each: naive_weights(Phi[~out][:, kept], one, basis[kept], width, *each)[0]
+                for each in product(SIZES, ALPHAS)
+            }
+            means = {each: np.mean(Phi[~out][:, kept] @ v) for each, v in ones.items()}
+            share = own @ ones[size, alpha] * max(means.values()) / means[size, alpha]
+            return own / share[:, None] @ weights.T + mean
 
         scores = held_out_scores(targets, run.read("basis/rows"), network)
         assert entry[figure] == pytest.approx(naive_error(scores, targets), rel=1e-5)

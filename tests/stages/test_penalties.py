@@ -228,7 +228,7 @@ def test_solve_all__without_a_fold_is_a_solve_without_its_basis_rows():
     Phi, K = features.activations(X), plain(X[::6], X[::6], 0.6)
     moments = Moments.from_block(Phi[40:], ClassTargets(3).bordered(y[40:]))
     system, kept = RidgeSystem.of(moments, ClassTargets(3), normalized=False), np.arange(20) >= 7
-    (weights, _), conditions = solve_all(
+    (weights, *_), conditions = solve_all(
         system,
         kept,
         tried=[Ridge("kernel", alpha) for alpha in ALPHAS],

@@ -25,6 +25,7 @@ from dask_nrbfn.numeric.calibration import Calibration, DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
@@ -34,7 +35,7 @@ from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
-from tests.reference import reference_activations, reference_distances
+from tests.reference import fitted_ones, reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
@@ -94,7 +95,7 @@ def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
         gram = own.T @ own
         penalized = gram + alpha * np.trace(gram) * np.eye(len(gram))
         judged = Phi[held_out][:, kept]
-        judged /= judged.sum(axis=1, keepdims=True)
+        judged /= fitted_ones(own, judged, alpha, least=min(ALPHAS))
         scores[held_out] = judged @ np.linalg.solve(penalized, own.T @ targets)
     return scores
 
@@ -121,9 +122,8 @@ def test_validation__equals_a_recomputation(seed):
         expected = np.zeros((3, 3))
         np.add.at(expected, (y, labels), 1)
         np.testing.assert_array_equal(confusion, expected)
-        # The loss is read off a parabola.
         loss = naive_log_loss(scores, y, entry["temperature"])
-        assert entry["log_loss"] == pytest.approx(loss, rel=1e-2)
+        assert entry["log_loss"] == pytest.approx(loss, rel=3e-4)
         for factor in (0.8, 1.25):
             assert loss < naive_log_loss(scores, y, factor * entry["temperature"])
     fewest = min(entry["error_rate"] for entry in record["path"])
@@ -569,6 +569,25 @@ def test_tune__probabilities_are_calibrated():
     best = min(naive_log_loss(scores, y_new, 2.0**power) for power in np.arange(-10, 2, 0.1))
     assert log_loss < 1.1 * best
     assert naive_log_loss(scores, y_new, 1.0) > 1.3 * best
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_tune__the_mean_probability_of_new_rows_is_the_share_of_their_class(folds):
+    def rows(n_rows, seed):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n_rows, 6))
+        odds = np.exp(1.2 * X[:, 0] + np.sin(2 * X[:, 1]) - 2.3)
+        return X, (rng.random(n_rows) < odds / (1 + odds)).astype(int)
+
+    params = replace(PARAMS, basis_size=128)
+    run = tune(*rows(3400, 0), params, replace(ONE, folds=folds, alphas=(1e-3,)))
+    (X, y), model = rows(20_000, 1), Model.load(run.location)
+    probabilities = model.probabilities(model.scores(X))
+    bound = 2 * np.sqrt(y.var() / 3400)
+    assert probabilities[:, 1].mean() == pytest.approx(y.mean(), abs=bound)
+    error = expected_calibration_error(reliability_of_rows(probabilities, y, np.ones(len(y))))
+    recorded = run.stages["validation"]["expected_calibration_error"]
+    assert error == pytest.approx(recorded, abs=0.02)
 
 
 def test_tune__memory_for_many_folds_is_refused_before_any_task():
