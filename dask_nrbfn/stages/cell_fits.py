@@ -354,9 +354,9 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
 def _ridges(run: Run) -> tuple[Ridge, ...]:
     params, tuning = run.chosen_params, run.remaining_tuning
     if tuning is None:
-        return tuple(
-            Ridge(params.penalty, alpha) for alpha in sorted({params.alpha, *ALPHAS}, reverse=True)
-        )
+        # With the default of one network, rounding decides what an update and a forget leave.
+        own = {params.alpha} - {FitParams.alpha}
+        return tuple(Ridge(params.penalty, each) for each in sorted({*ALPHAS, *own}, reverse=True))
     assert run.tuning is not None
     given = run.tuning.alphas
     alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)

@@ -329,3 +329,12 @@ def test_model__of_cells_is_pickled():
     assert network.basis_indices_.shape == (60,)
     np.testing.assert_array_equal(X[network.basis_indices_], network.basis_)
     assert network.partial_fit(X[:50] + 0.1, y[:50]).predict(X).shape == (200,)
+
+
+def test_cells__the_default_alpha_of_one_network_is_not_tried():
+    """At 1e-13 an update and a forget of the same rows would leave other weights."""
+    X = np.random.default_rng(0).uniform(-1, 1, (400, 2))
+    targets = np.sin(4 * X[:, :1])  # without noise, the least alpha is the best
+    assert fit_table(X, targets, PARAMS).read("cells/alphas").min() == pytest.approx(1e-9)
+    given = replace(PARAMS, alpha=1e-11)
+    assert fit_table(X, targets, given).read("cells/alphas").min() == 1e-11
