@@ -521,6 +521,8 @@ def _begin_pass(
     features, params, folds = _read_kept_features(run), run.chosen_params, held_out_folds(run)
     n_rows = block_rows(features.n_basis)
     kept = _ACTIVATIONS if run.decisions["refine"]["keeps_activations"] else None
+    of_folds = [_read_next_model(descent, number, run, fold) for fold in folds]
+    of_all = run.read_part(descent._replace(fold=None).place, number, "next")
     return _LossPass(
         _KeptActivations(features, run, kept, n_rows=min(n_rows, stop - start)),
         Reading(
@@ -529,26 +531,16 @@ def _begin_pass(
             n_folds=max(1, len(folds)),
             seed=params.random_state,
         ),
-        weights=np.stack(
-            [
-                _read_next(run, descent._replace(fold=fold), number, features.n_basis)
-                for fold in (*folds, None)
-            ]
-        ),
-        of_folds=[_read_squared(run, fold) for fold in folds],
+        weights=np.stack([*(each.weights[0] for each in of_folds), of_all]),
+        of_folds=of_folds,
         loss=loss_named(descent.loss),
     )
 
 
 def _read_next_model(descent: Descent, number: int, run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of a pass as `WeightsOf`, without intercepts."""
-    weights = _read_next(run, descent._replace(fold=fold), number, len(kept_basis(run, None)))
-    return _as_model(run, fold, weights)
-
-
-def _as_model(run: Run, fold: int | None, weights: Floats) -> FoldWeights:
-    intercepts = np.zeros((1, len(weights)))
-    return _read_squared(run, fold)._replace(weights=weights[None], intercepts=intercepts)
+    own = run.read_part(descent._replace(fold=fold).place, number, "next")
+    return _as_model(run, fold, own)
 
 
 def read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None) -> FoldWeights:
@@ -556,20 +548,14 @@ def read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None)
     place = Descent(loss, fold, None).place
     if fold is None:
         return _as_model(run, fold, run.read_part(place, n_passes, "values"))
-    weights = run.read_part(place, n_passes, "weights")[taken]
-    return _as_model(run, fold, _widened(run, fold, weights, len(kept_basis(run, None))))
+    return _as_model(run, fold, run.read_part(place, n_passes, "weights")[taken])
 
 
-def _read_next(run: Run, descent: Descent, number: int, n_basis: int) -> Floats:
-    """Return the weights of a pass, float64 (K, r), 0 for basis rows that are left out."""
-    return _widened(run, descent.fold, run.read_part(descent.place, number, "next"), n_basis)
-
-
-def _widened(run: Run, fold: int | None, own: Floats, n_basis: int) -> Floats:
-    """Return weights (K, r) that are 0 for the basis rows of a fold."""
-    weights = np.zeros((len(own), n_basis))
-    weights[:, _kept(run, fold)] = own
-    return weights
+def _as_model(run: Run, fold: int | None, own: Floats) -> FoldWeights:
+    squared = _read_squared(run, fold)
+    weights = np.zeros((1, len(own), len(squared.kept)))
+    weights[0][:, squared.kept] = own
+    return squared._replace(weights=weights, intercepts=np.zeros((1, len(own))))
 
 
 def _read_kept_features(run: Run) -> RadialFeatures:

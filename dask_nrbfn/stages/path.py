@@ -81,24 +81,12 @@ def held_out_folds(run: Run) -> list[int]:
     return list(range(run.n_folds)) if run.n_folds > 1 else []
 
 
-def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
-    """Return a mask of the basis rows outside a fold, (r,); of all basis rows if `fold` is None.
+def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
+    """Return a mask of the basis rows outside a fold, (r,).
 
     Basis rows of a fold are left out, because without their own row nothing fits their weights.
-
-    Parameters
-    ----------
-    run : Run
-    fold : int or None
-        The held-out fold; None: all rows.
-
-    Returns
-    -------
-    bool (r,)
     """
     rows = read_labelled_rows(run)
-    if fold is None:
-        return np.ones(len(rows), dtype=np.bool_)
     folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
     return np.not_equal(folds, fold)
 
@@ -107,7 +95,8 @@ def read_path_weights(run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of all penalties without one fold, or of all rows if `fold` is None."""
     index = len(held_out_folds(run)) if fold is None else fold
     weights, intercepts, ones = (run.read_part("path", index, name) for name in _STORED)
-    return FoldWeights(weights, intercepts, ones, kept_basis(run, fold))
+    kept = np.ones(ones.shape[1], dtype=np.bool_) if fold is None else kept_basis(run, fold)
+    return FoldWeights(weights, intercepts, ones, kept)
 
 
 def penalized_system(
@@ -194,7 +183,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     system = read_system(run, moments)
     solved, conditions = solve_all(
         system,
-        kept_basis(run, fold),
+        np.ones(moments.n_basis, dtype=np.bool_) if fold is None else kept_basis(run, fold),
         tried=tried,
         penalize=penalize,
         directions_of=partial(_directions_of, run),
