@@ -40,9 +40,9 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "scores": lambda _, scores: scores,
     "decisions": _decisions,
     "probabilities": Model.probabilities,
-    "values": lambda _, scores: scores,
+    "values": Model.clipped,
     # scikit-learn returns the predictions of a single target as (b,).
-    "numbers": lambda _, scores: scores[:, 0] if scores.shape[1] == 1 else scores,
+    "numbers": lambda model, scores: model.clipped(scores)[:, 0 if scores.shape[1] == 1 else ...],
     "coordinates": lambda _, scores: scores,
     # A missing feature makes all scores of its row NaN.
     "skipped": lambda _, scores: np.isnan(scores[:, 0]),
@@ -58,16 +58,7 @@ class ScoredBlock(NamedTuple):
 
 
 class Scorer:
-    """Scores rows with a model, one block of activations at a time.
-
-    Parameters
-    ----------
-    model : Model
-    block_rows : int, optional
-        Rows of a block; default: `scoring_rows`.
-    threads : int, optional
-        Threads of the elementwise steps; default: those of this process.
-    """
+    """Scores rows with a model, one block of activations at a time."""
 
     def __init__(
         self, model: Model, *, block_rows: int | None = None, threads: int | None = None
@@ -78,18 +69,7 @@ class Scorer:
         self._buffer, self._scratch = np.empty((0, model.n_active)), Scratch(0, 0)
 
     def result(self, name: str, scores: Floats) -> NDArray[Any]:
-        """Return a result of rows with the given scores.
-
-        Parameters
-        ----------
-        name : str
-            A key of `RESULTS`.
-        scores : float64 (b, q)
-
-        Returns
-        -------
-        array (b,) or (b, q)
-        """
+        """Return a result of `RESULTS`, (b,) or (b, q), of rows with the given scores (b, q)."""
         return RESULTS[name](self.model, scores)
 
     def no_result(self, name: str) -> NDArray[Any]:
@@ -112,19 +92,7 @@ class Scorer:
         )
 
     def blocks(self, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-        """Yield the scores of consecutive rows of a dataset.
-
-        Parameters
-        ----------
-        dataset : Dataset
-            As returned by `Model.encoded`.
-        start, stop : int
-            First row, and the row after the last.
-
-        Yields
-        ------
-        ScoredBlock
-        """
+        """Yield the scores of consecutive rows of a dataset from `Model.encoded`."""
         for X, targets, _ in dataset.blocks(start, stop, self.block_rows):
             yield ScoredBlock(self.scores_of(X), targets)
 
@@ -139,25 +107,10 @@ class Scorer:
     ) -> Floats:
         """Return the scores of the rows of an array, float64 (n, q).
 
-        Parameters
-        ----------
-        X : array, zarr.Array or CSR (n, p); (n, c) if the model has a schema
-        as_stored : bool
-            Whether the rows are encoded already, as by `stored_rows`.
-        skip_gaps : bool
-            Give a row of an array NaN scores if a feature is missing; if the model fills missing
-            values, only if all features are missing.
-        first_row, within
-            Row number of the first row in error messages, and the text that follows the number.
-
-        Returns
-        -------
-        float64 (n, q)
-
-        Raises
-        ------
-        DataError
-            If a value is infinite, or missing without being filled or skipped.
+        X is an array, zarr.Array or CSR (n, p), or (n, c) if the model has a schema. `as_stored`:
+        whether rows are encoded already, as by `stored_rows`. `skip_gaps`: a row has NaN scores if
+        a feature is missing, or all features if the model fills missing values. `first_row` and
+        `within` name rows in errors.
         """
         schema = self.model.schema
         scores = np.full((X.shape[0], len(self.model.weights)), np.nan)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 # Options of `predict_dataset` for the content of the predictions.
 _RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
 
+_clip_option = click.option(
+    "--no-clip",
+    is_flag=True,
+    help="Do not clip predicted numbers to the range of the training targets.",
+)
+
 # Options that make ROWS a scene.
 _SCENE = ("variable", "feature_dim")
 
@@ -71,6 +77,7 @@ _SCENE = ("variable", "feature_dim")
     help="Replace OUT, or the columns of --to, and the file of --performance-report, once the new "
     "one is complete.",
 )
+@_clip_option
 @x_option
 @id_option
 @written_options
@@ -126,6 +133,7 @@ def _predict(
     *,
     keep: str | None,
     overwrite: bool,
+    no_clip: bool,
     **options: Any,
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
@@ -147,7 +155,7 @@ def _predict(
         with job.engine(
             options, out=out, overwrite=overwrite, expected_s=expected_s, stage="predict"
         ) as engine:
-            n_skipped = predict_dataset(
+            predicted = predict_dataset(
                 run,
                 opened.dataset,
                 out,
@@ -155,11 +163,13 @@ def _predict(
                 **asked,
                 kept=opened.kept,
                 bad_rows=opened.bad_rows,
+                clip=not no_clip,
                 overwrite=overwrite,
             )
     return {
         "n_rows": job.n_rows,
-        "n_skipped": n_skipped,
+        "n_skipped": predicted.n_skipped,
+        **({} if model.target_range is None else {"n_clipped": predicted.n_clipped}),
         "ignored_columns": list(opened.ignored),
         "unseen_categories": opened.unseen,
     }
@@ -173,7 +183,7 @@ def _annotate(
     from dask_nrbfn.commands.obs import ObsTarget
     from dask_nrbfn.commands.plan import scores_s
 
-    said = {name: options.pop(name) for name in ("keep", *_RESULTS, *_SCENE)}
+    said = {name: options.pop(name) for name in ("keep", "no_clip", *_RESULTS, *_SCENE)}
     check_nothing_said(rows, "an AnnData store, in which `to` names columns", **said)
     target = ObsTarget(rows, to, model, overwrite=overwrite)
     reading = take_reading(options)
@@ -196,7 +206,8 @@ def _map(
     from dask_nrbfn.commands.plan import scores_s
 
     chosen = {name: options.pop(name) for name in (*_SCENE, "probabilities", "scores")}
-    of_files = {name: options.pop(name) for name in ("keep", "skip_bad", "prediction_name")}
+    names = ("keep", "skip_bad", "prediction_name", "no_clip")
+    of_files = {name: options.pop(name) for name in names}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
     check_map_place(out, overwrite=overwrite)
     work = MapWork.of(run, scene, **chosen)
@@ -212,6 +223,7 @@ def _map(
 @click.command(cls=Command)
 @click.argument("run")
 @click.argument("rows")
+@_clip_option
 @x_option
 @target_options
 @written_options
@@ -220,7 +232,7 @@ def _map(
 @json_option
 @locations("run", "rows")
 @click.pass_obj
-def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> None:
+def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **options: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
     ROWS is a dataset, or a file or directory that ingest accepts. Columns are found by name, in any
@@ -246,7 +258,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
         job.n_rows = opened.dataset.n_rows
         expected_s = scores_s(model, job.n_rows)
         with job.engine(options, expected_s=expected_s, stage="evaluate") as engine:
-            evaluation = evaluate_dataset(run, opened.dataset, engine)
+            evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
     figures = {**of_file, **evaluation.figures()}
     show((describe_model(model) if as_json else {}) | figures, as_json)

@@ -62,28 +62,12 @@ def update_cells(
     stage: str,
     codes: list[int] | None,
     forget: bool,
+    target_range: Floats | None,
 ) -> dict[str, Any]:
-    """Store a version with rows added to its cells, or removed; return its figures.
+    """Store a version with rows added to its cells, or removed; return figures of `solve_version`.
 
-    Parameters
-    ----------
-    run : Run
-    base : str or None
-        Place of the version that is continued.
-    name : str
-        Name of the new version.
-    dataset : Dataset
-    engine : Engine
-    stage : str
-        Name of the stage whose parts hold the new rows cell by cell.
-    codes : list of int or None
-        The code in the model of each class of the dataset.
-    forget : bool
-
-    Returns
-    -------
-    dict
-        See `solve_version`.
+    The parts of `stage` hold the new rows cell by cell. `codes` has the code in the model of each
+    class of the dataset, `target_range` the range of added targets.
     """
     layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
     n_rows = search_block_rows(layout.chunk_rows, dataset.row_width, run.chosen_params)
@@ -95,7 +79,7 @@ def update_cells(
     groups = _groups(len(sizes))
     updates = [(run, base, place, cells, stage, forget) for cells in groups]
     run_tasks(engine, _update, updates, label=stage)
-    return run_task(engine, _finish, run, base, place, forget, label=stage)
+    return run_task(engine, _finish, run, base, place, forget, target_range, label=stage)
 
 
 def _groups(n_cells: int) -> list[list[int]]:
@@ -106,26 +90,12 @@ def _groups(n_cells: int) -> list[list[int]]:
 def merge_cells(
     run: Run, base: str | None, name: str, other: Run, other_place: str, engine: Engine
 ) -> dict[str, Any]:
-    """Store a version with the rows of another run added to its cells; return its figures.
-
-    Parameters
-    ----------
-    run, base, name, engine
-        See `update_cells`.
-    other : Run
-    other_place : str
-        Place of the version of `other`.
-
-    Returns
-    -------
-    dict
-        See `solve_version`.
-    """
-    place = f"{name}/{uuid.uuid4().hex}"
+    """Store a version with a version of another run added; return figures of `solve_version`."""
+    place, target_range = f"{name}/{uuid.uuid4().hex}", read_model(other, other_place).target_range
     groups = _groups(read_model(run, base).n_cells)
     merges = [(run, base, place, cells, other, other_place) for cells in groups]
     run_tasks(engine, _merge, merges, label="merge")
-    return run_task(engine, _finish_merge, run, base, place, label="merge")
+    return run_task(engine, _finish_merge, run, base, place, target_range, label="merge")
 
 
 def _networks_of(place: str) -> str:
@@ -303,11 +273,13 @@ def _merge(
         of_cell.store(place, int(further.n_rows[cell]))
 
 
-def _finish(run: Run, base: str | None, place: str, forget: bool) -> dict[str, Any]:
+def _finish(
+    run: Run, base: str | None, place: str, forget: bool, target_range: Floats | None
+) -> dict[str, Any]:
     """Store the model of a version with new rows; return its figures and their drift."""
     model = read_model(run, base)
     stage, cells = _networks_of(place), range(model.n_cells)
-    figures = _write_model(run, model, place)
+    figures = _write_model(run, model, place, target_range)
     kind = seen_kind(model)
     sums = [
         kind.from_arrays(
@@ -322,12 +294,14 @@ def _finish(run: Run, base: str | None, place: str, forget: bool) -> dict[str, A
     return {**figures, **of_rows, "reasons": [*of_rows["reasons"], *figures["reasons"]]}
 
 
-def _finish_merge(run: Run, base: str | None, place: str) -> dict[str, Any]:
-    return {**_write_model(run, read_model(run, base), place), "drift": None}
+def _finish_merge(
+    run: Run, base: str | None, place: str, target_range: Floats | None
+) -> dict[str, Any]:
+    return {**_write_model(run, read_model(run, base), place, target_range), "drift": None}
 
 
-def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
-    """Store the model of the networks of a version; return its figures."""
+def _write_model(run: Run, model: Model, place: str, target_range: Floats | None) -> dict[str, Any]:
+    """Store the model of the networks of a version with further targets; return its figures."""
     stage, cells = _networks_of(place), _cells_of(model)
     solved = read_solved(run, stage, cells.n_cells)
     of_targets = np.array(
@@ -350,6 +324,7 @@ def _write_model(run: Run, model: Model, place: str) -> dict[str, Any]:
         cells=replace(cells, intercepts=intercepts, n_rows=n_rows),
         fitting_error=solved.fitting_error,
         spectral_risk=solved.spectral_risk,
+        target_range=model.range_with(target_range),
     )
     changed.write(run.group(model_name(place)))
     figures = {

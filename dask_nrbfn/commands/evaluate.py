@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, task_spans
+from dask_nrbfn.commands.predict import CLIPPED, SAMPLED_ROWS, encoded_for, task_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RankedScores
@@ -35,7 +35,8 @@ _LABEL_FIGURES = (
     *("expected_calibration_error", "roc_auc", "roc_auc_bound"),
 )
 _NUMBER_FIGURES = (
-    *("n_rows", "n_unlabelled", "target_names", "relative_error", "r2", "rmse", "mae"),
+    *("n_rows", "n_unlabelled", "n_clipped"),
+    *("target_names", "relative_error", "r2", "rmse", "mae"),
 )
 
 
@@ -137,6 +138,9 @@ class NumberEvaluation:
     ----------
     n_rows : int
         Number of rows with targets; `n_unlabelled` other rows were left out.
+    n_clipped : int
+        Number of rows with predictions outside the range of the training targets, which are
+        clipped.
     target_names : tuple of str
     relative_error : float
         ``1 - R^2``, averaged over the targets.
@@ -155,6 +159,7 @@ class NumberEvaluation:
     mae: list[float]
     sample: EvaluatedRows = field(repr=False, compare=False)
     n_unlabelled: int = 0
+    n_clipped: int = 0
 
     @property
     def error_rate(self) -> float:
@@ -187,7 +192,7 @@ class NumberEvaluation:
 
 
 def evaluate_dataset(
-    model: Location, dataset: Dataset, engine: Engine
+    model: Location, dataset: Dataset, engine: Engine, *, clip: bool = True
 ) -> Evaluation | NumberEvaluation:
     """Return the figures of a model on a dataset with targets.
 
@@ -199,6 +204,8 @@ def evaluate_dataset(
         Location of a model or a finished run.
     dataset : Dataset
     engine : Engine
+    clip : bool
+        Whether predicted numbers are clipped to the range of the training targets.
 
     Returns
     -------
@@ -212,7 +219,7 @@ def evaluate_dataset(
     ParameterError
         If the model is an embedding.
     """
-    pinned = PinnedModel.at(model)
+    pinned = PinnedModel.at(model, clip=clip)
     opened = pinned.open()
     dataset = encoded_for(opened, dataset, engine)
     if opened.embeds:
@@ -228,11 +235,17 @@ def evaluate_dataset(
     ]
     if opened.target_names is not None:
         judged = run_tasks(engine, _residuals, arguments, label="evaluate")
-        figures = reduce(add, (sums for sums, _ in judged)).figures(0)
+        sums, samples, clipped = zip(*judged, strict=True)
         rows = np.arange(0, dataset.n_rows, _sample_step(dataset.n_rows))
-        sample = EvaluatedRows(rows, *np.concatenate([sampled for _, sampled in judged], axis=1))
+        if n_clipped := sum(clipped):
+            logger.warning("%d of %d rows %s.", n_clipped, dataset.n_rows, CLIPPED)
         return NumberEvaluation(
-            dataset.n_rows, opened.target_names, **figures, n_unlabelled=n_unlabelled, sample=sample
+            dataset.n_rows,
+            opened.target_names,
+            **reduce(add, sums).figures(0),
+            n_unlabelled=n_unlabelled,
+            n_clipped=n_clipped,
+            sample=EvaluatedRows(rows, *np.concatenate(samples, axis=1)),
         )
     # A dataset may declare classes that no row has.
     present = dataset.classes[dataset.class_counts > 0].tolist()
@@ -268,22 +281,24 @@ def evaluate_dataset(
 
 def _residuals(
     model: Model, dataset: Dataset, start: int, stop: int
-) -> tuple[ResidualSums, Floats]:
-    """Return the residual sums of some rows, and the true and predicted numbers of sampled rows.
+) -> tuple[ResidualSums, Floats, int]:
+    """Return the residual sums of some rows, a sample and the number of clipped rows.
 
-    The true and predicted numbers are one array (2, m, q).
+    The sample has the true and predicted numbers of some rows, (2, m, q).
     """
     assert model.intercept is not None
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
-    step, sampled, row = _sample_step(dataset.n_rows), [], start
+    step, sampled, row, n_clipped = _sample_step(dataset.n_rows), [], start, 0
     for scores, targets in Scorer(model).blocks(dataset, start, stop):
         assert targets is not None
+        n_clipped += model.n_clipped(scores)
+        scores = model.clipped(scores)
         sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
         drawn = slice(-row % step, None, step)
         sampled.append(np.stack([targets[drawn], scores[drawn]]))
         row += len(targets)
-    return sums, np.concatenate(sampled, axis=1)
+    return sums, np.concatenate(sampled, axis=1), n_clipped
 
 
 def _sample_step(n_rows: int) -> int:

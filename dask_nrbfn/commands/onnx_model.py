@@ -295,7 +295,10 @@ def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     else:
         activations = _l1_activations(model, basis, rows, model.exponent)
     scores = activations @ model.weights.T
-    return scores if model.intercept is None else scores + model.intercept
+    scores = scores if model.intercept is None else scores + model.intercept
+    if model.target_range is None:
+        return scores
+    return np.minimum(np.maximum(scores, model.target_range[0]), model.target_range[1])
 
 
 def _l1_activations(model: Model, basis: Floats, rows: Tensor, exponent: float) -> Tensor:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -57,8 +57,18 @@ TABLES = (".csv", ".parquet")
 # Name of the column of predictions, unless another one is asked for.
 _PREDICTION = "prediction"
 
+# The rest of a warning about some rows.
+CLIPPED = "are predicted outside the range of the training targets; their numbers are clipped"
+
 # Rows whose predicted and true numbers an evaluation keeps: enough for a scatter plot.
 SAMPLED_ROWS = 2000
+
+
+class Predicted(NamedTuple):
+    """Numbers of rows without a prediction, and of rows whose numbers were clipped."""
+
+    n_skipped: int
+    n_clipped: int
 
 
 def predict_dataset(
@@ -73,8 +83,9 @@ def predict_dataset(
     kept: "pa.RecordBatchReader | None" = None,
     skip_bad: bool = False,
     bad_rows: Sequence[int] = (),
+    clip: bool = True,
     overwrite: bool = False,
-) -> int:
+) -> Predicted:
     """Write labels (n,), or values (n, q) of a regression, and further results for all rows.
 
     Parameters
@@ -99,13 +110,16 @@ def predict_dataset(
         Write nulls for rows with a missing feature, in a .csv or .parquet file.
     bad_rows : sequence of int
         Indices of further rows to write nulls for.
+    clip : bool
+        Whether predicted numbers are clipped to the range of the training targets.
     overwrite : bool
         Replace a file or group of predictions at `out` once the new one is complete.
 
     Returns
     -------
-    int
-        Number of rows with nulls.
+    Predicted
+        ``n_skipped``, the number of rows with nulls, and ``n_clipped``, the number of rows whose
+        numbers were clipped.
 
     Raises
     ------
@@ -117,7 +131,7 @@ def predict_dataset(
         not apply to `out` or the model.
     """
     check_prediction_place(out, overwrite=overwrite)
-    pinned = PinnedModel.at(model)
+    pinned = PinnedModel.at(model, clip=clip)
     opened = pinned.open()
     keep = () if kept is None else kept.schema.names
     if kept is not None and _suffix(out) == ".csv":
@@ -127,40 +141,28 @@ def predict_dataset(
     names = check_asked(opened, out, **asked, keep=keep)
     dataset = encoded_for(opened, dataset, engine)
     if _suffix(out) not in TABLES:
-        _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
-        return 0
+        n_clipped = _predict_to_zarr(
+            pinned, opened, dataset, out, engine, names, overwrite=overwrite
+        )
+        return Predicted(0, n_clipped)
     arrays = [*_ids_of(dataset), *names]
     written = _table_columns(arrays, _attributes(opened, dataset), keep, prediction_name)
     _check_distinct_columns(written, keep)
     with scratch_beside(out) as scratch:
-        _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
+        n_clipped = _predict_to_zarr(
+            pinned, opened, dataset, scratch, engine, names, overwrite=False
+        )
         with new_file(str(out), overwrite=overwrite) as unfinished:
             n_skipped = _write_predictions(scratch, unfinished, written, kept, bad_rows)
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
-    return n_skipped
+    return Predicted(n_skipped, n_clipped)
 
 
 def write_results(
     model: Location, dataset: Dataset, out: Location, engine: Engine, names: tuple[str, ...]
 ) -> None:
-    """Write some results of a model to a Zarr group.
-
-    Parameters
-    ----------
-    model : Location
-        Location of a model or a finished run.
-    dataset : Dataset
-    out : Location
-    engine : Engine
-    names : tuple of str
-        Keys of `RESULTS`.
-
-    Raises
-    ------
-    DataError
-        If the dataset has other columns than the training rows.
-    """
+    """Write the named `RESULTS` of a model to a Zarr group."""
     pinned = PinnedModel.at(model)
     opened = pinned.open()
     dataset = encoded_for(opened, dataset, engine)
@@ -177,26 +179,7 @@ def check_asked(
     keep: Sequence[str],
     prediction_name: str | None = None,
 ) -> tuple[str, ...]:
-    """Return the names of the results to write.
-
-    Parameters
-    ----------
-    model : Model
-    out, scores, probabilities, skip_bad, prediction_name
-        See `predict_dataset`.
-    keep : sequence of str
-        Names of the kept columns.
-
-    Returns
-    -------
-    tuple of str
-        Keys of `RESULTS`.
-
-    Raises
-    ------
-    ParameterError
-        If an option does not apply to `out` or the model.
-    """
+    """Return the names in `RESULTS` to write; raise ParameterError if an option does not apply."""
     in_table, of_numbers = _suffix(out) in TABLES, model.target_names is not None
     for name, is_asked in {"scores": scores, "probabilities": probabilities}.items():
         if is_asked and of_numbers:
@@ -225,22 +208,7 @@ def check_asked(
 
 
 def check_prediction_place(out: Location, *, overwrite: bool) -> None:
-    """Raise an error if predictions cannot be written to `out`.
-
-    Parameters
-    ----------
-    out, overwrite
-        See `predict_dataset`.
-
-    Raises
-    ------
-    ExistsError
-        If `out` exists and `overwrite` is false, or `out` does not hold predictions.
-    ParameterError
-        If the suffix is that of another format, or `out` is inside a Zarr group.
-    StorageError
-        If `out` cannot be written.
-    """
+    """Raise an error if predictions cannot be written to `out`."""
     if _suffix(out) in TABLES:
         check_output_file(str(out), overwrite=overwrite)
     else:
@@ -261,26 +229,7 @@ def _suffix(out: Location) -> str:
 
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
-    """Return a dataset with the features of a model; check that its blocks fit into memory.
-
-    Parameters
-    ----------
-    model : Model
-    dataset : Dataset
-    engine : Engine
-        The `expected_bytes` of the engine are set.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DataError
-        If the dataset has other columns than the training rows.
-    MemoryBudgetError
-        If a task would not fit a worker.
-    """
+    """Return a dataset with the features of a model; set and check the bytes of the engine."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, n_scaled) = scoring_rows(model), model.basis.shape
@@ -318,8 +267,8 @@ def _predict_to_zarr(
     names: tuple[str, ...],
     *,
     overwrite: bool,
-) -> None:
-    """Write the named results, and the ids if the dataset has them."""
+) -> int:
+    """Write the named results, and the ids if there are any; return the number of clipped rows."""
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
     empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
@@ -338,8 +287,11 @@ def _predict_to_zarr(
             (pinned, dataset, group, names, start, stop)
             for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
         ]
-        run_tasks(engine, _write_results, arguments, label="predict")
+        n_clipped = sum(run_tasks(engine, _write_results, arguments, label="predict"))
         mark_complete(group, kind="predictions", attributes=_attributes(model, dataset))
+    if n_clipped:
+        logger.warning("%d of %d rows %s.", n_clipped, dataset.n_rows, CLIPPED)
+    return n_clipped
 
 
 def _attributes(model: Model, dataset: Dataset) -> dict[str, Any]:
@@ -366,35 +318,13 @@ def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArra
 
 
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
-    """Return the number of rows of a chunk of predictions, whatever the chunks of the dataset.
-
-    Parameters
-    ----------
-    n_rows : int
-    n_classes : int
-        Number of classes K, or of numeric targets q.
-
-    Returns
-    -------
-    int
-    """
+    """Return the number of rows of a chunk of predictions, whatever the chunks of the dataset."""
     few = max(-(-n_rows // _MIN_CHUNKS), _MIN_CHUNK_ROWS)
     return min(few, default_chunk_rows(n_classes, np.float64), n_rows)
 
 
 def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, int]]:
-    """Return row spans of whole chunks, of similar size, the same number for every worker.
-
-    Parameters
-    ----------
-    n_rows, chunk_rows : int
-    engine : Engine
-
-    Returns
-    -------
-    list of (int, int)
-        First row and end of each span.
-    """
+    """Return row spans of whole chunks, of similar size, the same number for every worker."""
     n_chunks = -(-n_rows // chunk_rows)
     per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
     n_tasks = min(n_chunks, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
@@ -409,8 +339,9 @@ def _write_results(
     names: tuple[str, ...],
     start: int,
     stop: int,
-) -> None:
-    scorer = Scorer(model)
+) -> int:
+    """Write the named results of some rows; return the number of clipped rows."""
+    scorer, n_clipped = Scorer(model), 0
     scores_of_blocks = (block.scores for block in scorer.blocks(dataset, start, stop))
     for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
@@ -418,7 +349,9 @@ def _write_results(
         for name, values in (results | _ids_of(dataset, start, stop)).items():
             array = get_array(group, name)
             array[start:stop] = values.astype(array.dtype, copy=False)
+        n_clipped += model.n_clipped(scores)
         start = stop
+    return n_clipped
 
 
 def _table_columns(
@@ -427,19 +360,7 @@ def _table_columns(
     keep: Collection[str] = (),
     prediction_name: str | None = None,
 ) -> dict[str, list[str]]:
-    """Return the names of the columns of each array of predictions in a table, in order.
-
-    Parameters
-    ----------
-    arrays : collection of str
-        Names of the arrays of predictions.
-    attributes : mapping
-        Attributes of their group: `id`, and `classes` or `target_names`.
-    keep : collection of str
-        Further columns of the table.
-    prediction_name : str, optional
-        See `predict_dataset`.
-    """
+    """Return the names of the columns of each array of predictions in a table, in order."""
     classes, targets = attributes.get("classes", []), attributes.get("target_names", [])
     values, own = targets, prediction_name or _PREDICTION
     if prediction_name is not None or {*targets} & {*keep}:

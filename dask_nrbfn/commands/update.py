@@ -24,6 +24,7 @@ from dask_nrbfn.commands.version import (
     combine_rows,
     combine_runs,
     read_full_model,
+    read_model,
     seen_kind,
     solve_version,
 )
@@ -45,6 +46,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
@@ -107,22 +109,7 @@ class Judge:
     max_error_rate: float
 
     def error_rate(self, model: Location, engine: Engine) -> float:
-        """Return the error rate of a model; for numeric targets, its relative error.
-
-        Parameters
-        ----------
-        model : Location
-        engine : Engine
-
-        Returns
-        -------
-        float
-
-        Raises
-        ------
-        WorseModelError
-            If the error rate is above `max_error_rate`.
-        """
+        """Return the error rate of a model; for numeric targets, its relative error."""
         evaluation = evaluate_dataset(model, self.dataset, engine)
         if evaluation.error_rate > self.max_error_rate:
             beyond = evaluation.beyond(self.max_error_rate, on=self.dataset.location)
@@ -214,8 +201,12 @@ def update_run(
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
         stage = _stage_of(draft.version, action, dataset)
+        added = None
+        # Forgotten rows leave the range of the targets as it is.
+        if dataset.of_numbers and not forget:
+            added = run_task(engine, Dataset.target_range, dataset, label=action)
         if model.cells is None:
-            step = partial(_sum_and_solve, draft, dataset, engine, model, stage, codes)
+            step = partial(_sum_and_solve, draft, dataset, engine, model, stage, codes, added)
         else:
             step = partial(
                 update_cells,
@@ -227,6 +218,7 @@ def update_run(
                 stage=stage,
                 codes=codes,
                 forget=forget,
+                target_range=added,
             )
         with engine.stage(action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
             figures = _mended(draft, stage, step)
@@ -299,7 +291,9 @@ def merge_runs(
         n_rows = n_rows_held(attributes)
         with engine.stage(MERGE, n_rows=n_rows, expected_bytes=held_bytes):
             if read_full_model(run, draft.base).cells is None:
-                figures = _solve(draft, engine, combine_runs, (added.location, place, n_rows))
+                target_range = read_model(added, place).target_range
+                arguments = (added.location, place, n_rows)
+                figures = _solve(draft, engine, combine_runs, arguments, target_range)
             else:
                 name = version_name(draft.version)
                 figures = merge_cells(run, draft.base, name, added, place, engine)
@@ -390,23 +384,8 @@ class _Draft:
     ) -> dict[str, Any]:
         """Make the draft the run's latest version if the judge accepts it; return its record.
 
-        Parameters
-        ----------
-        members : list of dict
-            Records of the datasets that are added or forgotten.
-        figures : mapping
-            As returned by `solve_version`.
-        engine : Engine
-        judge : Judge or None
-
-        Returns
-        -------
-        dict
-
-        Raises
-        ------
-        WorseModelError
-            If the judge refuses the model.
+        `members` are records of the datasets that are added or forgotten, `figures` as returned by
+        `solve_version`.
         """
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
@@ -521,13 +500,7 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
-    """Return the code in the model of each class of a dataset.
-
-    Raises
-    ------
-    AlreadyAddedError, DataError
-        If the rows cannot be added or forgotten.
-    """
+    """Return the code in the model of each class of a dataset, if its rows can be used."""
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
@@ -604,6 +577,7 @@ def _sum_and_solve(
     model: Model,
     stage: str,
     codes: list[int] | None,
+    target_range: Floats | None,
 ) -> dict[str, Any]:
     """Sum the parts and solve one network."""
     reduction = Reduction(
@@ -614,7 +588,8 @@ def _sum_and_solve(
         (draft.base, codes),
     )
     reduce_parts(draft.run, dataset, engine, reduction)
-    return _solve(draft, engine, combine_rows, (reduction, draft.action == FORGET))
+    forget = draft.action == FORGET
+    return _solve(draft, engine, combine_rows, (reduction, forget), target_range)
 
 
 def _mended(draft: _Draft, stage: str, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -632,10 +607,16 @@ def _mended(draft: _Draft, stage: str, step: Callable[[], dict[str, Any]]) -> di
 
 
 def _solve(
-    draft: _Draft, engine: Engine, combine: Combine, arguments: tuple[Any, ...]
+    draft: _Draft,
+    engine: Engine,
+    combine: Combine,
+    arguments: tuple[Any, ...],
+    target_range: Floats | None,
 ) -> dict[str, Any]:
     version = (draft.run.location, draft.base, version_name(draft.version))
-    return run_task(engine, solve_version, *version, combine, arguments, label=draft.action)
+    return run_task(
+        engine, solve_version, *version, combine, arguments, target_range, label=draft.action
+    )
 
 
 def _grown(run: Run, n_rows: int, action: str) -> list[str]:

@@ -166,26 +166,13 @@ def solve_version(
     name: str,
     combine: Combine,
     arguments: tuple[Any, ...],
+    target_range: Floats | None,
 ) -> dict[str, Any]:
     """Store the moments and the model of a version that continues `base`; return its figures.
 
-    dask may run a task twice at the same time, so every attempt has its own place.
-
-    Parameters
-    ----------
-    run_location : Location
-    base : str or None
-        The place of the version that is continued.
-    name : str
-        Name of the new version.
-    combine : Combine
-    arguments : tuple
-        Further arguments of `combine`.
-
-    Returns
-    -------
-    dict
-        The figures of `combine`, "place", "weight" and the record of the weights.
+    These are the figures of `combine`, "place", "weight" and the record of the weights.
+    `target_range` is that of added rows. dask may run a task twice at the same time, so every
+    attempt has its own place.
     """
     run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
     model = read_full_model(run, base)
@@ -203,6 +190,7 @@ def solve_version(
         places=places,
         weights=network.weights,
         intercept=network.intercept,
+        target_range=model.range_with(target_range),
         fitting_error=network.record.fitting_error,
         spectral_risk=network.record.spectral_risk,
     )

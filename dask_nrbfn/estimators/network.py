@@ -153,17 +153,7 @@ class _KeptRun(NamedTuple):
 
     @classmethod
     def of_fit(cls, run: Run, store: Location | None) -> Self | None:
-        """Return the run of a fit if it is in memory or in a store.
-
-        Parameters
-        ----------
-        run : Run
-        store : Location or None
-
-        Returns
-        -------
-        _KeptRun or None
-        """
+        """Return the run of a fit if it is in memory or in a store."""
         if isinstance(run.location, MemoryStore):
             if is_refined(run.chosen_params):
                 return None
@@ -173,18 +163,7 @@ class _KeptRun(NamedTuple):
         return None if store is None else cls(run.location, 0, shared=True)
 
     def update(self, dataset: Dataset, *, forget: bool) -> Self:
-        """Add or remove rows, and return the run with its new version.
-
-        Parameters
-        ----------
-        dataset : Dataset
-        forget : bool
-            Remove the rows.
-
-        Returns
-        -------
-        _KeptRun
-        """
+        """Add or remove rows, and return the run with its new version."""
         in_memory = isinstance(self.location, MemoryStore)
         with _active_engine(dataset) as engine:
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)
@@ -337,17 +316,20 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             places = self._model.places
             self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
 
-    def _predict(self, X: Any, result: str, feature_dim: str | None = None, *, name: str) -> Any:
+    def _predict(
+        self, X: Any, result: str, feature_dim: str | None = None, *, name: str, clip: bool = True
+    ) -> Any:
         """Return a result of `RESULTS` for rows; lazily for a dask array.
 
         With `feature_dim` the rows are the pixels of a cube, and the result has this `name`.
         """
         check_is_fitted(self)
+        model = self._model if clip else replace(self._model, target_range=None)
         if are_pixels(X, feature_dim):
-            return predict_cube(self._model, X, feature_dim, result, self.store, name=name)
+            return predict_cube(model, X, feature_dim, result, self.store, name=name)
         if is_dask(X):
-            return predict_lazily(self._model, X, result, self.store)
-        scorer = scorer_of(self._model)
+            return predict_lazily(model, X, result, self.store)
+        scorer = scorer_of(model)
         return scorer.result(result, self._scores(X, scorer))
 
     def _scores(self, X: Any, scorer: Scorer) -> Floats:

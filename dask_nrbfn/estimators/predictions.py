@@ -38,38 +38,13 @@ Score = Callable[[NDArray[Any], Any, Floats], Any]
 
 
 def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
-    """Return the scorer of an estimator.
-
-    Parameters
-    ----------
-    model : Model
-    threads : int, optional
-        See `Scorer`.
-
-    Returns
-    -------
-    Scorer
-    """
+    """Return the scorer of an estimator."""
     rows = block_rows(model.n_basis) if model.cells is None else None
     return Scorer(model, block_rows=rows, threads=threads)
 
 
 def predict_lazily(model: Model, X: Any, result: str, store: Location | None) -> da.Array:
-    """Return a result for the rows of a dask collection, as a dask array with the same chunks.
-
-    Parameters
-    ----------
-    model : Model
-    X : dask array or dataframe
-    result : str
-        A name of `RESULTS`.
-    store : Location or None
-        Where the model is written for the workers.
-
-    Returns
-    -------
-    dask array (n,) or (n, q)
-    """
+    """Return a result for the rows of a dask collection, as a dask array with the same chunks."""
     rows = dask_rows(X, schema=model.schema)
     if model.schema is None:
         model.check_columns(rows.shape[1])
@@ -298,18 +273,7 @@ class PredictOutput:
 
 
 def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
-    """Return the share of rows, or of the sample weight, with the right label.
-
-    Parameters
-    ----------
-    predicted : dask array (n,)
-    y, sample_weight
-        See `fit`.
-
-    Returns
-    -------
-    float
-    """
+    """Return the share of rows, or of the sample weight, with the right label."""
 
     def hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
         hit = predicted == np.asarray(plain_labels(y))

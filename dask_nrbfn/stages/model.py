@@ -44,20 +44,7 @@ def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> ModelRecor
 
 
 def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
-    """Check that the model and the arrays of a finished run can be read.
-
-    Parameters
-    ----------
-    run : Run
-    engine : Engine
-    leaves : list of str
-        Names of arrays.
-
-    Raises
-    ------
-    DamagedResultError
-        If an array cannot be read.
-    """
+    """Raise DamagedResultError if the model or the named arrays of a run cannot be read."""
     run_task(engine, _read_results, run, leaves, label="model")
 
 
@@ -104,6 +91,7 @@ def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
         "classes": dataset.classes,
         "feature_names": dataset.feature_names,
         "target_names": dataset.target_names,
+        "target_range": dataset.target_range(),
         "schema": dataset.schema,
         "projection": read_components(run),
         "read_as": dataset.read_as,
@@ -133,9 +121,9 @@ def _cost(s: FitSizes) -> StageCost:
     r = cells_basis(s.params, s.n) if Trials(s.params, s.tuning).is_of_cells else s.r
     n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q + s.projection_bytes
     return StageCost(
-        read_bytes=n_bytes,
+        read_bytes=n_bytes + (8 * s.n * s.q if s.dataset.of_numbers else 0),
         written_bytes=n_bytes,
-        held_bytes=s.process_bytes + 4 * n_bytes,
+        held_bytes=s.reader_bytes + 4 * n_bytes,
         alone={"scratch_bytes": 2 * n_bytes},
     )
 
@@ -164,13 +152,7 @@ _SAMPLED_ROWS = 2000
 
 
 def _write_embedding(run: Run, dataset: Dataset) -> None:
-    """Store the model and the coordinates of a sample of rows.
-
-    Raises
-    ------
-    ParameterError
-        If the basis has too few eigenfunctions.
-    """
+    """Store the model and the coordinates of a sample of rows."""
     model = _embedding_of(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")

@@ -585,6 +585,19 @@ class Dataset(Shown):
             )
         return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
 
+    def target_range(self) -> Floats | None:
+        """Return the smallest and largest numeric targets, float64 (2, q); None for classes."""
+        if not self.of_numbers:
+            return None
+        low, high = np.full((2, self._n_numbers), np.nan)
+        for chunk in self._chunks({"targets"}):
+            targets = chunk.block.targets
+            assert targets is not None
+            # Rows without targets are NaN.
+            low = np.fmin(low, np.fmin.reduce(targets))
+            high = np.fmax(high, np.fmax.reduce(targets))
+        return np.stack([low, high])
+
     def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the class codes, -1 for no label, of rows with the given ascending indices, (m,).
 

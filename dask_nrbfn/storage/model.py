@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
@@ -53,7 +53,7 @@ from dask_nrbfn.storage.versions import latest_place, model_name
 # Fields that follow from the sums over rows, or do not affect them. Only some parameters affect the
 # sums; `differences_of_sums` compares those.
 _FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
-_FROM_SUMS |= {"params", "read_as"}
+_FROM_SUMS |= {"params", "read_as", "target_range"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,6 +89,8 @@ class Model(Shown):
         Singular vectors that project rows to coordinates before scaling; None: no projection.
     read_as : mapping of str or None
         As in `Dataset`, of the training rows.
+    target_range : float64 (2, q) or None
+        Smallest and largest training target. Predictions are clipped to it; None: not clipped.
     cells : CellNetworks or None
         Cells with a network each. `basis` and `weights` then hold one cell after another, and
         `width` is the median over the cells. None: one network.
@@ -110,6 +112,7 @@ class Model(Shown):
     schema: Schema | None = None
     projection: Floats | None = None
     read_as: Mapping[str, str] | None = None
+    target_range: Floats | None = None
     cells: CellNetworks | None = None
 
     @property
@@ -214,6 +217,23 @@ class Model(Shown):
             scores[rows] += cells.intercepts[cell]
         return scores
 
+    def clipped(self, numbers: Floats) -> Floats:
+        """Return predicted numbers (b, q), clipped to the range of the training targets."""
+        return numbers if self.target_range is None else np.clip(numbers, *self.target_range)
+
+    def n_clipped(self, numbers: Floats) -> int:
+        """Return the number of rows of predicted numbers (b, q) that `clipped` changes."""
+        clipped = self.clipped(numbers)
+        # Missing predictions are NaN, which is neither smaller nor larger.
+        return int(np.count_nonzero(((numbers < clipped) | (numbers > clipped)).any(axis=1)))
+
+    def range_with(self, further: Floats | None) -> Floats | None:
+        """Return the range (2, q) of the training and further targets; None if unknown."""
+        if self.target_range is None or further is None:
+            return self.target_range
+        (low, high), (other_low, other_high) = self.target_range, further
+        return np.stack([np.fmin(low, other_low), np.fmax(high, other_high)])
+
     def features_of_cell(self, cell: int) -> RadialFeatures:
         """Return the radial basis functions of a cell, for rows that are scaled as the basis is."""
         if cell not in self._features_of_cells:
@@ -281,7 +301,7 @@ class Model(Shown):
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
         of_cells = () if self.cells is None else self.cells.arrays().values()
         arrays = (self.basis, self.weights, *of_scaling, self.intercept, self.projection, *of_cells)
-        for array in arrays:
+        for array in (*arrays, self.target_range):
             if array is not None:
                 update_digest(content, array)
         return content.hexdigest()
@@ -350,6 +370,7 @@ class Model(Shown):
             "basis": (self.basis, "basis", "feature"),
             "weights": (self.weights, "target", "basis"),
             "intercept": (self.intercept, "target"),
+            "target_range": (self.target_range, "end", "target"),
             "places": (self.places, "basis"),
             "classes": (classes, "class"),
             "shift": (scaling.shift, "feature"),
@@ -426,6 +447,7 @@ class Model(Shown):
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else array("intercept"),
+            target_range=array("target_range") if "target_range" in group else None,
             places=None if params.prune is None else array("places"),
             schema=schema,
             projection=None if params.svd is None else array("projection"),
@@ -449,6 +471,8 @@ class Model(Shown):
         names_fit &= self.schema is None or self.schema.n_features == p
         if self.intercept is not None:
             names_fit &= self.intercept.shape == (self.n_targets,)
+        if self.target_range is not None:
+            names_fit &= self.target_range.shape == (2, self.n_targets)
         if self.places is not None:
             names_fit &= self.places.shape == (r,)
         if self.cells is not None:
@@ -475,13 +499,7 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def check_columns(found: int, trained_on: int) -> None:
-    """Raise DataError unless rows have as many columns as the training rows had.
-
-    Parameters
-    ----------
-    found, trained_on : int
-        Numbers of columns.
-    """
+    """Raise DataError unless rows have as many columns as the training rows had."""
     if found != trained_on:
         raise DataError(
             f"X has {found} columns, but the model was trained on {trained_on}.",
@@ -490,13 +508,7 @@ def check_columns(found: int, trained_on: int) -> None:
 
 
 def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
-    """Raise DataError if columns have other names, or another order, than in training.
-
-    Parameters
-    ----------
-    found, trained_on : sequence of str or None
-        Names of columns; None: unknown.
-    """
+    """Raise DataError if columns have other names, or another order, than in training."""
     if found is None or trained_on is None:
         return
     for name, expected in zip_longest(found, trained_on):
@@ -519,18 +531,7 @@ def open_model_group(location: Location) -> zarr.Group:
 
 
 def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
-    """Open the model of one version of a run; in a branch without rows, all weights are 0.
-
-    Parameters
-    ----------
-    run : zarr.Group
-    place : str or None
-        As returned by `latest_place`.
-
-    Returns
-    -------
-    zarr.Group
-    """
+    """Open the model at a `latest_place` of a run; in a branch without rows, all weights are 0."""
     model = open_member(run, model_name(place), kind="model")
     if model is None:
         what, remedy = ("no model yet", "Finish the run with the command that began it.")
@@ -542,42 +543,32 @@ def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
 
 
 class PinnedModel(NamedTuple):
-    """The location and identity of a model that tasks will read.
+    """A model that tasks will read, with the checksum of its attributes.
 
-    The run may get another model meanwhile.
-
-    Attributes
-    ----------
-    location : Location
-    checksum : str
-        Checksum of the attributes of its group.
+    The run may get another model meanwhile. `clip`: whether predicted numbers are clipped.
     """
 
     location: Location
     checksum: str
+    clip: bool = True
 
     @classmethod
-    def at(cls, location: Location) -> Self:
+    def at(cls, location: Location, *, clip: bool = True) -> Self:
         """Pin the model, or the latest one of a run, at `location`."""
         group = open_model_group(location)
         if not isinstance(normalize(location), zarr.abc.store.Store) and group.path:
             location = join(location, group.path)
-        return cls(normalize(location), attributes_of(group)["checksum"])
+        return cls(normalize(location), attributes_of(group)["checksum"], clip)
 
     def __str__(self) -> str:
         return str(self.location)
 
     def open(self) -> Model:
-        """Read the model.
-
-        Raises
-        ------
-        DamagedDataError
-            If the model was replaced.
-        """
+        """Read the model; raise DamagedDataError if it was replaced."""
         group = open_model_group(self.location)
         if attributes_of(group)["checksum"] != self.checksum:
             raise DamagedDataError(
                 f"the model {self.location} was replaced during the job.", "Start the job again."
             )
-        return Model.read(group)
+        model = Model.read(group)
+        return model if self.clip else replace(model, target_range=None)

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -48,7 +49,8 @@ def listed(values):
 @pytest.mark.usefixtures("place")
 def test_evaluate__numbers():
     X, Y = surfaces(200, seed=2)
-    predicted = Model.load("run").scores(X)
+    model = Model.load("run")
+    predicted = model.clipped(model.scores(X))
     found = figures("evaluate", "run", "c")
     shown = succeed("evaluate", "run", "c", *HERE)
     assert found["target_names"] == NAMES
@@ -124,3 +126,26 @@ def test_report__numbers():
     problem, fix = refuse("report", "classes", "--evaluate", "c", *HERE)
     assert problem.endswith("has numeric targets, not labels.")
     assert fix.startswith("Name the labels: ")
+
+
+@pytest.mark.usefixtures("place")
+def test_predict__numbers_outside_the_training_targets_are_clipped():
+    _, Y = surfaces(200)
+    new, low, high = 3 * surfaces(200, seed=2)[0], Y.min(axis=0), Y.max(axis=0)
+    write_table("far", new, target=pd.DataFrame(surfaces(200, seed=2)[1], columns=NAMES))
+    free = Model.load("run").scores(new)
+    outside = ((free < low) | (free > high)).any(axis=1).sum()
+    assert outside > 0
+    for options, n_clipped, expected in (
+        ((), outside, np.clip(free, low, high)),
+        (("--no-clip",), 0, free),
+    ):
+        found = figures("predict", "run", "far", "far.csv", "--overwrite", *options)
+        assert found["n_clipped"] == n_clipped
+        np.testing.assert_allclose(pd.read_csv("far.csv")[NAMES], expected, rtol=1e-6)
+        found = figures("evaluate", "run", "far", *options)
+        assert found["n_clipped"] == n_clipped
+        targets = surfaces(200, seed=2)[1]
+        np.testing.assert_allclose(
+            found["r2"], r2_score(targets, expected, multioutput="raw_values"), rtol=1e-9
+        )

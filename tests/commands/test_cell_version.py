@@ -138,6 +138,29 @@ def test_update_cells__a_branch_is_merged(targets, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cells", [None, 4])
+def test_update__the_range_of_targets_grows_with_added_rows(cells, tmp_path):
+    X, Y, _ = table("numbers")
+    places, at = np.split(np.argsort(Y[:, 0])[::-1], [300, 350]), {}
+    for name, rows in zip(("first", "merged", "added"), places, strict=True):
+        at[name] = write(tmp_path / name, X[rows], Y[rows])
+    run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=cells), ENGINE)
+    branch_run(run.location, tmp_path / "branch")
+    branch = Run.open(tmp_path / "branch")
+    update_run(branch.location, at["merged"], ENGINE)
+    held = places[0]
+    for change, rows in (
+        (lambda: None, None),
+        (lambda: update_run(run.location, at["added"], ENGINE), places[2]),
+        (lambda: merge_runs(run.location, branch.location, ENGINE), places[1]),
+        (lambda: update_run(run.location, at["added"], ENGINE, forget=True), None),
+    ):
+        change()
+        held = held if rows is None else np.concatenate([held, rows])
+        expected = [Y[held].min(axis=0), Y[held].max(axis=0)]
+        np.testing.assert_array_equal(Model.load(run.location).target_range, expected)
+
+
 def test_update_cells__refreshed(tmp_path):
     rows = table("classes")
     first, second = parts(rows, 250)

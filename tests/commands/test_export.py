@@ -104,8 +104,8 @@ def test_predict__rows_without_a_value_are_nulls(tmp_path, model, suffix):
     out, whole = tmp_path / f"out{suffix}", tmp_path / f"whole{suffix}"
     dataset = write(with_gaps, NUMBERS, gaps=True, chunk_rows=70)
     wanted = {"scores": True, "skip_bad": True}
-    assert predict_dataset(model, dataset, out, InlineEngine(), **wanted) == len(bad)
-    assert predict_dataset(model, write(X, NUMBERS), whole, InlineEngine(), **wanted) == 0
+    assert predict_dataset(model, dataset, out, InlineEngine(), **wanted) == (len(bad), 0)
+    assert predict_dataset(model, write(X, NUMBERS), whole, InlineEngine(), **wanted) == (0, 0)
     found, expected = READERS[suffix](out), READERS[suffix](whole)
     assert found["row"].tolist() == NUMBERS.tolist()
     assert found.drop(columns="row").isna().all(axis=1).to_numpy().nonzero()[0].tolist() == bad

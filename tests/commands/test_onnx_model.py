@@ -143,6 +143,14 @@ def test_onnx__numbers_and_coordinates(name, fitting_error):
     assert list(given_by(onnx_model.onnx_model(model).SerializeToString(), rows)) == [name]
 
 
+def test_onnx__numbers_are_clipped():
+    model, rows = numbers(fitting_error=0.1)
+    clipped = replace(model, target_range=np.quantile(model.scores(rows), [0.25, 0.75], axis=0))
+    (values,) = given_by(onnx_model.onnx_model(clipped).SerializeToString(), rows).values()
+    np.testing.assert_allclose(values, clipped.clipped(model.scores(rows)), rtol=1e-9)
+    assert clipped.n_clipped(model.scores(rows)) > 0
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("features", FEATURES)
 def test_onnx__float32(kernel, features):

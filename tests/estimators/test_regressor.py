@@ -36,6 +36,19 @@ def test_regressor__one_and_several_targets():
     assert not hasattr(one, "classes_")
 
 
+def test_regressor__numbers_outside_the_training_targets_are_clipped():
+    x = np.linspace(0, 1, 40)[:, None]
+    network = NRBFNRegressor(basis_size=8).fit(x, x[:, 0] ** 2)
+    new = np.array([[0.5], [1.1], [1.2]])
+    free, clipped = network.predict(new, clip=False), network.predict(new)
+    assert free[1] > 1.1
+    np.testing.assert_array_equal(clipped, [free[0], 1.0, 1.0])
+    lazy = network.predict(da.from_array(new, chunks=2))
+    np.testing.assert_allclose(lazy.compute(), clipped, rtol=1e-12)
+    network.partial_fit(new[2:], new[2:, 0] ** 2)
+    assert network.predict(new).max() > 1.4
+
+
 @pytest.mark.slow
 def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path):
     expected = clone(NETWORK).fit(X, T)

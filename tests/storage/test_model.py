@@ -229,6 +229,7 @@ OTHER_FIELDS = {
     "feature_names": ("a", "b", "c", "e"),
     "target_names": ("a", "b", "c"),
     "intercept": np.ones(3),
+    "target_range": np.array([[0.0] * 3, [1.0] * 3]),
     "schema": Schema((Column("a", "number"),)),
     "projection": np.ones((4, 4)),
     "fitting_error": None,
@@ -283,7 +284,7 @@ FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibrat
 def test_differences_of_sums__of_every_field_that_sums_are_made_with(field):
     model, other = make_model(params=FitParams()), OTHER_FIELDS[field.name]
     name = "parameters" if field.name == "params" else field.name
-    expected = [] if field.name in {*FROM_SUMS, "read_as"} else [name]
+    expected = [] if field.name in {*FROM_SUMS, "read_as", "target_range"} else [name]
     assert replace(model, **{field.name: other}).differences_of_sums(model) == expected
 
 
