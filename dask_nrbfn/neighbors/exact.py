@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.products import over_strips
-from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 
@@ -29,6 +29,13 @@ _STRIP_ELEMENTS, _STRIP_CANDIDATES = 2**19, 2**16
 # Candidates beyond the wanted neighbours, so that rounding nearly never hides a neighbour.
 SPARE = 8
 
+# A row that is nearer by a smaller share of the squared distance counts as equally far.
+_TIE = 1e-8
+
+# Targets that are this many times as far from a pivot as their neighbours are from them. Their
+# norms about the pivot round to less than `_TIE` of the squared distances, up to 40,000 columns.
+_NEAR_PIVOT = 16
+
 # Products in single precision take half as long as in double precision.
 _WORTHWHILE = 0.5
 _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
@@ -37,27 +44,12 @@ _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
 def exact_neighbors(
     rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
 ) -> Neighbors:
-    """Return the nearest other rows of some of the rows, with their distances.
-
-    Parameters
-    ----------
-    rows : float32 or float64 (n, p)
-        All rows. Arrays should be centred, because rounding grows with the norms.
-    queries : int64 (b,)
-        Numbers of the rows whose neighbours are wanted.
-    n_neighbors : int
-        k < n.
-    threads : int
-
-    Returns
-    -------
-    Neighbors
-        Of shape (b, k).
+    """Return the k nearest other rows (b, k) of some of the rows, with their distances.
 
     Notes
     -----
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
-    first among exact duplicates.
+    first among exact duplicates. Arrays should be centred: large norms make the search slower.
 
     Examples
     --------
@@ -72,45 +64,14 @@ def exact_neighbors(
 
 
 def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask of k rows in each list: all but the row itself, or all but the last row.
-
-    Parameters
-    ----------
-    found : int64 (b, k + 1)
-        Row numbers.
-    queries : int64 (b,)
-        The rows' own numbers. If a list does not have its own number, its last row is left out.
-
-    Returns
-    -------
-    bool (b, k + 1)
-    """
+    """Return a mask of k rows in each list (b, k + 1): all but the row itself, or the last row."""
     own = found == queries[:, None]
     own[~own.any(axis=1), -1] = True
     return ~own
 
 
 def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> Neighbors:
-    """Return the rows that are nearest to each target, with their distances.
-
-    Parameters
-    ----------
-    rows : float (n, p)
-    targets : float (b, p)
-        In CSR if the rows are.
-    count : int
-        At most n.
-    threads : int
-
-    Returns
-    -------
-    Neighbors
-        Of shape (b, count), with places in `rows`; the same for any number of threads.
-
-    Raises
-    ------
-    ValueError
-        If a value is NaN, or if the square of a distance may not be finite.
+    """Return the rows that are nearest to each target (b, count), for any number of threads.
 
     Notes
     -----
@@ -122,8 +83,8 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). With
     this bound, the distances show whether another row could be as near. If so, the target is
     searched again in double precision: many rows are equally far, or the norms are large compared
-    with the distances. The rounding of double precision is not checked. It is smallest if the rows
-    are centred.
+    with the distances. If the norms are too large for double precision, the target is searched
+    again with a pivot near it as the origin.
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
@@ -159,18 +120,7 @@ def _worthwhile_precisions(
 
 
 def buffer_bytes(width: int, n_neighbors: int, *, threads: int) -> int:
-    """Return the bytes of the buffers of a search on all threads.
-
-    Parameters
-    ----------
-    width : int
-        How many numbers store a row.
-    n_neighbors, threads : int
-
-    Returns
-    -------
-    int
-    """
+    """Return the bytes of the buffers of a search on all threads; `width` numbers store a row."""
     strip = min(_STRIP_TARGETS, 1 + _STRIP_ELEMENTS // width)
     # The strip in both precisions, and the differences of the rows listed for a target.
     return threads * (2**23 + (20 * strip + 16 * (n_neighbors + 1 + SPARE)) * width)
@@ -241,8 +191,55 @@ def _nearest_of_strip(
         found.indices[unsure], found.distances[unsure] = listed
         unsure = unsure[~certain]
         if not len(unsure):
-            break
+            return found
+    _search_about_pivots(rows, targets, found, unsure)
     return found
+
+
+def _search_about_pivots(
+    rows: Rows, targets: Rows, found: Neighbors, unsure: NDArray[np.int64]
+) -> None:
+    """Replace the lists of unsure targets in `found`: each is near one of the pivots."""
+    count = found.indices.shape[1]
+    while len(unsure):
+        pivot = targets[unsure[:1]]
+        away = np.sqrt(squared_norms(_about(targets[unsure], pivot)))
+        near = unsure[away <= _NEAR_PIVOT * found.distances[unsure, -1]]
+        least = _least_about(rows, targets[near], pivot, count)
+        listed = _nearest_listed(rows, targets[near], least.places, count)
+        certain = _are_certain(listed, least, _about(targets[near], pivot), _terms(rows, targets))
+        # The pivot itself has no norm that could round.
+        certain[0] = True
+        found.indices[near[certain]] = listed.indices[certain]
+        found.distances[near[certain]] = listed.distances[certain]
+        unsure = np.setdiff1d(unsure, near[certain])
+
+
+def _about(rows: Rows, pivot: Rows) -> Rows:
+    """Return rows minus a pivot (1, p), in double precision."""
+    if not is_sparse(rows):
+        return np.subtract(rows, pivot, dtype=np.float64)
+    return rows - csr_array(np.ones((rows.shape[0], 1))) @ pivot.astype(np.float64)
+
+
+def _least_about(rows: Rows, targets: Rows, pivot: Rows, count: int) -> _Least:
+    """Return the result of `_least_products` in double precision, with a pivot as the origin."""
+    width = 1 if is_sparse(rows) else rows.shape[1]
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // width))
+    least = _Least(targets.shape[0], min(count + SPARE, rows.shape[0]), np.float64)
+    X = _about(targets, pivot)
+    for first in range(0, rows.shape[0], size):
+        block = _about(rows[first : first + size], pivot)
+        least.see(0.5 * squared_norms(block) - dense(X @ block.T), first)
+    least.merge()
+    return least
+
+
+def _terms(rows: Rows, targets: Rows) -> int:
+    """Return the most values of a difference of two rows."""
+    if is_sparse(rows) and is_sparse(targets):
+        return sum(int(np.diff(each.indptr).max(initial=0)) for each in (rows, targets))
+    return rows.shape[1]
 
 
 def _nearest_in_precision(
@@ -251,7 +248,7 @@ def _nearest_in_precision(
     """Return the nearest rows by products of one precision, and which targets are certain."""
     least = _least_products(rows, halves, targets, precision, count)
     found = _nearest_listed(rows, targets, least.places, count)
-    return found, _are_certain(found, least, targets)
+    return found, _are_certain(found, least, targets, rows.shape[1])
 
 
 def _least_products(
@@ -271,17 +268,18 @@ def _least_products(
     return least
 
 
-def _are_certain(found: Neighbors, least: _Least, targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return the targets for which every row that is not listed is further than those found."""
+def _are_certain(found: Neighbors, least: _Least, targets: Rows, n_terms: int) -> NDArray[np.bool_]:
+    """Return the targets for which no row that is not listed is nearer than those found."""
     squared, furthest = squared_norms(targets), found.distances[:, -1]
     norms, precision = np.sqrt(squared), np.finfo(least.values.dtype)
     # Rows with a larger norm are further away. The terms of all others are at most this large.
     reach = norms + furthest
     largest = (norms + reach) * reach
-    error = (targets.shape[1] + 8) * (precision.eps * largest + precision.tiny)
+    error = (n_terms + 8) * (precision.eps * largest + precision.tiny)
     beyond = least.values[:, -1].astype(np.float64)
     seen = np.isfinite(beyond) & (largest < precision.max)
-    return seen & (furthest**2 < squared + 2 * (beyond - error))
+    nearer = (1 - _TIE) * furthest**2
+    return seen & ((furthest == 0) | (nearer < squared + 2 * (beyond - error)))
 
 
 def _nearest_in_csr(
@@ -305,7 +303,17 @@ def _nearest_in_csr(
         # A tile is a strip of its own.
         over_strips(step, (len(strips), _TILE_ROWS * _TILE_TARGETS), threads)
     places = np.concatenate([np.empty((0, listed), np.int64), *(each.places for each in least)])
-    return _nearest_listed(rows, targets, places, count, threads=threads)
+    found = _nearest_listed(rows, targets, places, count, threads=threads)
+    n_terms = _terms(rows, targets)
+
+    def finish(index: int) -> None:
+        part = slice(index * size, (index + 1) * size)
+        own = Neighbors(found.indices[part], found.distances[part])
+        certain = _are_certain(own, least[index], strips[index], n_terms)
+        _search_about_pivots(rows, strips[index], own, np.flatnonzero(~certain))
+
+    side_by_side(finish, range(len(strips)), at_once=threads)
+    return found
 
 
 def _nearest_listed(
@@ -316,16 +324,9 @@ def _nearest_listed(
 
 
 class Repeats(NamedTuple):
-    """Rows of a block that have at least k copies in it.
+    """Places of rows of a block that have at least k copies in it, and of k equal rows (m, k).
 
-    Attributes
-    ----------
-    rows : int64 (m,)
-        Their places in the block.
-    indices : int64 (m, k)
-        Places of k equal rows.
-    searched : bool (b,)
-        Rows that a search still needs: all except copies beyond the first k + 1 of a row.
+    A search still needs `searched` (b,): all except copies beyond the first k + 1 of a row.
     """
 
     rows: NDArray[np.int64]
@@ -334,19 +335,10 @@ class Repeats(NamedTuple):
 
 
 def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
-    """Find the rows of a block whose k nearest neighbours are copies of themselves.
+    """Return the rows of a block whose k nearest neighbours are copies of themselves.
 
-    Parameters
-    ----------
-    rows : float (b, p)
-    n_neighbors : int
-    seed : int
-        Orders the copies, so that neither their neighbours nor the searched copies depend on the
-        order of the block.
-
-    Returns
-    -------
-    Repeats
+    The seed orders the copies, so that neither their neighbours nor the searched copies depend on
+    the order of the block.
 
     Notes
     -----

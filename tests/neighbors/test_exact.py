@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.neighbors import exact
@@ -153,6 +154,17 @@ def test_nearest_rows__one_row_far_away_does_not_matter():
         patch.setattr(exact, "_PRECISIONS", (np.float32,))
         found = exact_neighbors(rows, np.arange(2000), n_neighbors=7)
     np.testing.assert_array_equal(found.indices, naive_neighbors(rows[:2000], 7))
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("distance", [1e3, 1e8, 1e9, 1e12])
+def test_exact_neighbors__clusters_far_apart(distance, form):
+    rows = np.vstack([blobs(150, 3, n_blobs=1), distance + blobs(150, 3, n_blobs=1, seed=1)])
+    rows -= rows.mean(axis=0)
+    with threadpool_limits(1):
+        found = exact_neighbors(form(rows), np.arange(300), n_neighbors=10)
+    expected = np.sort(naive_distances(rows), axis=1)[:, :10]
+    np.testing.assert_allclose(found.distances, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("n_features", [1, 30])
