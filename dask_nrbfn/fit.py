@@ -37,7 +37,6 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Rates, Stage, StageCost, StageJob, expected_s
-from dask_nrbfn.stages.svd import SVD
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
@@ -65,7 +64,7 @@ _OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
     REFINE,
 )
 
-STAGES: tuple[Stage[Any], ...] = (SVD, COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
+STAGES: tuple[Stage[Any], ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All stages, in the order in which a fit runs them."""
 
 EMBEDDING: tuple[Stage[Any], ...] = (
@@ -125,7 +124,7 @@ def check_fit(context: FitContext) -> None:
 
 def with_search(context: FitContext) -> FitContext:
     """Return a context with the neighbour search of a new fit."""
-    seen = context.rows(None, labelled_only=True)
+    seen = context.dataset.of_labelled()
     return replace(context, search=plan_search(seen, context.needing_confidence, context.engine))
 
 
@@ -326,14 +325,16 @@ def run_stage(
     """
     context = in_run(context, run)
     cost = _check_stage_budget(stage, context)
-    seen = run.of_labelled() if stage.labelled_only else run
+    seen, dataset = run, context.dataset
+    if stage.labelled_only:
+        seen, dataset = run.of_labelled(), dataset.of_labelled()
     job = StageJob(
         seen,
-        context.rows(run.location, labelled_only=stage.labelled_only, stored=stage.of_stored),
+        dataset,
         context.engine,
         largest_basis(context),
         None if rates is None else partial(_remaining_s, run, context, rates),
-        context.judged_rows(run.location),
+        context.validation,
     )
     started = datetime.now(UTC)
     with context.engine.stage(

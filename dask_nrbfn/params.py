@@ -179,10 +179,6 @@ class FitParams(Params):
 
     Parameters
     ----------
-    svd : int or None
-        Number of coordinates that replace every row: its products with the first right singular
-        vectors of X. All other steps, such as scaling, work on the coordinates. The vectors are
-        those of X without centring, and sample weights are ignored. None: no projection.
     scale : {"auto", "none", "standard", "unit", "learned"}
         "standard": columns to mean 0 and variance 1, those of a category together. "unit": rows to
         unit length. "auto": "standard" for tables with categories, dates or imputed values, else
@@ -283,13 +279,6 @@ class FitParams(Params):
         If a value is not allowed.
     """
 
-    svd: int | None = option(
-        None,
-        int,
-        "Number of coordinates of a truncated SVD that replace every row.",
-        least=1,
-        none="the rows as they are",
-    )
     scale: str = option(
         "auto",
         str,

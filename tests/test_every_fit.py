@@ -54,7 +54,6 @@ KINDS = {
     "kernel": Kind(replace(PLAIN, penalty="kernel")),
     "learned": Kind(replace(PLAIN, scale="learned", metric_rounds=2)),
     "l1": Kind(replace(PLAIN, kernel="laplace-l1", scale="standard", penalty="kernel")),
-    "svd": Kind(replace(DRAWN, svd=3)),
     "locality": Kind(replace(PLAIN, locality=1e-2, n_neighbors=6)),
     "neighbours in locality": Kind(replace(SEARCHED, locality=1e-2, features="plain")),
     "pruned": Kind(replace(PLAIN, prune=8)),

@@ -52,7 +52,7 @@ def measure_rates(context: FitContext) -> Rates:
     A worker reads one or two chunks of the dataset, which is checked already.
     """
     n_basis, k = context.asked_size or context.dataset.n_rows, context.params.n_neighbors
-    location = context.rows(None).location
+    location = context.dataset.location
     return run_task(context.engine, calibrate, location, n_basis, k, label="calibrate")
 
 

@@ -123,7 +123,6 @@ def run_figures(run: Run) -> dict[str, Any]:
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
         **_describe_schema(read_schema(attributes, run.location)),
-        **({"svd_explained": stages["svd"]["explained"]} if "svd" in stages else {}),
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         **({"n_cells": cells["n_cells"]} if cells else {}),
         "n_basis": (cells or stages.get("basis", {})).get("n_basis"),
@@ -215,9 +214,8 @@ def describe_cells(model: "Model") -> list[dict[str, Any]]:
     """
     cells = model.cells
     assert cells is not None
-    named = model.feature_names if model.projection is None else None
     p = model.basis.shape[1]
-    names = [f"column {column}" for column in range(p)] if named is None else named
+    names = model.feature_names or [f"column {column}" for column in range(p)]
     origin, units = model.scaling.restore(np.zeros((1, p)))[0], model.scaling.units
     sizes = np.diff(cells.starts)
     return [

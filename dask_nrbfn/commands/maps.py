@@ -22,7 +22,6 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
-from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
@@ -585,16 +584,14 @@ class MapWork:
 
 
 def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
-    (r, n_scaled), p, q = model.basis.shape, model.n_features, model.n_targets
+    (r, p), q = model.basis.shape, model.n_targets
     rows, pixels = scoring_rows(model), math.prod(cube.grid.steps.values())
     # A box as stored, as numbers and as rows, for the current and the next box; its scores, results
     # and labels; a block of activations; the basis as read and as slopes.
     held = pixels * (
         cube.n_features * 2 * (cube.stored_bytes + 3 * cube.dtype.itemsize) + 8 * (4 * q + 2)
     )
-    held += activations_bytes(model) + 8 * (rows * 4 * p + 3 * r * n_scaled + 2 * r * q)
-    if model.projection is not None:
-        held += project_bytes(rows, p, n_scaled)
+    held += activations_bytes(model) + 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
     engine.expected_bytes = process_bytes(model.exponent) + held
     remedy = "Write the scene in smaller chunks"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)

@@ -165,10 +165,7 @@ def onnx_model(
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
     centre, exponent = basis.mean(axis=0), model.exponent
-    X = _features(model, graph)
-    if model.projection is not None:
-        X = X @ model.projection
-    rows = _scaled_rows(model, X) - centre
+    rows = _scaled_rows(model, _features(model, graph)) - centre
     centred = (basis - centre) / model.width
     # The error of an exponent, for the basis row that is farthest from the mean.
     powers = np.abs(centred) ** (2.0 if exponent is None else exponent)
@@ -204,8 +201,7 @@ def _new_graph(dtype: np.dtype) -> "Graph":
 def _check_size(model: Model, dtype: np.dtype) -> None:
     """Log the size of the file, or raise DataError if it is too large."""
     r, p = model.basis.shape
-    n_projected = 0 if model.projection is None else model.projection.size
-    n_bytes = (r * (p + 1 + model.n_targets) + n_projected) * dtype.itemsize
+    n_bytes = r * (p + 1 + model.n_targets) * dtype.itemsize
     why = ""
     if is_sparse(model.basis):
         stored = format_bytes(model.basis.nnz * dtype.itemsize)
@@ -214,7 +210,7 @@ def _check_size(model: Model, dtype: np.dtype) -> None:
         raise DataError(
             f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, but an ONNX file "
             f"holds at most 2 GiB{why}.",
-            "Fit with a smaller `basis_size`, with `prune` or `svd`, or write `dtype` float32.",
+            "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
         )
     logger.info("export: the file will have %s of %s%s", format_bytes(n_bytes), dtype, why)
 

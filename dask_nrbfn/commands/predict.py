@@ -17,7 +17,6 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.rows import mean_values
-from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
@@ -232,19 +231,14 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset with the features of a model; set and check the bytes of the engine."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, n_scaled) = scoring_rows(model), model.basis.shape
-    p = model.n_features
-    n_targets = model.n_targets
+    rows, (r, p), n_targets = scoring_rows(model), model.basis.shape, model.n_targets
     # A block of activations; the basis as read and as factors; the weights; rows as stored, read
     # ahead and centred; the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
     held = 8 * (rows * 4 * dataset.row_width + 2 * r * n_targets + 5 * scored * n_targets)
     held += activations_bytes(model)
     values = mean_values(model.basis)
-    of_sparse = dataset.is_sparse and model.projection is None
-    held += basis_bytes(r, n_scaled, values, copies=3, of_sparse=of_sparse)
-    if model.projection is not None:
-        held += project_bytes(2 * rows, p, n_scaled)
+    held += basis_bytes(r, p, values, copies=3, of_sparse=dataset.is_sparse)
     held += 3 * scored * model.classes.itemsize
     if model.target_names is not None:
         # The sample that an evaluation returns.

@@ -54,7 +54,6 @@ from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import moments_bytes
 from dask_nrbfn.stages.refine import check_updatable
-from dask_nrbfn.stages.svd import SVD, read_components
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares
@@ -191,8 +190,8 @@ def update_run(
         dataset = Dataset.open(places[0])
     with _locked_version(location, action, judge) as draft:
         model = read_full_model(draft.run, draft.base)
-        run, params = draft.run, model.params
-        dataset = model.encoded(dataset).projected_by(run.location, params.svd)
+        run = draft.run
+        dataset = model.encoded(dataset)
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
         if n_left_out:
@@ -345,9 +344,6 @@ def branch_run(location: Location, target: Location) -> Run:
             write_array(own, "shares", run.read("cells/shares"), "basis")
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
-        if (components := read_components(run)) is not None:
-            own = group.require_group(SVD.name)
-            write_array(own, "components", components, "feature", "component")
         if COMPONENTS.name in run.stages:
             own, spans = group.require_group(COMPONENTS.name), read_coefficients(run)
             write_array(own, "coefficients", spans, "basis", "component")
@@ -360,7 +356,7 @@ def branch_run(location: Location, target: Location) -> Run:
 
 def _kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = (SVD.name, CELLS.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
+    names = (CELLS.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
 
 

@@ -295,8 +295,6 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Mean number of partitions that a row belongs to.
     min_recall : float, default=0.95
         Smallest share of the true neighbours that an approximate search must find.
-    svd : int, default=None
-        Replace every row by this number of coordinates of a truncated SVD. None: keep the rows.
     scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
         "standard": columns to mean 0 and variance 1; "learned": each column is also multiplied by
         the square root of a weight that is learned on a sample; "unit": rows to unit length.

@@ -43,8 +43,6 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         most 1,000.
     width_factor : float, default=1.0
         Kernel width divided by the mean distance between rows and basis rows.
-    svd : int, default=None
-        Replace every row by this number of coordinates of a truncated SVD. None: keep the rows.
     scale : {"auto", "none", "standard", "unit"}, default="auto"
         Columns to mean 0 and variance 1, or rows to unit length.
     kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}, default="gaussian"

@@ -196,7 +196,6 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
     basis: str | ArrayLike = "kmeans"
     basis_size: int | None = None
-    svd: int | None = None
     scale: str = "auto"
     n_parts: int | None = None
     random_state: int | np.random.RandomState | None = 0

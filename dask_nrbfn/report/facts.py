@@ -49,7 +49,6 @@ def _data_facts(results: Results) -> list[Fact]:
             + _unlabelled(finished),
         ),
         *_weight_facts(finished),
-        *_svd_facts(finished),
         Fact("scale", finished.params.scale),
     ]
 
@@ -74,15 +73,6 @@ def _weight_facts(finished: FinishedRun) -> list[Fact]:
     kinds = ["their own"] * own + ["balanced classes"] * (finished.params.class_weight is not None)
     weights = f"{' x '.join(kinds)}, {count(weight)} in all" if kinds else "none"
     return [Fact("row weights", weights)]
-
-
-def _svd_facts(finished: FinishedRun) -> list[Fact]:
-    record = finished.stages.get("svd")
-    if record is None:
-        return []
-    values, share = record["singular_values"], percent(record["explained"], 1)
-    found = f"{plural(len(values), 'coordinate')}, {share} of the squares"
-    return [Fact("svd", f"{found}, values from {number(values[0])} to {number(values[-1])}")]
 
 
 def _neighbor_facts(finished: FinishedRun) -> list[Fact]:

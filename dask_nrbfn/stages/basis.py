@@ -258,7 +258,6 @@ BASIS = Stage(
         "metric/root",
         "neighbors/rows",
         "confidence",
-        "svd/components",
     ),
     leaves=lambda run: ("basis/rows", "basis/values"),
     passes=("basis/labelled",),

@@ -314,7 +314,7 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unfit = Trials(params, tuning).unfit_for_cells(sparse=context.rows(None).is_sparse)
+    unfit = Trials(params, tuning).unfit_for_cells(sparse=dataset.is_sparse)
     unfit["a validation dataset"] = context.validation is not None
     for what, given in unfit.items():
         if given:
@@ -349,7 +349,7 @@ CELLS: Stage[CellsRecord] = Stage(
     check=_check,
     wanted=_wanted,
     labelled_only=True,
-    needs=("columns", "metric/root", "svd/components"),
+    needs=("columns", "metric/root"),
     leaves=_leaves,
     passes=("cells",),
     scratch=(_SCRATCH,),

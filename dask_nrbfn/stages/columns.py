@@ -84,7 +84,7 @@ def _compute(job: StageJob) -> ColumnsRecord:
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
-    elif is_table and params.svd is None and scales == ["none"]:
+    elif is_table and scales == ["none"]:
         _tell_unlike(dataset, total.standard_deviation)
     if dataset.is_sparse and "standard" in scales:
         logger.info("columns: sparse rows are divided by the deviations, but not centred")
@@ -204,7 +204,7 @@ def column_name(dataset: Dataset, column: int) -> str:
     -------
     str
     """
-    names = dataset.column_names
+    names = dataset.feature_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
@@ -274,6 +274,5 @@ COLUMNS = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    needs=("svd/components",),
     passes=("columns/mean", "columns/squared_deviation"),
 )

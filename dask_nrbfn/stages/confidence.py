@@ -152,7 +152,7 @@ CONFIDENCE = Stage(
     labelled_only=True,
     wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
     keeps_parts=True,
-    needs=("neighbors", "svd/components"),
+    needs=("neighbors",),
     leaves=lambda run: ("confidence/values",),
     passes=("confidence/codes", "confidence/rows", "confidence/tiebreak"),
 )

@@ -18,7 +18,6 @@ from dask_nrbfn.stages.trials import (
     resolve_tuning,
 )
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout
 
 logger = logging.getLogger(__name__)
@@ -114,8 +113,8 @@ class FitContext:
                 params,
                 _with_validation(tuning, validation),
                 numbers=dataset.of_numbers,
-                sparse=dataset.is_sparse and params.svd is None,
-                mixed=dataset.is_mixed and params.svd is None,
+                sparse=dataset.is_sparse,
+                mixed=dataset.is_mixed,
             )
             params = _first_tried(params, tuning)
         layout, labelled_layout = (
@@ -134,32 +133,6 @@ class FitContext:
             basis=basis,
             min_recall=min_recall,
         )
-
-    def rows(
-        self, run: Location | None, *, labelled_only: bool = False, stored: bool = False
-    ) -> Dataset:
-        """Return the training rows as a stage sees them.
-
-        Parameters
-        ----------
-        run : Location or None
-            Location of the run with the coordinates of the rows. None: the rows cannot be read.
-        labelled_only : bool
-            Whether rows without a label are left out.
-        stored : bool
-            Whether to return stored rows instead of their coordinates.
-
-        Returns
-        -------
-        Dataset
-        """
-        seen = self.dataset if stored else self.dataset.projected_by(run, self.params.svd)
-        return seen.of_labelled() if labelled_only else seen
-
-    def judged_rows(self, run: Location | None) -> Dataset | None:
-        """Return the validation rows as stages see them."""
-        judged = self.validation
-        return None if judged is None else judged.projected_by(run, self.params.svd)
 
     @cached_property
     def needing_confidence(self) -> FitParams:
@@ -217,11 +190,7 @@ def _resolve_cells(
     if tuning is None or tuning.effort == "quick" or (validation or tuning.validation):
         return 1
     asked = replace(params, cells="auto")
-    unfit = any(
-        Trials(asked, tuning)
-        .unfit_for_cells(sparse=dataset.is_sparse and params.svd is None)
-        .values()
-    )
+    unfit = any(Trials(asked, tuning).unfit_for_cells(sparse=dataset.is_sparse).values())
     n_rows = dataset.of_labelled().n_rows
     few = n_rows < _LEAST_ROWS or planned_cells(asked, n_rows) == 1
     return 1 if few or unfit else "auto"

@@ -253,7 +253,7 @@ LOCALITY = Stage(
     check=_check,
     wanted=lambda params, tuning, numbers: any(Trials(params, tuning).localities),
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis/values", "neighbors", "svd/components"),
+    needs=("columns", "metric/root", "basis/values", "neighbors"),
     passes=("locality",),
     scratch=(_SCRATCH,),
 )

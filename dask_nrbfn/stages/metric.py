@@ -123,7 +123,7 @@ def _compute(job: StageJob) -> MetricRecord:
     root = _root(run, kept, rounds[kept]["kernel"]) if kept else np.ones(dataset.n_features)
     write_array(run.group("metric"), "root", root, "feature")
     unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
-    heaviest = heaviest_features(root**2, dataset.column_names, _RECORDED)
+    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
     _log_weights(dataset, kept, heaviest, unused)
     return MetricRecord(rounds, kept, heaviest, unused, **sample)
 
@@ -365,11 +365,11 @@ def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
-    if context.rows(None).is_sparse:
+    if context.dataset.is_sparse:
         name = "scale" if context.params.scale == LEARNED else "scales"
         raise ParameterError(
             f"`{name}`={LEARNED} needs dense rows, but X is sparse.",
-            f"Set `{name}` to none, standard or unit; or give `svd`, or X as an array.",
+            f"Set `{name}` to none, standard or unit; or give X as an array.",
         )
     if context.embeds:
         raise ParameterError(
@@ -386,7 +386,7 @@ METRIC = Stage(
     wanted=_wanted,
     check=_check,
     labelled_only=True,
-    needs=("columns", "svd/components"),
+    needs=("columns",),
     passes=("metric/root",),
     scratch=(_SCRATCH,),
     remedy=_remedy,

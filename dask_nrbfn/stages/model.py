@@ -21,7 +21,6 @@ from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.svd import read_components
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH, read_features
@@ -93,7 +92,6 @@ def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
         "target_names": dataset.target_names,
         "target_range": dataset.target_range(),
         "schema": dataset.schema,
-        "projection": read_components(run),
         "read_as": dataset.read_as,
     }
 
@@ -119,7 +117,7 @@ def _of_one_network(run: Run, dataset: Dataset) -> Model:
 
 def _cost(s: FitSizes) -> StageCost:
     r = cells_basis(s.params, s.n) if Trials(s.params, s.tuning).is_of_cells else s.r
-    n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q + s.projection_bytes
+    n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q
     return StageCost(
         read_bytes=n_bytes + (8 * s.n * s.q if s.dataset.of_numbers else 0),
         written_bytes=n_bytes,
@@ -142,7 +140,6 @@ MODEL = Stage(
         "prune/places",
         "weights",
         "refine/values",
-        "svd/components",
     ),
     passes=("model",),
 )
@@ -156,9 +153,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
     model = _embedding_of(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")
-    # In a fit with `svd` these rows are coordinates already.
-    coordinates = replace(model, projection=None).scores(dataset.take(rows))
-    write_array(group, "coordinates", coordinates, "row", "component")
+    write_array(group, "coordinates", model.scores(dataset.take(rows)), "row", "component")
     if dataset.of_numbers:
         write_array(group, "targets", dataset.take_targets(rows), "row", "target")
     elif dataset.has_targets:
@@ -189,7 +184,6 @@ def _embedding_of(run: Run, dataset: Dataset) -> Model:
         params=run.chosen_params,
         feature_names=dataset.feature_names,
         schema=dataset.schema,
-        projection=read_components(run),
         read_as=dataset.read_as,
         target_names=tuple(f"component_{place}" for place in range(1, 1 + len(weights))),
     )
@@ -198,7 +192,7 @@ def _embedding_of(run: Run, dataset: Dataset) -> Model:
 def _embedding_cost(s: FitSizes) -> StageCost:
     rows, coordinates = min(_SAMPLED_ROWS, s.n), s.n_components
     written = 8 * (s.r * coordinates + rows * (coordinates + s.q))
-    written += s.stored_basis_bytes(s.r) + s.projection_bytes
+    written += s.stored_basis_bytes(s.r)
     return StageCost(
         read_bytes=s.rows_bytes,
         written_bytes=written,
@@ -206,7 +200,6 @@ def _embedding_cost(s: FitSizes) -> StageCost:
         + s.n
         + round(rows * s.block_row_bytes)
         + s.basis_bytes(s.r, copies=4)
-        + 4 * s.projection_bytes
         + 8 * (rows * (s.r + s.width + 2) + 4 * s.r * coordinates),
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": written},
     )
@@ -226,7 +219,6 @@ EMBEDDED = replace(
         "metric/root",
         "basis/values",
         "components/coefficients",
-        "svd/components",
     ),
     leaves=_embedding_leaves,
 )

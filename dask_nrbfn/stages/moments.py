@@ -300,7 +300,7 @@ MOMENTS = Stage(
     cost=_cost,
     labelled_only=True,
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis/values", "svd/components"),
+    needs=("columns", "metric/root", "basis/values"),
     leaves=_leaves,
     passes=("moments",),
 )

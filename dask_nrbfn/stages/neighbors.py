@@ -386,7 +386,7 @@ NEIGHBORS = Stage(
     wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
     remedy=_remedy,
     keeps_parts=True,
-    needs=("columns", "metric/root", "svd/components"),
+    needs=("columns", "metric/root"),
     passes=("neighbors",),
     scratch=("partitions", "candidates", "repair"),
 )

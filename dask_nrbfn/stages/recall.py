@@ -112,6 +112,6 @@ RECALL = Stage(
     cost=_cost,
     labelled_only=True,
     wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
-    needs=("columns", "metric/root", "neighbors", "svd/components"),
+    needs=("columns", "metric/root", "neighbors"),
     passes=("recall",),
 )

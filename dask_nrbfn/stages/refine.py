@@ -319,7 +319,6 @@ REFINE = Stage(
         "path/parts",
         "prune/places",
         "weights/values",
-        "svd/components",
     ),
     leaves=_leaves,
     scratch=(PREFIX,),

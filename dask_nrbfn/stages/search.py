@@ -596,7 +596,7 @@ SEARCH = Stage(
     cost=_cost,
     wanted=_wanted,
     grows_with_basis=True,
-    needs=("given/values", "columns", "metric/root", "svd/components"),
+    needs=("given/values", "columns", "metric/root"),
     scratch=(_SCRATCH,),
     remedy=lambda params: "Lower `search_rows` or `search_basis`",
 )

@@ -104,23 +104,9 @@ class FitSizes:
         *,
         n_basis: int | None = None,
         labelled_only: bool = False,
-        stored: bool = False,
     ) -> Self:
-        """Return the sizes of a fit whose neighbour search is planned.
-
-        Parameters
-        ----------
-        context : FitContext
-        n_basis : int, optional
-            Number of basis rows; default: that of the context.
-        labelled_only, stored : bool
-            See `FitContext.rows`.
-
-        Returns
-        -------
-        FitSizes
-        """
-        dataset = context.rows(None, labelled_only=labelled_only, stored=stored)
+        """Return the sizes of a fit whose neighbour search is planned; by default of its basis."""
+        dataset = context.dataset.of_labelled() if labelled_only else context.dataset
         params, tuning, search = context.params, context.tuning, context.search
         assert search is not None
         tried = Trials(params, tuning)
@@ -131,7 +117,7 @@ class FitSizes:
         asked = asked_size(params, dataset) or 0
         return cls(
             dataset=dataset,
-            judged=context.judged_rows(None) or dataset,
+            judged=context.validation or dataset,
             params=params,
             tuning=tuning,
             search=search,
@@ -183,11 +169,6 @@ class FitSizes:
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
         return round(self.n * self.dataset.row_bytes)
-
-    @property
-    def projection_bytes(self) -> int:
-        """Bytes of the singular vectors that turn rows into coordinates."""
-        return 8 * self.dataset.n_stored * (self.params.svd or 0)
 
     @property
     def pair_flops(self) -> float:

@@ -98,8 +98,6 @@ class Stage(Generic[Record]):
         whether a fit needs the stage.
     labelled_only : bool
         Whether the stage sees only the labelled rows.
-    of_stored : bool
-        Whether the stage sees the stored features even in a fit with `svd`.
     grows_with_basis : bool
         Whether the memory of the stage grows with the basis.
     remedy : callable
@@ -126,7 +124,6 @@ class Stage(Generic[Record]):
     wanted: Callable[[FitParams, TuneParams | None, bool], bool] = lambda *asked: True
     check: Callable[[FitContext], None] = lambda context: None
     labelled_only: bool = False
-    of_stored: bool = False
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = lambda params: "Ingest with a smaller `chunk_rows`"
     keeps_parts: bool = False
@@ -137,9 +134,7 @@ class Stage(Generic[Record]):
 
     def cost_in(self, context: FitContext) -> StageCost:
         """Return the cost of the stage in a fit whose neighbour search is planned."""
-        return self.cost(
-            FitSizes.of(context, labelled_only=self.labelled_only, stored=self.of_stored)
-        )
+        return self.cost(FitSizes.of(context, labelled_only=self.labelled_only))
 
     def written(self, record: Record) -> dict[str, Any]:
         """Return the fields of a record that a run stores: all except a default of None."""

@@ -211,7 +211,7 @@ VALIDATION = Stage(
     labelled_only=True,
     wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis", "path/parts", "svd/components"),
+    needs=("columns", "metric/root", "basis", "path/parts"),
     leaves=lambda run: () if run.of_numbers else ("validation/confusion",),
     scratch=(_CALIBRATION,),
 )

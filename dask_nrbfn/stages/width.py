@@ -258,6 +258,6 @@ WIDTH = Stage(
     cost=_cost,
     check=_check,
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis", "svd/components"),
+    needs=("columns", "metric/root", "basis"),
     leaves=lambda run: ("width/shares",) if _has_shares(run) else (),
 )

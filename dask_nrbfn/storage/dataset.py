@@ -46,7 +46,6 @@ from dask_nrbfn.storage.dense import (
 from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import View, viewed
-from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
 
@@ -94,8 +93,6 @@ class Dataset(Shown):
         Whether missing values in X are errors because the schema does not fill them.
     expands_sparse : bool
         Whether features that are made from stored values are in CSR.
-    projection : Projection, optional
-        Projects the features to coordinates as rows are read; see `projected_by`.
     """
 
     location: Location
@@ -117,7 +114,6 @@ class Dataset(Shown):
     labelled_only: bool = False
     refuses_gaps: bool = False
     expands_sparse: bool = False
-    projection: Projection | None = None
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
@@ -263,19 +259,9 @@ class Dataset(Shown):
 
     @property
     def n_features(self) -> int:
-        """Number of features p, or of coordinates if rows are projected."""
-        return self.n_stored if self.projection is None else self.projection.n_coordinates
-
-    @property
-    def n_stored(self) -> int:
-        """Number of features p before rows are projected."""
+        """Number of features p."""
         n_columns: int = self.X.shape[1]
         return self._expanding.n_features if self._expanding is not None else n_columns
-
-    @property
-    def column_names(self) -> tuple[str, ...] | None:
-        """Names of the columns of the rows that are read."""
-        return self.feature_names if self.projection is None else self.projection.names
 
     @property
     def _expanding(self) -> Schema | None:
@@ -290,34 +276,24 @@ class Dataset(Shown):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features."""
-        if self.projection is not None:
-            return np.dtype(np.float64)
-        return self._stored_dtype
-
-    @property
-    def _stored_dtype(self) -> np.dtype[Any]:
         own = np.dtype(self.X.dtype if self._expanding is None else np.float64)
         return own if self.further is None else np.result_type(own, self.further.dtype)
 
     @property
     def row_bytes(self) -> float:
-        """Average bytes of the features of a row before projection, with column indices in CSR."""
-        stored = replace(self, projection=None)
-        column_bytes = INDEX_BYTES if stored.is_sparse else 0
-        return stored.row_values * (stored.dtype.itemsize + column_bytes)
+        """Average bytes of the features of a row, with column indices in CSR."""
+        return self.row_values * (self.dtype.itemsize + (INDEX_BYTES if self.is_sparse else 0))
 
     @property
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
         further = self.further is not None and self.further.is_sparse
         own = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
-        return (own or self.expands_sparse or further) and self.projection is None
+        return own or self.expands_sparse or further
 
     @property
     def row_values(self) -> float:
         """Average number of values of a row in CSR, else p."""
-        if self.projection is not None:
-            return float(self.n_features)
         own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
         if self._expanding is not None and self.expands_sparse:
             own = float(self._expanding.row_values)
@@ -372,7 +348,7 @@ class Dataset(Shown):
 
         These are the chunk in use, and the next chunk in its stored, partly decoded and decoded
         forms. If rows without a label are skipped, one chunk is copied. Features that are made from
-        stored values take three times the bytes of a chunk, as do coordinates.
+        stored values take three times the bytes of a chunk.
         """
         held = 4 + self.labelled_only
         if not isinstance(self.X, zarr.Array):
@@ -386,8 +362,6 @@ class Dataset(Shown):
             own = self.chunk_rows * row
         if self.further is not None:
             own = max(own, self.further.reading_bytes)
-        if self.projection is not None:
-            own += self.projection.held_bytes(3 * self.chunk_rows)
         return own
 
     def with_n_rows(self, n_rows: int) -> Self:
@@ -492,30 +466,6 @@ class Dataset(Shown):
             # The name of the ids stays that of this dataset.
             schema=replace(schema, id=own.id),
             refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
-        )
-
-    def projected_by(self, run: Location | None, n_coordinates: int | None) -> Self:
-        """Return the same rows as coordinates: products with the singular vectors of a run.
-
-        Nothing is copied. Without a number of coordinates the result is this dataset. Without a run
-        the result serves for plans.
-
-        Parameters
-        ----------
-        run : Location or None
-            The run that has, or will have, the singular vectors.
-        n_coordinates : int or None
-
-        Returns
-        -------
-        Dataset
-        """
-        if n_coordinates is None:
-            return self
-        return replace(
-            self,
-            location=View((self.location,), "projected_by", (run, n_coordinates)),
-            projection=Projection(run, self.n_stored, n_coordinates),
         )
 
     def named(self, name: str) -> Self:
@@ -710,11 +660,9 @@ class Dataset(Shown):
         """Return a block with the type, targets and weights that the whole dataset has."""
         X, targets, weights = block
         if X is not None:
-            X = X.astype(self._stored_dtype, copy=False)
+            X = X.astype(self.dtype, copy=False)
             if self.is_sparse and not is_sparse(X):
                 X = canonical(X)
-            if self.projection is not None:
-                X = self.projection.apply(X)
         if targets is None and self.has_targets and "targets" in wanted:
             numbers = np.full((n_rows, self._n_numbers), np.nan)
             targets = numbers if self.of_numbers else np.full(n_rows, -1, dtype=np.int64)

@@ -118,27 +118,14 @@ def todays_moments(
     return packed_gram, np.vstack([cross.sum(axis=0), cross]), target_products
 
 
-def feature_attributes(
-    schema: Schema | None, *, n_coordinates: int | None = None, sparse: bool = False
-) -> dict[str, Any]:
+def feature_attributes(schema: Schema | None, *, sparse: bool = False) -> dict[str, Any]:
     """Return the attributes that describe how features are made, with the format they need.
 
-    Parameters
-    ----------
-    schema : Schema or None
-    n_coordinates : int or None
-        Number of coordinates to which rows are projected; None: no projection.
-    sparse : bool
-        Whether rows are in CSR.
-
-    Returns
-    -------
-    dict
-        Empty if the features are the stored values of an array.
+    Empty if the features are the stored values of an array.
     """
     recorded: dict[str, Any] = {} if schema is None else {"schema": schema.to_dict()}
-    # An older reader would take stored values for features, or would not project the rows.
-    if sparse or n_coordinates is not None:
+    # An older reader would take stored values for features.
+    if sparse:
         recorded["format_version"] = SPARSE_VERSION
     elif schema is not None and not schema.is_plain:
         recorded["format_version"] = EXPANDED_VERSION

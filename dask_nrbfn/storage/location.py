@@ -66,7 +66,7 @@ class View:
         The dataset or run, and further datasets that the method takes.
     form : str
         Method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
-        "encoded_by", "projected_by" or "named".
+        "encoded_by" or "named".
     arguments : tuple
         Further arguments of the method.
     """

@@ -23,7 +23,6 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows, equal, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.numeric.svd import project
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.shown import Shown
@@ -63,7 +62,7 @@ class Model(Shown):
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
-        Scaled basis rows. With a projection, (r, D) coordinates.
+        Scaled basis rows.
     width : float
         Sigma of the kernel.
     weights : float64 (q, r)
@@ -85,8 +84,6 @@ class Model(Shown):
         Ascending indices of the basis rows in the basis of the run; None: all are used.
     schema : Schema or None
         Schema of the columns of a table; None: they are features.
-    projection : float64 (p, D) or None
-        Singular vectors that project rows to coordinates before scaling; None: no projection.
     read_as : mapping of str or None
         As in `Dataset`, of the training rows.
     target_range : float64 (2, q) or None
@@ -110,7 +107,6 @@ class Model(Shown):
     intercept: Floats | None = None
     places: NDArray[np.int64] | None = None
     schema: Schema | None = None
-    projection: Floats | None = None
     read_as: Mapping[str, str] | None = None
     target_range: Floats | None = None
     cells: CellNetworks | None = None
@@ -138,7 +134,7 @@ class Model(Shown):
     @property
     def n_features(self) -> int:
         """Number of features p that rows must have."""
-        return int(self.basis.shape[1] if self.projection is None else len(self.projection))
+        return int(self.basis.shape[1])
 
     @property
     def embeds(self) -> bool:
@@ -184,9 +180,6 @@ class Model(Shown):
             If X has another number of columns than the training rows.
         """
         self.check_columns(X.shape[1])
-        if self.projection is not None:
-            # The scratch space has the width of the rows.
-            X, scratch = project(X, self.projection), None
         if self.cells is None:
             scores = self.features.weighted_sums(
                 X, self.weights, buffer=buffer, scratch=scratch, threads=threads
@@ -300,7 +293,7 @@ class Model(Shown):
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
         of_cells = () if self.cells is None else self.cells.arrays().values()
-        arrays = (self.basis, self.weights, *of_scaling, self.intercept, self.projection, *of_cells)
+        arrays = (self.basis, self.weights, *of_scaling, self.intercept, *of_cells)
         for array in (*arrays, self.target_range):
             if array is not None:
                 update_digest(content, array)
@@ -328,8 +321,7 @@ class Model(Shown):
         weights = self.feature_weights
         if weights is None:
             return None
-        names = self.feature_names if self.projection is None else None
-        return heaviest_features(weights, names, len(weights))
+        return heaviest_features(weights, self.feature_names, len(weights))
 
     @cached_property
     def features(self) -> RadialFeatures:
@@ -376,7 +368,6 @@ class Model(Shown):
             "shift": (scaling.shift, "feature"),
             "scale": (scaling.scale, "feature"),
             "root": (scaling.root, "feature"),
-            "projection": (self.projection, "column", "feature"),
         }
         if self.cells is not None:
             of_cells, dimensions_of = self.cells.arrays(), CellNetworks.array_names()
@@ -395,9 +386,7 @@ class Model(Shown):
                 "spectral_risk": self.spectral_risk,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
-                **feature_attributes(
-                    self.schema, n_coordinates=self.params.svd, sparse=is_sparse(self.basis)
-                ),
+                **feature_attributes(self.schema, sparse=is_sparse(self.basis)),
                 **calibration_attributes(self.calibration),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
                 **({} if self.cells is None else {"format_version": CELLS_VERSION}),
@@ -450,7 +439,6 @@ class Model(Shown):
             target_range=array("target_range") if "target_range" in group else None,
             places=None if params.prune is None else array("places"),
             schema=schema,
-            projection=None if params.svd is None else array("projection"),
             read_as=attributes.get("read_as"),
             cells=CellNetworks.from_arrays(
                 {name: array(name) for name in CellNetworks.array_names()}
@@ -462,11 +450,10 @@ class Model(Shown):
         return model
 
     def _check_shapes(self, group: zarr.Group) -> None:
-        (r, n_scaled), p = self.basis.shape, self.n_features
+        r, p = self.basis.shape
         shapes = (self.weights.shape, self.scaling.shift.shape, self.scaling.scale.shape)
         root = self.scaling.root
-        names_fit = root is None or root.shape == (n_scaled,)
-        names_fit &= self.projection is None or self.projection.shape == (p, n_scaled)
+        names_fit = root is None or root.shape == (p,)
         names_fit &= self.feature_names is None or len(self.feature_names) == p
         names_fit &= self.schema is None or self.schema.n_features == p
         if self.intercept is not None:
@@ -476,8 +463,8 @@ class Model(Shown):
         if self.places is not None:
             names_fit &= self.places.shape == (r,)
         if self.cells is not None:
-            names_fit &= self.cells.fits(r, n_scaled, self.n_targets)
-        if shapes != ((self.n_targets, r), (n_scaled,), (n_scaled,)) or not names_fit:
+            names_fit &= self.cells.fits(r, p, self.n_targets)
+        if shapes != ((self.n_targets, r), (p,), (p,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not match.", "Write the model again."
             )

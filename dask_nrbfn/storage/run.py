@@ -180,9 +180,7 @@ class Run(Shown):
                 "decisions": {},
                 "stages": {},
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
-                **feature_attributes(
-                    dataset.schema, n_coordinates=params.svd, sparse=dataset.is_sparse
-                ),
+                **feature_attributes(dataset.schema, sparse=dataset.is_sparse),
             },
         )
         return cls.open(location)
@@ -509,7 +507,6 @@ class Run(Shown):
             "decisions": {},
             "stages": {name: self.stages[name] for name in stages},
             "versions": [],
-            **feature_attributes(None, n_coordinates=self.chosen_params.svd),
         }
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:

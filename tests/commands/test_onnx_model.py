@@ -206,13 +206,6 @@ def test_onnx__columns_of_a_table(missing):
     assert np.isnan(given["scores"]).any() == (missing == "error")
 
 
-def test_onnx__rows_that_become_coordinates():
-    model, rows = drawn(features="plain")
-    projection = np.linalg.qr(np.random.default_rng(0).standard_normal((9, 4)))[0]
-    params = replace(model.params, svd=4)
-    check(replace(model, projection=projection, params=params), rows @ projection.T)
-
-
 @pytest.mark.parametrize("scale", ["none", "standard", "unit"])
 def test_onnx__a_basis_in_csr(scale, caplog):
     model, rows = drawn(scale=scale, kernel="matern32")
@@ -342,7 +335,6 @@ FITS = {
     "logistic": (spirals, {"loss": "logistic", "alpha": 1e-4}),
     "learned": (spirals, {"scale": "learned", "alpha": 1e-6}),
     "paper": (spirals, {}),
-    "projected": (spirals, {"svd": 3, "scale": "standard", "alpha": 1e-6}),
     "sparse": (sparse_rows, {"basis": "random", "scale": "standard", "alpha": 1e-6}),
 }
 

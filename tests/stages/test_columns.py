@@ -38,7 +38,6 @@ def test_columns__of_unlike_sizes(tmp_path, caplog, factors):
         ((1, 10, 1, 1), {}),
         ((1, 1000, 1, 1), {"scale": "standard"}),
         ((1, 1000, 1, 1), {"scale": "unit"}),
-        ((1, 1000, 1, 1), {"svd": 2}),
         # One of five is less than a quarter; a column that is always 0 does not count.
         ((1, 1000, 1000, 1000, 1000), {}),
         ((0, 1, 1, 1), {}),

@@ -26,8 +26,8 @@ LOSSES = TuneParams(effort="quick", losses=("squared", "logistic"), alphas=ALPHA
 SEARCHED = TuneParams(alphas=ALPHAS, folds=2, width_factors=(1.0,), localities=(0.0, 1e-4))
 SPANS = TuneParams(effort="quick", components=(3, 5), alphas=ALPHAS, width_factors=(1.0,))
 GIVEN = np.random.default_rng(3).normal(size=(12, 5))
-# Needed by any stage that scales rows or makes coordinates of them, where the parameters say so.
-SCALED = {"columns", "metric/root", "svd/components"}
+# Needed by any stage that scales rows, where the parameters say so.
+SCALED = {"columns", "metric/root"}
 FITS = {
     "classes": ("plain", {}),
     "partitions": ("plain", {"neighbors": "approximate", "n_partitions": 4, "n_neighbors": 5}),
@@ -45,14 +45,13 @@ FITS = {
     "locality": ("unlabelled", {"n_neighbors": 5, "locality": 1e-6}),
     "numbers": ("numbers", {"alpha": 1e-8, "prune": 20, "penalty": "kernel"}),
     "loss": ("plain", {"loss": "logistic", "basis_size": 30, "alpha": 1e-6}),
-    "coordinates": (
+    "sparse": (
         "sparse",
-        {"svd": 4, "scale": "learned", "metric_rounds": 1, "basis_size": 30, "n_neighbors": 5}
-        | {"locality": 1e-6, "neighbors": "approximate", "n_partitions": 4},
+        {"scale": "standard", "basis_size": 30, "n_neighbors": 5, "locality": 1e-6}
+        | {"neighbors": "approximate", "n_partitions": 4},
     ),
     "components": ("plain", {"components": 6, "basis_size": 40}),
     "cells": ("plain", {"cells": 3, "basis_size": 20, "scale": "learned", "metric_rounds": 1}),
-    "cells of coordinates": ("sparse", {"svd": 4, "cells": 2, "basis_size": 20}),
 }
 CLUSTERS = TuneParams(
     effort="quick", penalties=("weights", "clusters"), features=("plain",), width_factors=(1.0,)

@@ -81,7 +81,6 @@ def test_fit__far_distance_is_that_of_the_kernel():
         {"loss": "logistic"},
         {"penalty": "clusters", "basis": "kmeans"},
         {"basis": "sknn", "n_neighbors": 6},
-        {"scale": "standard", "svd": 3},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )

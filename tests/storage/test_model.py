@@ -231,7 +231,6 @@ OTHER_FIELDS = {
     "intercept": np.ones(3),
     "target_range": np.array([[0.0] * 3, [1.0] * 3]),
     "schema": Schema((Column("a", "number"),)),
-    "projection": np.ones((4, 4)),
     "fitting_error": None,
     "spectral_risk": None,
     "places": None,

@@ -38,7 +38,6 @@ CHANGES = {
     "neighbors": ("auto", "exact"),
     "n_partitions": (None, 3),
     "overlap": (2, 3),
-    "svd": (None, 3),
     "scale": ("auto", "unit"),
     "metric_rounds": (5, 4),
     "candidates": ("auto", "all"),
