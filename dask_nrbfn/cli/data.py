@@ -26,17 +26,11 @@ from dask_nrbfn.sources.formats import listing_suffixes
 @written_options
 @table_options
 @click.option(
-    "--n-features",
-    type=int,
-    metavar="P",
-    help="Number of features of svmlight text.  [default: by the largest index]",
-)
-@click.option(
     "--sparse",
     type=click.Choice(["auto", "yes", "no"]),
     default="auto",
     show_default=True,
-    help="Rows in CSR; auto: of svmlight, sparse matrices and tables of indicators or categories, "
+    help="Rows in CSR; auto: of sparse matrices and tables of indicators or categories, "
     "if they have 256 features or more and take less than half as many bytes.",
 )
 @scene_options
@@ -58,8 +52,8 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     SOURCE is a file of one of the formats below, a text table with any other suffix, or a directory
     of files of one suffix, for Parquet and Arrow also in subdirectories key=value. It may be a URL
     such as s3://bucket/rows.csv. With --feature-dim or --variable it is a scene: its pixels with
-    all features and a label are rows. SOURCE is streamed; only Excel sheets and sparse matrices in
-    another format than CSR are held in memory as a whole.
+    all features and a label are rows. SOURCE is streamed; only sparse matrices in another
+    format than CSR are held in memory as a whole.
 
     {formats}
     """

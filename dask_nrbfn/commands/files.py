@@ -109,7 +109,6 @@ def opened_rows(
         path,
         schema=_schema_of(trained, labelled=labelled),
         classes=trained.classes.tolist() if trained.target_names is None else None,
-        trained_features=trained.n_features,
         spoiled=spoiled,
         table=parsed_table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,

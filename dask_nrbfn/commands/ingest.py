@@ -88,7 +88,6 @@ def ingest_file(
     max_categories: int = 100,
     schema: Schema | Location | None = None,
     write_schema: str | os.PathLike[str] | None = None,
-    n_features: int | None = None,
     sparse: str = "auto",
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
@@ -156,13 +155,10 @@ def ingest_file(
         schema. A category column of a file may lack its categories: they are read from the rows.
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
-    n_features : int, optional
-        Number of features of svmlight text, which leaves zeros out; by default from the largest
-        index.
     sparse : {"auto", "yes", "no"}
         Whether rows are stored in CSR. "auto" does so for rows of at least 256 features, mostly 0,
-        that take less than half as many bytes in CSR. It applies to svmlight, sparse matrices,
-        tables of 0 and 1, and tables whose categories make such features.
+        that take less than half as many bytes in CSR. It applies to sparse matrices, tables of
+        0 and 1, and tables whose categories make such features.
     unlabelled : str, int or float, optional
         Marker of a missing label, such as -1, "?", or "" for an empty cell. For numeric targets, a
         marker such as "nan" that must be set for every target of a row. Unlabelled rows take part
@@ -223,7 +219,6 @@ def ingest_file(
         no_header=no_header,
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
         table=table,
-        n_features=n_features,
         variable=variable,
         feature_dim=feature_dim,
         unlabelled=unlabelled,

@@ -17,7 +17,7 @@ _MAGIC = b"ARROW1"
 
 def open_rows(reading: Reading) -> ColumnarSource:
     """Return the rows of Arrow files."""
-    return open_typed(reading, lambda file, _: ArrowFile(file))
+    return open_typed(reading, ArrowFile)
 
 
 class ArrowFile(TypedFile):

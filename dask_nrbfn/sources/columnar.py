@@ -116,26 +116,13 @@ class ColumnarSource(TableSource):
             ) from error
 
 
-def open_typed(
-    reading: Reading, format_file: Callable[[File, Sequence[str]], TypedFile]
-) -> ColumnarSource:
-    """Return the rows of files whose columns have types.
-
-    Parameters
-    ----------
-    reading : Reading
-    format_file : callable
-        Opens one file, given the markers of missing values in text.
-
-    Returns
-    -------
-    ColumnarSource
-    """
+def open_typed(reading: Reading, open_file: Callable[[File], TypedFile]) -> ColumnarSource:
+    """Return the rows of files whose columns have types; `open_file` opens one of them."""
     asked = Asked.of(reading)
     marks = asked.options.missing_values
     files: dict[TypedFile, Mapping[str, str]] = {}
     for file, keys in reading.files.items():
-        typed = format_file(file, marks)
+        typed = open_file(file)
         names = class_names(typed.footer.schema)
         files[NamedFile(typed, names) if names else typed] = keys
     keyed, x = with_keys(files), reading.names("x") or ()

@@ -17,7 +17,7 @@ _COLUMN_BYTES = 64 << 10
 
 def open_rows(reading: Reading) -> ColumnarSource:
     """Return the rows of Parquet files."""
-    return open_typed(reading, lambda file, _: ParquetFile(file))
+    return open_typed(reading, ParquetFile)
 
 
 class ParquetFile(TypedFile):

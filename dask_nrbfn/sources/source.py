@@ -142,16 +142,12 @@ class Reading:
         The columns of a table, and how its text is written; by default inferred from the cells.
     table : TableOptions, optional
         The other options of a table.
-    n_features : int, optional
-        Number of features of svmlight text, whose rows may have fewer.
     variable, feature_dim : str, optional
         Variables of a scene, and the dimensions along which its features lie.
     unlabelled : int, float or str, optional
         The marker for a missing label. In a table "" and nan mean empty cells.
     classes : sequence of int or str, optional
         The labels of a model. Labels of a table may differ from them by a final full stop.
-    trained_features : int, optional
-        The number of features of a model: the default of `n_features`.
     spoiled : bool
         Whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as : mapping of str
@@ -169,12 +165,10 @@ class Reading:
     weights: str | None = None
     schema: Schema | None = None
     table: "TableOptions | None" = None
-    n_features: int | None = None
     variable: str | None = None
     feature_dim: str | None = None
     unlabelled: int | str | float | None = None
     classes: tuple[int | str, ...] | None = None
-    trained_features: int | None = None
     spoiled: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
@@ -197,7 +191,7 @@ class Reading:
     @property
     def given(self) -> dict[str, Any]:
         """All given options that some formats do not accept."""
-        names = ("x", "y", "label", "target", "weights", "n_features", "variable", "feature_dim")
+        names = ("x", "y", "label", "target", "weights", "variable", "feature_dim")
         given = {name: getattr(self, name) for name in names}
         given |= {} if self.table is None else self.table.said
         given["schema"] = None if self.schema is None else "FILE"

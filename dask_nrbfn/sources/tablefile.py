@@ -112,10 +112,6 @@ class _ChangedFile(TypedFile):
             yield self._changed(batch, kinds, first_row)
             first_row += batch.num_rows
 
-    def place(self, row: int) -> str:
-        """Return the name of a row for errors."""
-        return self._of.place(row)
-
     def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
 

@@ -37,8 +37,6 @@ _LONGEST_LINE_BYTES = 64 << 20
 # Lines and bytes from which a dialect is found.
 _SNIFFED_LINES = 1000
 _SNIFFED_BYTES = 1 << 20
-# A label and values with their indices; also a line without values.
-_SVMLIGHT = re.compile(r"([+-]?[0-9.]+( +(qid:)?[0-9]+:[0-9.eE+-]+)*)? *(#.*)?")
 _NO_TEXT = re.compile(r"[^\t\n\f\r\x20-\uffff\U00010000-\U0010ffff]")
 # First characters of JSON, XML, ARFF and scripts.
 _OTHER_FORMATS = ("{", "[", "<", "@", "%", "#!")
@@ -143,26 +141,21 @@ def csv_damage_named(file: File) -> AbstractContextManager[None]:
     )
 
 
-def text_kind(file: File) -> str | None:
-    """Return the format of a file by its first lines: csv, svmlight, or None for neither.
-
-    Text is CSV if all its lines have the same number of cells, more than one.
-    """
+def is_table(file: File) -> bool:
+    """Return whether all first lines of a file have the same number of cells, more than one."""
     try:
         beginning = _beginning(file, None)
     except DamagedDataError:
-        return None
+        return False
     text = "".join(beginning.lines)
     if _NO_TEXT.search(text) or text.lstrip().startswith(_OTHER_FORMATS):
-        return None
-    if ":" in text and all(_SVMLIGHT.fullmatch(line.strip()) for line in beginning.lines):
-        return None if file.name.lower().endswith((".gz", ".zst")) else "svmlight"
+        return False
     way = beginning.recognized()
     table = replace(beginning, lines=beginning.lines[way.skipped :])
     try:
-        return "csv" if table.n_cells(way) > 1 else None
+        return table.n_cells(way) > 1
     except csv.Error:  # a cell longer than the csv module takes
-        return None
+        return False
 
 
 def text_files(

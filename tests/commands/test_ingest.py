@@ -146,15 +146,6 @@ def test_ingest_dask__integer_weights_become_float64(tmp_path):
     np.testing.assert_array_equal(weights_of(dataset), np.arange(1, N + 1))
 
 
-def test_ingest_file__svmlight_has_no_weights(tmp_path):
-    (tmp_path / "d.svm").write_text("1 1:1\n")
-    with pytest.raises(
-        ParameterError, match=r"weights=w does not go with .*svmlight takes target, n_features"
-    ):
-        ingest_file(tmp_path / "d.svm", tmp_path / "data", weights="w")
-    assert not (tmp_path / "data").exists()
-
-
 def numbers_in_arrays(place, X, T, **options):
     return ingest_arrays(X, None, place, target=T, **options), ("target_0", "target_1")
 

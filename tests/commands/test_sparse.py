@@ -8,16 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-import zarr
-from sklearn.datasets import dump_svmlight_file
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.files import opened_rows
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
-from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
@@ -46,22 +42,22 @@ def rows_of(dataset):
     return is_sparse(X), dense(X)
 
 
-def test_ingest__svmlight_is_sparse_where_that_is_smaller(tmp_path):
-    X, y = texts(50)
-    dump_svmlight_file(X, y, str(tmp_path / "wide.svm"), zero_based=False)
-    dump_svmlight_file(X[:, :20], y, str(tmp_path / "narrow.svm"), zero_based=False)
-    wide = ingest_file(tmp_path / "wide.svm", tmp_path / "wide", n_features=400)
+def test_ingest__matrix_is_sparse_where_that_is_smaller(tmp_path):
+    X = texts(50)[0]
+    sp.save_npz(tmp_path / "wide.npz", X)
+    sp.save_npz(tmp_path / "narrow.npz", X[:, :20])
+    wide = ingest_file(tmp_path / "wide.npz", tmp_path / "wide")
     assert rows_of(wide)[0]
     np.testing.assert_array_equal(rows_of(wide)[1], X.toarray())
     assert describe(tmp_path / "wide")["values_per_row"] == X.nnz / 50
-    narrow = ingest_file(tmp_path / "narrow.svm", MemoryStore(), n_features=20)
+    narrow = ingest_file(tmp_path / "narrow.npz", MemoryStore())
     assert not narrow.is_sparse
     np.testing.assert_array_equal(rows_of(narrow)[1], X[:, :20].toarray())
-    for sparse, store in (("no", "wide.svm"), ("yes", "narrow.svm")):
+    for sparse, store in (("no", "wide.npz"), ("yes", "narrow.npz")):
         written = ingest_file(tmp_path / store, MemoryStore(), sparse=sparse)
         assert written.is_sparse == (sparse == "yes")
     with pytest.raises(ParameterError, match="sparse is 'maybe'"):
-        ingest_file(tmp_path / "wide.svm", MemoryStore(), sparse="maybe")
+        ingest_file(tmp_path / "wide.npz", MemoryStore(), sparse="maybe")
 
 
 def test_ingest__table_of_indicators(tmp_path):
@@ -132,44 +128,6 @@ def fitted(rows, place, name):
     return fit_dataset(
         ingest_arrays(*rows, place / name), place / f"{name}-run", PARAMS, InlineEngine()
     )
-
-
-def predicted(run, dataset, place):
-    predict_dataset(run.location, dataset, place, InlineEngine(), scores=True)
-    return zarr.open_group(place)["scores"][:]
-
-
-@pytest.mark.slow
-def test_predict__file_with_fewer_features_than_the_model(tmp_path):
-    X, y = texts(60)
-    run = fitted((X, y), tmp_path, "rows")
-    few, more = X[:, :200], sp.csr_array(sp.hstack([X, X]))
-    for name, rows in (("few", few), ("more", more)):
-        dump_svmlight_file(rows, y, str(tmp_path / f"{name}.svm"), zero_based=False)
-    padded = np.hstack([few.toarray(), np.zeros((60, 200))])
-    expected = predicted(run, ingest_arrays(padded, None, MemoryStore()), tmp_path / "dense")
-    with opened_rows(tmp_path / "few.svm", run.location, beside=tmp_path / "out") as rows:
-        assert rows.dataset.n_features == 400
-        found = predicted(run, rows.dataset, tmp_path / "out")
-    np.testing.assert_allclose(found, expected, atol=1e-10)
-    with (
-        pytest.raises(DataError, match="only 400 features"),
-        opened_rows(tmp_path / "more.svm", run.location, beside=tmp_path / "out"),
-    ):
-        pass
-
-
-def test_predict__file_that_counts_from_0_and_does_not_show_it(tmp_path):
-    (tmp_path / "rows.svm").write_text("0 0:1 3:2\n1 1:1\n0 0:2 2:1\n1 1:3 2:1\n")
-    (tmp_path / "more.svm").write_text("0 1:1 3:2\n1 2:5\n")
-    rows = ingest_file(tmp_path / "rows.svm", tmp_path / "rows")
-    params = FitParams(basis="random", basis_size=2, alpha=0.1)
-    run = fit_dataset(rows, tmp_path / "run", params, InlineEngine())
-    for labelled in (False, True):
-        with opened_rows(
-            tmp_path / "more.svm", run.location, beside=tmp_path / "out", labelled=labelled
-        ) as more:
-            np.testing.assert_array_equal(rows_of(more.dataset)[1], [[0, 1, 0, 2], [0, 0, 5, 0]])
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 
 N = 60
-FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.arrows", "d.npz", "d.npy", "d.svm"]
+FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.arrows", "d.npz", "d.npy"]
 
 
 def content(name):
@@ -49,9 +49,6 @@ def content(name):
         np.savez(file, X=np.ascontiguousarray(table[["a", "b"]]), y=table["y"])
     elif name.endswith(".npy"):
         np.save(file, np.ascontiguousarray(table[["a", "b"]]))
-    elif name.endswith(".svm"):
-        lines = [f"{y} 1:{a!r} 2:{b!r}\n" for a, b, y in table.itertuples(index=False)]
-        return "".join(lines).encode()
     else:
         packing = {"compression": "gzip"} if name.endswith(".gz") else {}
         table.to_csv(file, index=False, sep="\t" if ".tsv" in name else ",", **packing)
@@ -59,7 +56,7 @@ def content(name):
 
 
 def options_of(name):
-    return {} if name.endswith((".npz", ".npy", ".svm")) else {"label": "y"}
+    return {} if name.endswith((".npz", ".npy")) else {"label": "y"}
 
 
 class Whole(http.server.SimpleHTTPRequestHandler):

@@ -34,11 +34,12 @@ def test_open_source__missing(tmp_path):
         ("d.dat", b"\n\n"),
         ("d.dat", b"1 " + b"x" * 200_000 + b"\n2 y\n"),
         ("d.dat", b"# x\n# y\n"),
+        ("d.svm", b"1 1:0.5 3:2\n-1 2:1e3\n"),
     ],
 )
 def test_open_source__unknown_suffix(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    message = r"not a known format, .*Pass format as one of npz, .*csv, .* are \.npz, .*libsvm"
+    message = r"not a known format, .*Pass format as one of npz, .*csv, .* are \.npz, .*h5ad"
     with pytest.raises(DataError, match=message):
         open_source(tmp_path / name)
 
@@ -53,9 +54,6 @@ def test_open_source__text_with_an_unknown_suffix_is_read_as_it_looks(tmp_path, 
     source = open_source(path, label="y")
     assert (source.n_rows, source.feature_names) == (2, ("a", "b"))
     assert caplog.messages[0] == f"ingest: {path} is read as csv, as its first lines show"
-    path.write_bytes(b"1 1:0.5 3:2\n-1 2:1e3\n")
-    if path.suffix != ".gz":
-        assert open_source(path).n_features == 3
 
 
 @pytest.mark.parametrize("name", ["d.data", "d"])
@@ -80,10 +78,10 @@ def test_open_source__format_of_a_directory(tmp_path):
     assert open_source(tmp_path, delimiter=":").n_rows == 2
 
 
-@pytest.mark.parametrize("name", ["d.xls", "d.ods"])
+@pytest.mark.parametrize("name", ["d.xls", "d.xlsx", "d.ods"])
 def test_open_source__other_sheets_are_to_be_saved_as_csv(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"is not supported\. Save the sheet as CSV or \.xlsx"):
+    with pytest.raises(DataError, match=r"is not supported\. Save the sheet as CSV in"):
         open_source(tmp_path / name)
 
 
@@ -92,7 +90,7 @@ def test_open_source__not_a_path():
         open_source(np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet", "svm", "data"])
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet", "data"])
 def test_open_source__no_bytes(tmp_path, suffix):
     (tmp_path / f"d.{suffix}").touch()
     with pytest.raises(DataError, match=r"is empty: it has no bytes"):

@@ -30,6 +30,7 @@ NOT_RUN = {
     "`.ci/run` and test_quickstart.py run it": ["README.md"],
     "installs packages": [f"{PREFIX}index.md", f"{PREFIX}task/upgrade.md"],
     "needs Kubernetes": [f"{PREFIX}task/machines.md"],
+    "needs openpyxl": [f"{PREFIX}task/recipes-g.md"],
     "needs Slurm": [f"{PREFIX}task/machines.md"],
     "needs docker": [f"{PREFIX}task/machines.md"],
     "needs several hosts": [f"{PREFIX}task/machines.md"],

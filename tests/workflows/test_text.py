@@ -6,7 +6,7 @@ from tests.workflows.script import run_script
 
 
 @pytest.mark.slow
-def test_text__goes_from_svmlight_to_predictions(tmp_path):
+def test_text__goes_from_a_matrix_to_predictions(tmp_path):
     options = ("--rows", "1500", "--basis-size", "300", "--output", "out")
     process = run_script("workflows/arrays/text.py", *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr

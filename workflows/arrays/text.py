@@ -1,9 +1,9 @@
 """Train on drawn text: rows of 30,000 columns of which about 100 have a value, never made dense.
 
 Documents are drawn as counts of words, most of them words that everybody uses and some that their
-class prefers, and written as svmlight. Each step is the command that a person would type, with the
-seconds and the peak that it tells, of the largest of its processes; scikit-learn's linear SVM on
-the same rows stands beside:
+class prefers, and written as a sparse matrix. Each step is the command that a person would type,
+with its seconds and the peak memory of its largest process. scikit-learn's linear SVM is trained on
+the same rows:
 
     python workflows/arrays/text.py
     python workflows/arrays/text.py --rows 10000 --effort normal
@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
-from sklearn.datasets import dump_svmlight_file
+from scipy.sparse import csr_array, save_npz, vstack
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
@@ -56,9 +55,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         output = options.output or Path(scratch)
         output.mkdir(parents=True, exist_ok=True)
-        sizes = {"train.svm": options.rows, "test.svm": max(1000, min(options.rows // 5, 20_000))}
+        sizes = {"train": options.rows, "test": max(1000, min(options.rows // 5, 20_000))}
         for seed, (name, n_rows) in enumerate(sizes.items()):
-            write(output / name, n_rows, seed=seed)
+            X, y = whole(n_rows, seed=seed)
+            save_npz(output / f"{name}.npz", X, compressed=False)
+            np.save(output / f"{name}.npy", y)
         try:
             steps = run_commands(output, options)
         except ChildProcessError as error:
@@ -66,13 +67,6 @@ def main() -> int:
             return 1
         print(table(output, sizes, steps))
     return 0
-
-
-def write(path: Path, n_rows: int, *, seed: int) -> None:
-    """Draw rows into an svmlight file."""
-    with open(path, "wb") as file:
-        for X, y in drawn(n_rows, seed=seed):
-            dump_svmlight_file(X, y, file, zero_based=False)
 
 
 def drawn(n_rows: int, *, seed: int) -> Iterator[tuple[csr_array, NDArray[np.int64]]]:
@@ -102,16 +96,15 @@ def run_commands(output: Path, options: argparse.Namespace) -> dict[str, Step]:
     """Ingest, train, evaluate and predict; return what each took."""
     engine = [f"--memory={options.memory}"] if options.memory else []
     engine += [f"--workers={options.workers}"] if options.workers else []
-    columns = [f"--n-features={N_COLUMNS}"]
     training = ["tune", f"--effort={options.effort}", "--scales=unit", "--bases=random"]
     if options.effort == "none":
         training = ["fit", "--alpha=1e-6", "--scale=unit", "--basis=random"]
     basis = f"--basis-size={options.basis_size}"
     commands = {
-        "ingest": ["ingest", "train.svm", "train.zarr", *columns, "--overwrite"],
+        "ingest": ["ingest", "train.npz", "train.zarr", "--y=train.npy", "--overwrite"],
         training[0]: [*training, "train.zarr", "run.zarr", basis, *engine],
-        "evaluate": ["evaluate", "run.zarr", "test.svm", *engine],
-        "predict": ["predict", "run.zarr", "test.svm", "labels.csv", *engine, "--overwrite"],
+        "evaluate": ["evaluate", "run.zarr", "test.npz", "--y=test.npy", *engine],
+        "predict": ["predict", "run.zarr", "test.npz", "labels.csv", *engine, "--overwrite"],
     }
     return {name: run(command, output) for name, command in commands.items()}
 
@@ -132,9 +125,9 @@ def run(command: list[str], directory: Path) -> Step:
 def table(output: Path, sizes: dict[str, int], steps: dict[str, Step]) -> str:
     """Return the sizes, a line for each step, and the errors of both."""
     stored = sum(file.stat().st_size for file in (output / "train.zarr/X").rglob("*"))
-    n_dense = 8 * sizes["train.svm"] * N_COLUMNS
+    n_dense = 8 * sizes["train"] * N_COLUMNS
     lines = [
-        f"{sizes['train.svm']} x {N_COLUMNS} rows, {stored / 2**20:.1f} MiB stored, "
+        f"{sizes['train']} x {N_COLUMNS} rows, {stored / 2**20:.1f} MiB stored, "
         f"{n_dense / 2**20:.0f} MiB as an array",
         f"{'':<10}{'seconds':>10}{'peak MiB':>10}",
         *(
@@ -143,7 +136,7 @@ def table(output: Path, sizes: dict[str, int], steps: dict[str, Step]) -> str:
         ),
         f"error of the network {100 * steps['evaluate'].figures['error_rate']:.2f} %",
     ]
-    if sizes["train.svm"] <= SVM_ROWS:
+    if sizes["train"] <= SVM_ROWS:
         lines.append(f"error of LinearSVC {100 * svm_error(sizes):.2f} %")
     return "\n".join(lines)
 
@@ -151,14 +144,15 @@ def table(output: Path, sizes: dict[str, int], steps: dict[str, Step]) -> str:
 def svm_error(sizes: dict[str, int]) -> float:
     """Return the least error of a linear SVM on the test rows, over a few of its penalties."""
     train, test = (whole(n_rows, seed=seed) for seed, n_rows in enumerate(sizes.values()))
+    train, test = ((normalize(X), y) for X, y in (train, test))
     fitted = (LinearSVC(C=C).fit(*train) for C in (0.03, 0.1, 0.3, 1.0))
     return 1 - max(network.score(*test) for network in fitted)
 
 
 def whole(n_rows: int, *, seed: int) -> tuple[csr_array, NDArray[np.int64]]:
-    """Return drawn rows at once, each of length 1, with their classes."""
+    """Return drawn rows at once, with their classes."""
     X, y = zip(*drawn(n_rows, seed=seed), strict=True)
-    return normalize(vstack(X, format="csr")), np.concatenate(y)
+    return vstack(X, format="csr"), np.concatenate(y)
 
 
 if __name__ == "__main__":
