@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
     from dask_nrbfn.estimators.classifier import NRBFNClassifier
     from dask_nrbfn.estimators.diffusion import DiffusionMap
-    from dask_nrbfn.estimators.linear import LinearRegressionClassifier
     from dask_nrbfn.estimators.regressor import NRBFNRegressor
     from dask_nrbfn.estimators.tuned import NRBFNClassifierCV, NRBFNRegressorCV
     from dask_nrbfn.stages.basis import given_basis
@@ -46,7 +45,6 @@ else:
             "engine.tasks": ["DaskEngine", "InlineEngine"],
             "estimators.classifier": ["NRBFNClassifier"],
             "estimators.diffusion": ["DiffusionMap"],
-            "estimators.linear": ["LinearRegressionClassifier"],
             "estimators.regressor": ["NRBFNRegressor"],
             "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
             "commands.check": ["check_dataset"],
@@ -88,7 +86,6 @@ __all__ = [
     "IllConditionedWarning",
     "InlineEngine",
     "Judge",
-    "LinearRegressionClassifier",
     "Model",
     "NRBFNClassifier",
     "NRBFNClassifierCV",

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.cli import commands
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.estimators import LinearRegressionClassifier
 from tests.tables import LOADERS, halves, write_table
+from workflows.paper.comparators.linear import LinearRegressionClassifier
 
 N_BASIS = {"iris": 32, "wdbc": 73, "wine": 74}
 # Test error in percent, eps and gamma as printed; None where only the error is known.

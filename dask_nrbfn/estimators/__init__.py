@@ -2,13 +2,11 @@
 
 from dask_nrbfn.estimators.classifier import NRBFNClassifier
 from dask_nrbfn.estimators.diffusion import DiffusionMap
-from dask_nrbfn.estimators.linear import LinearRegressionClassifier
 from dask_nrbfn.estimators.regressor import NRBFNRegressor
 from dask_nrbfn.estimators.tuned import NRBFNClassifierCV, NRBFNRegressorCV
 
 __all__ = [
     "DiffusionMap",
-    "LinearRegressionClassifier",
     "NRBFNClassifier",
     "NRBFNClassifierCV",
     "NRBFNRegressor",

@@ -8,7 +8,6 @@ import dask.array as da
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_X_y, validate_data
 from zarr.storage import MemoryStore
@@ -388,8 +387,8 @@ def training_rows(
     y: Any,
     schema: Schema | None,
     *,
-    unlabelled: Any = None,
-    reset: bool = True,
+    unlabelled: Any,
+    reset: bool,
 ) -> tuple[Rows, NDArray[Any]]:
     """Return checked rows and labels (n,).
 
@@ -441,8 +440,8 @@ def training_numbers(
     y: Any,
     schema: Schema | None,
     *,
-    unlabelled: float | None = None,
-    reset: bool = True,
+    unlabelled: float | None,
+    reset: bool,
 ) -> tuple[Rows, Floats]:
     """Return rows as `training_rows`, and target numbers (n, q), NaN where y is `unlabelled`.
 
@@ -494,9 +493,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
         If the columns are not those of the training rows, or values are not finite.
     """
     if schema is None:
-        return _in_csr(
-            validate_data(estimator, plain_rows(X), accept_sparse=_formats(estimator), reset=reset)
-        )
+        return _in_csr(validate_data(estimator, plain_rows(X), accept_sparse="csr", reset=reset))
     stored = stored_rows(X, schema)
     check_gaps(stored, schema)
     return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
@@ -507,16 +504,11 @@ def _checked(
 ) -> tuple[Rows, NDArray[Any]]:
     if schema is None:
         rows, targets = validate_data(
-            estimator, plain_rows(X), y, accept_sparse=_formats(estimator), reset=reset, **options
+            estimator, plain_rows(X), y, accept_sparse="csr", reset=reset, **options
         )
         return _in_csr(rows), targets
     rows = checked_rows(estimator, X, schema)
     return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
-
-
-def _formats(estimator: Any) -> str | bool:
-    """Return the sparse format that an estimator accepts; False: no format."""
-    return "csr" if get_tags(estimator).input_tags.sparse else False
 
 
 def _in_csr(X: Any) -> Rows:

@@ -93,7 +93,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
     ) -> TrainingRows:
-        X, numbers = training_numbers(self, X, y, schema, unlabelled=self.unlabelled)
+        X, numbers = training_numbers(self, X, y, schema, unlabelled=self.unlabelled, reset=True)
         mark = None if self.unlabelled is None else np.nan
         rows = TrainingRows.of(X, numbers, sample_weight)
         return rows._replace(classes=np.empty(0), target_names=target_names_of(y), unlabelled=mark)

@@ -18,7 +18,6 @@ from dask_nrbfn import (
     NRBFNRegressor,
     NRBFNRegressorCV,
 )
-from dask_nrbfn.estimators import LinearRegressionClassifier
 
 # A basis without neighbours or clusters keeps the promise that weights count as repeated rows.
 DRAWN = {"basis": "random", "basis_size": 4, "alpha": 1e-6}
@@ -27,7 +26,6 @@ QUICK = {"effort": "quick", "width_factors": (0.5, 1.0), "alphas": (1e-6, 1e-3),
 # The checks fit tables of 10 to 20 rows, on which 20 neighbours are an error by design.
 ESTIMATORS = [
     NRBFNClassifier(n_neighbors=5),
-    LinearRegressionClassifier(),
     NRBFNRegressor(alpha=1e-6),
     DiffusionMap(),
 ]
@@ -35,7 +33,7 @@ TUNED = [NRBFNClassifierCV(n_neighbors=5, **QUICK), NRBFNRegressorCV(**QUICK)]
 
 
 def not_promised(network):
-    if isinstance(network, LinearRegressionClassifier | DiffusionMap):
+    if isinstance(network, DiffusionMap):
         return {}
     is_regressor = isinstance(network, NRBFNRegressor | NRBFNRegressorCV)
     # A repeated row is a neighbour of its copies; a row of double weight is not its own.

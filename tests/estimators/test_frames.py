@@ -23,7 +23,6 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
     DiffusionMap,
-    LinearRegressionClassifier,
     NRBFNClassifier,
     NRBFNClassifierCV,
     NRBFNRegressor,
@@ -285,10 +284,6 @@ def test_frames__every_estimator(table):
     assert regressor.score(*lazy) == pytest.approx(regressor.score(frame, numbers), rel=1e-12)
     tuned = NRBFNClassifierCV(effort="quick", folds=2, missing="impute").fit(frame, labels)
     assert tuned.predict(frame).shape == (N,)
-    whole = frame[["day", "town"]]
-    line = LinearRegressionClassifier().fit(whole, labels)
-    np.testing.assert_array_equal(line.predict(whole[["town", "day"]]), line.predict(whole))
-    assert line.feature_names_.tolist() == FEATURES[9:12] + FEATURES[5:8]
     coordinates = DiffusionMap(scale="standard", missing="impute").set_output(transform="pandas")
     shown = coordinates.fit(frame).transform(frame)
     assert shown.index.equals(frame.index)

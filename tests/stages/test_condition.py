@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import IllConditionedWarning, LinearRegressionClassifier, NRBFNClassifier
+from dask_nrbfn import IllConditionedWarning, NRBFNClassifier
 from dask_nrbfn.cli import commands
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
@@ -130,8 +130,6 @@ def test_estimators__warn_in_this_process():
     X, y, *_ = halves("wine")
     with pytest.warns(IllConditionedWarning, match="alpha=1e-15"):
         NRBFNClassifier(alpha=1e-15).fit(X, y)
-    with pytest.warns(IllConditionedWarning, match="alpha=2e-15"):
-        LinearRegressionClassifier(alpha=2e-15).fit(np.column_stack([X, X]), y)
 
 
 @pytest.mark.parametrize("tuned", [False, True])

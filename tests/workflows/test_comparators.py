@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
+from sklearn.linear_model import RidgeClassifier
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 from sklearn.neighbors import KNeighborsClassifier
@@ -9,6 +10,7 @@ from sklearn.svm import SVC
 from dask_nrbfn import NRBFNClassifier
 from tests.tables import halves, spirals
 from workflows.paper.comparators.forward import ForwardNetwork
+from workflows.paper.comparators.linear import LinearRegressionClassifier
 from workflows.paper.comparators.machines import searched_machine
 from workflows.paper.comparators.neighbours import MajorityOfNeighbors
 from workflows.paper.comparators.netlab import Mixture, NetlabNetwork, mixture_step
@@ -70,6 +72,16 @@ def test_forward__columns_made_orthogonal_one_after_another():
     assert model.chosen_.tolist() == chosen
     assert model.predict(X).tolist() == scores.argmax(axis=1).tolist()
     np.testing.assert_allclose(model.scores(X), scores, atol=1e-8)
+
+
+def test_line__two_classes_as_ridge_classifier():
+    X, y = spirals(300, n_classes=2)
+    Phi = np.column_stack([np.ones(300), X - X.mean(axis=0)])
+    line = LinearRegressionClassifier(alpha=1e-3).fit(X, y)
+    other = RidgeClassifier(alpha=1e-3 * np.sum(Phi**2), fit_intercept=False).fit(Phi, y)
+    difference = line.weights_[1] - line.weights_[0]
+    np.testing.assert_allclose(difference, np.ravel(other.coef_), rtol=1e-9)
+    assert line.predict(X).tolist() == other.predict(Phi).tolist()
 
 
 def test_netlab__mixture_as_scikit_learn():

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from comparators.forward import ForwardNetwork
+from comparators.linear import LinearRegressionClassifier
 from comparators.machines import searched_machine
 from comparators.neighbours import MajorityOfNeighbors
 from comparators.netlab import NetlabNetwork
@@ -15,7 +16,6 @@ from sklearn.model_selection import GridSearchCV
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.estimators import LinearRegressionClassifier
 from papers.hu_printed import TABLE_2, TABLE_6
 
 # Draws row 6 of iris.
