@@ -59,7 +59,6 @@ KINDS = {
     "pruned": Kind(replace(PLAIN, prune=8)),
     "components": Kind(replace(DRAWN, components=6, width_factor=0.3)),
     "hinge": Kind(replace(PLAIN, loss="squared-hinge")),
-    "kept activations": Kind(replace(PLAIN, loss="logistic")),
     "numbers": Kind(replace(CENTRES, scale="standard"), "numbers"),
     "few labels": Kind(SEARCHED, "unlabelled"),
     "two tables": Kind(replace(CENTRES, scale="standard"), "two tables"),
@@ -108,8 +107,6 @@ def kind(request):
         patch.setattr(descents, "MAX_PASSES", 3)
         patch.setattr(descents, "MAX_JUDGED_PASSES", 3)
         patch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
-        if request.param == "kept activations":
-            patch.setattr(descents, "LEAST_VALUES", 1)
         yield KINDS[request.param]
 
 
@@ -123,7 +120,6 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="module")
 def whole(kind, tmp_path_factory):
-    # On a disk, because runs in memory keep no activations.
     # The last of the chunks of 50 rows, and of the parts, is a shorter one.
     place, engine = tmp_path_factory.mktemp("whole"), CountingEngine()
     tables = write(kind, None, chunk_rows=50)

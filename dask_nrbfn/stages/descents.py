@@ -2,18 +2,15 @@
 
 One descent leaves out each fold, one has all rows, and all descents share the passes over the rows.
 Each step stores the results so far and the weights of the next pass, and the sums of a pass are
-parts. So a killed job continues with its last pass. Later passes read the activations from scratch
-if reading is faster than computing them.
+parts. So a killed job continues with its last pass.
 """
 
 import logging
-import shutil
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from dask.utils import format_bytes
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.descent import (
@@ -49,86 +46,10 @@ from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
-
-# From some hundred values per row on, computing an activation takes longer than reading its 4 bytes
-# from a file: 17 ns and 6 ns for 784 features on two cores.
-LEAST_VALUES = 256
-
-# The share of the free disk that the activations may take: other files grow too.
-_SHARE_OF_DISK = 0.5
-
-
-def decide_to_keep(run: Run, n_basis: int, row_values: float) -> None:
-    """Decide, once for the run, whether the passes keep activations.
-
-    Kept activations are rounded to float32 also in the pass that computes them, so that all passes
-    see the same bits.
-
-    Parameters
-    ----------
-    run : Run
-    n_basis : int
-    row_values : float
-        Mean stored values of a row.
-    """
-    n_bytes, path = 4 * run.n_rows * n_basis, local_path(run.location)
-    keeps = (
-        row_values >= LEAST_VALUES
-        and path is not None
-        and n_bytes <= _SHARE_OF_DISK * shutil.disk_usage(path).free
-    )
-    if run.decide("refine", {"keeps_activations": keeps})["keeps_activations"]:
-        logger.info("refine: activations are kept in %s of scratch", format_bytes(n_bytes))
-
-
-class _KeptActivations:
-    """Activations of blocks of rows, which a run may keep.
-
-    Parameters
-    ----------
-    features : RadialFeatures
-    run : Run
-    place : str or None
-        Name of the kept activations; None: activations are computed in every pass.
-    n_rows : int
-        Rows of the largest block.
-
-    Attributes
-    ----------
-    normalized : bool
-        Whether the activations of a row sum to 1.
-    """
-
-    def __init__(
-        self, features: RadialFeatures, run: Run, place: str | None, *, n_rows: int
-    ) -> None:
-        self.normalized = features.normalized
-        self._features, self._run, self._place = features, run, place
-        self._threads = blas_threads()
-        self._buffer = np.empty((n_rows, features.n_basis))
-        self._scratch = Scratch(n_rows, features.basis.shape[1])
-
-    def of_block(self, block: FoldedBlock) -> Floats:
-        """Return the activations of a block, float64 (b, r), valid until the next call."""
-        n, run, place = block.n_rows, self._run, self._place
-        Phi = self._buffer[:n]
-        if place is not None and run.part_record(place, block.start) is not None:
-            Phi[:] = run.read_part(place, block.start, "values")
-            return Phi
-        self._features.activations(
-            block.X, out=Phi, scratch=self._scratch.of(block.X), threads=self._threads
-        )
-        if place is not None:
-            rounded = Phi.astype(np.float32)
-            run.write_part(place, block.start, {}, {"values": rounded})
-            Phi[:] = rounded
-        return Phi
-
 
 _HELD_OUT = "_held_out"
 
@@ -138,7 +59,9 @@ class _LossPass:
 
     Parameters
     ----------
-    activations : _KeptActivations
+    features : RadialFeatures
+    n_rows : int
+        Rows of the largest block.
     reading : Reading
         With one fold for each model that holds out rows.
     weights : float64 (A, K, r)
@@ -150,7 +73,8 @@ class _LossPass:
 
     def __init__(
         self,
-        activations: _KeptActivations,
+        features: RadialFeatures,
+        n_rows: int,
         reading: Reading,
         *,
         weights: Floats,
@@ -159,7 +83,10 @@ class _LossPass:
     ) -> None:
         n_models, n_classes, n_basis = weights.shape
         self.reading = reading
-        self._activations, self._loss, self._shape = activations, loss, (n_models, n_classes)
+        self._features, self._loss, self._shape = features, loss, (n_models, n_classes)
+        self._threads = blas_threads()
+        self._buffer = np.empty((n_rows, n_basis))
+        self._scratch = Scratch(n_rows, features.basis.shape[1])
         ones, kept = [each.ones for each in of_folds], [each.kept for each in of_folds]
         self._rows = np.vstack([weights.reshape(-1, n_basis), *ones, *kept])
         self._sums = LossSums.zeros(*weights.shape)
@@ -167,7 +94,12 @@ class _LossPass:
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
-        Phi = self._activations.of_block(block)
+        Phi = self._features.activations(
+            block.X,
+            out=self._buffer[: block.n_rows],
+            scratch=self._scratch.of(block.X),
+            threads=self._threads,
+        )
         products = row_products(Phi, self._rows)
         n_weights = self._shape[0] * self._shape[1]
         scores = products[:, :n_weights].reshape(len(Phi), *self._shape)
@@ -185,7 +117,7 @@ class _LossPass:
         ones, kept = np.hsplit(products, 2)
         for fold, rows in enumerate(block.slices):
             own = scores[rows, fold]
-            if self._activations.normalized:
+            if self._features.normalized:
                 own = renormalized(own, ones[rows, fold, None], kept[rows, fold, None])
             sums += HeldOutSums.from_block(
                 own[:, None],
@@ -225,9 +157,8 @@ PATIENCE = 3
 # The figures by which passes are compared; the second decides between equal first figures.
 COMPARED = HeldOutSums.compared
 
-# The prefix of the names of all groups, and the group of the activations, which all losses share.
+# The prefix of the names of all groups.
 PREFIX = "refine-"
-_ACTIVATIONS = f"{PREFIX}activations"
 
 # Arrays with the values of all passes so far.
 _STORED = ("weights", "gradient")
@@ -520,11 +451,11 @@ def _begin_pass(
 ) -> _LossPass:
     features, params, folds = _read_kept_features(run), run.chosen_params, held_out_folds(run)
     n_rows = block_rows(features.n_basis)
-    kept = _ACTIVATIONS if run.decisions["refine"]["keeps_activations"] else None
     of_folds = [_read_next_model(descent, number, run, fold) for fold in folds]
     of_all = run.read_part(descent._replace(fold=None).place, number, "next")
     return _LossPass(
-        _KeptActivations(features, run, kept, n_rows=min(n_rows, stop - start)),
+        features,
+        min(n_rows, stop - start),
         Reading(
             block_rows=n_rows,
             weighting=RowWeights.of(dataset, params),

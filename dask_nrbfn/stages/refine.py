@@ -16,12 +16,10 @@ from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.descents import (
     COMPARED,
-    LEAST_VALUES,
     MAX_JUDGED_PASSES,
     MAX_PASSES,
     PREFIX,
     Descent,
-    decide_to_keep,
     descend,
     read_taken,
 )
@@ -94,8 +92,7 @@ class RefineRecord(LabelFigures):
 
 def _compute(job: StageJob) -> RefineRecord:
     """Descend for every loss; store the weights of the best loss."""
-    run, n_kept = job.run, job.run.read("weights/values").shape[1]
-    decide_to_keep(run, n_kept, job.dataset.row_values)
+    run = job.run
     steps = {name: descend(job, name) for name in Trials(run.params, run.tuning).refined_losses}
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
@@ -255,9 +252,8 @@ def _cost(s: FitSizes) -> StageCost:
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     # The last pass calibrates.
     most, n_judged = n_refined * n_passes + bool(s.n_ridges), s.judged.n_rows if apart else 0
-    kept = 4 * s.n * r if s.row_values >= LEAST_VALUES else 0
-    n_computed = (s.n if kept else most * s.n) + most * n_judged
-    flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
+    n_computed = most * (s.n + n_judged)
+    flops = n_computed * (s.product_flops(r) + 4 * r * s.q * n_models)
     solves, weights = n_refined * n_models * r**3 / 3, 8 * s.q * r
     # If the penalty is a matrix, the ridge is stored beside its factor, and both are read again.
     factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
@@ -266,12 +262,12 @@ def _cost(s: FitSizes) -> StageCost:
     passing = (
         s.reading_bytes
         + s.basis_bytes(r, copies=4)
-        + 8 * ((2 if kept else 1) * rows * r + 5 * rows * s.width + 8 * n_models * rows * s.q)
+        + 8 * (rows * r + 5 * rows * s.width + 8 * n_models * rows * s.q)
     )
     return StageCost(
         flops=flops + solves,
-        read_bytes=read + most * (stored + kept) + steps,
-        written_bytes=n_refined * stored + kept + steps,
+        read_bytes=read + most * stored + steps,
+        written_bytes=n_refined * stored + steps,
         held_bytes=s.process_bytes
         + max(
             passing + 5 * n_models * weights + calibration_bytes(s) * bool(s.n_ridges),
@@ -284,7 +280,7 @@ def _cost(s: FitSizes) -> StageCost:
             "moments_flops": flops,
             "activations": n_computed * r,
             "solve_flops": (1 - 1 / n_models) * solves,
-            "scratch_bytes": (most + 1) * kept + 2 * most * s.n_parts * n_models * weights,
+            "scratch_bytes": 2 * most * s.n_parts * n_models * weights,
         },
         alone={
             "solve_flops": solves / n_models,
