@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.plan import Plan, plan_fit
     from dask_nrbfn.commands.predict import predict_dataset
     from dask_nrbfn.commands.refresh import refresh_run
-    from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
+    from dask_nrbfn.commands.update import Judge, merge_runs, update_run
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
     from dask_nrbfn.estimators.classifier import NRBFNClassifier
@@ -57,7 +57,7 @@ else:
             "commands.predict": ["predict_dataset"],
             "commands.refresh": ["refresh_run"],
             "commands.maps": ["predict_scene"],
-            "commands.update": ["Judge", "branch_run", "merge_runs", "update_run"],
+            "commands.update": ["Judge", "merge_runs", "update_run"],
             "stages.basis": ["given_basis"],
             "storage.dataset": ["Dataset"],
             "storage.location": ["RemoteLocation"],
@@ -97,7 +97,6 @@ __all__ = [
     "RemoteLocation",
     "Run",
     "TuneParams",
-    "branch_run",
     "check_dataset",
     "connect",
     "embed_dataset",

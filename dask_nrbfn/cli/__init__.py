@@ -30,7 +30,6 @@ COMMANDS = (
     train.report,
     update.update,
     update.refresh,
-    update.branch,
     update.merge,
     use.evaluate,
     use.predict,

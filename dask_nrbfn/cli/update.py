@@ -1,4 +1,4 @@
-"""Commands that change a run: update, merge, branch, refresh."""
+"""Commands that change a run: update, merge, refresh."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -141,7 +141,7 @@ def merge(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Add all rows of OTHER, a branch of RUN, to RUN; OTHER is not changed."""
+    """Add all rows of OTHER, which began as a copy of RUN, to RUN; OTHER is not changed."""
     from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import merge_runs
 
@@ -152,22 +152,6 @@ def merge(
             record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
     show(_figures(record), as_json)
-
-
-@click.command(cls=Command)
-@click.argument("run")
-@click.argument("new")
-@json_option
-@locations("run", "new")
-def branch(run: str, new: str, as_json: bool) -> None:
-    """Begin the run NEW with the basis and width of RUN and no rows.
-
-    Add rows that cannot be copied to RUN to NEW where they are, then merge NEW into RUN.
-    """
-    from dask_nrbfn.commands.describe import describe_run
-    from dask_nrbfn.commands.update import branch_run
-
-    show(describe_run(branch_run(run, new)), as_json)
 
 
 @click.command(cls=Command)

@@ -54,7 +54,7 @@ _MOST_TASKS = 64
 
 def update_cells(
     run: Run,
-    base: str | None,
+    base: str,
     name: str,
     dataset: Dataset,
     engine: Engine,
@@ -88,7 +88,7 @@ def _groups(n_cells: int) -> list[list[int]]:
 
 
 def merge_cells(
-    run: Run, base: str | None, name: str, other: Run, other_place: str, engine: Engine
+    run: Run, base: str, name: str, other: Run, other_place: str, engine: Engine
 ) -> dict[str, Any]:
     """Store a version with a version of another run added; return figures of `solve_version`."""
     place, target_range = f"{name}/{uuid.uuid4().hex}", read_model(other, other_place).target_range
@@ -104,7 +104,7 @@ def _networks_of(place: str) -> str:
 
 
 def _route(
-    run: Run, dataset: Dataset, start: int, stop: int, base: str | None, codes: list[int] | None
+    run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
 ) -> PartResult:
     """Store the rows of a block cell by cell, with the codes of the model."""
     (block,) = dataset.blocks(start, stop, stop - start)
@@ -140,7 +140,7 @@ class _Cell:
         Moments of the rows of the cell so far.
     """
 
-    def __init__(self, run: Run, base: str | None, model: Model, cell: int) -> None:
+    def __init__(self, run: Run, base: str, model: Model, cell: int) -> None:
         self._run, self._cell, self._model = run, cell, model
         cells = _cells_of(self._model)
         self._basis = slice(int(cells.starts[cell]), int(cells.starts[cell + 1]))
@@ -148,10 +148,8 @@ class _Cell:
         self._alpha = float(run.read("cells/alphas")[cell])
         self.moments = self.stored_moments(run, base)
 
-    def stored_moments(self, run: Run, place: str | None) -> Moments:
+    def stored_moments(self, run: Run, place: str) -> Moments:
         """Return the moments of the same cell in a version of a run."""
-        if place is None:
-            return Moments.zeros(self._features.n_basis, self._model.n_targets)
         names, stage = Moments.array_names(), _networks_of(place)
         arrays = {name: run.read_part(stage, self._cell, name) for name in names}
         return Moments.from_arrays(arrays)
@@ -229,9 +227,7 @@ class _Cell:
         self._run.write_part(_networks_of(place), self._cell, record, arrays)
 
 
-def _update(
-    run: Run, base: str | None, place: str, cells: list[int], rows: str, forget: bool
-) -> None:
+def _update(run: Run, base: str, place: str, cells: list[int], rows: str, forget: bool) -> None:
     """Store the moments of some cells with the new rows, or without them, and their solutions."""
     model = read_model(run, base)
     for cell in cells:
@@ -262,9 +258,7 @@ def _left(moments: Moments, taken: Moments) -> Moments:
     return Moments.zeros(moments.n_basis, len(moments.cross))
 
 
-def _merge(
-    run: Run, base: str | None, place: str, cells: list[int], other: Run, other_place: str
-) -> None:
+def _merge(run: Run, base: str, place: str, cells: list[int], other: Run, other_place: str) -> None:
     """Store the moments of some cells in both runs, and their solutions."""
     model, further = read_model(run, base), _cells_of(read_model(other, other_place))
     for cell in cells:
@@ -274,7 +268,7 @@ def _merge(
 
 
 def _finish(
-    run: Run, base: str | None, place: str, forget: bool, target_range: Floats | None
+    run: Run, base: str, place: str, forget: bool, target_range: Floats | None
 ) -> dict[str, Any]:
     """Store the model of a version with new rows; return its figures and their drift."""
     model = read_model(run, base)
@@ -289,14 +283,12 @@ def _finish(
         if (run.part_record(stage, cell) or {})["seen"]
     ]
     seen: NewRowSums = reduce(add, sums)
-    drift = None if forget or base is None else _drift(run, model, base, seen)
+    drift = None if forget else _drift(run, model, base, seen)
     of_rows = figures_of_rows(seen, drift, forget=forget)
     return {**figures, **of_rows, "reasons": [*of_rows["reasons"], *figures["reasons"]]}
 
 
-def _finish_merge(
-    run: Run, base: str | None, place: str, target_range: Floats | None
-) -> dict[str, Any]:
+def _finish_merge(run: Run, base: str, place: str, target_range: Floats | None) -> dict[str, Any]:
     return {**_write_model(run, read_model(run, base), place, target_range), "drift": None}
 
 

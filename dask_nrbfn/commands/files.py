@@ -148,7 +148,7 @@ def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatc
 
 
 def _model_at(location: Location) -> Model:
-    """Return a model, or the latest one of a run, which may be a branch without rows."""
+    """Return a model, or the latest one of a run."""
     if kind_of(location, ("run", "model")) == "model":
         return Model.load(location)
     run = Run.open(location)

@@ -346,7 +346,6 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
     """
     try:
         opened = Run.open(run)
-        # A branch has a model before it has rows.
         model = read_model(opened, latest_place(opened.attributes))
     except NRBFNError:
         return math.inf

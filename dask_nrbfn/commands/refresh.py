@@ -139,10 +139,7 @@ def refresh_run(
 def _check_has_model(run: Run) -> None:
     """Raise an error unless a model was finished, which may be damaged by now."""
     attributes = run.attributes
-    place = latest_place(attributes)
-    if place is None:
-        raise MissingDataError(f"the run {run.location} has no rows yet.", "Add rows with update.")
-    if not place and "model" not in attributes["stages"]:
+    if not latest_place(attributes) and "model" not in attributes["stages"]:
         raise DamagedDataError(
             f"the run {run.location} has no model yet.", f"Finish the run with {run.begun_by}."
         )

@@ -8,12 +8,11 @@ locality also stay those of the fit.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import numpy as np
 import zarr
 
 from dask_nrbfn.commands.cell_version import merge_cells, update_cells
@@ -35,7 +34,6 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
     DataError,
-    ExistsError,
     MissingDataError,
     ParameterError,
     RunMismatchError,
@@ -50,22 +48,18 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
+from dask_nrbfn.stages.components import COMPONENTS
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import moments_bytes
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
-from dask_nrbfn.stages.width import WIDTH, read_shares
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
-    exists,
     locked_group,
-    mark_complete,
     normalize,
-    replacing_group,
 )
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join, viewed
@@ -134,7 +128,7 @@ def update_run(
     Parameters
     ----------
     location : Location
-        Location of a run with a model, or of a branch.
+        Location of a run with a model.
     dataset : Dataset
         With labels among the run's classes, or the run's targets. Class weights are those of the
         fit. Rows without a label are left out.
@@ -245,18 +239,15 @@ def merge_runs(
     engine: Engine,
     *,
     judge: Judge | None = None,
-    of_fit: bool = False,
 ) -> dict[str, Any]:
     """Add all rows of another run with the same basis and width to a run.
 
     Parameters
     ----------
     location, other : Location
-        Such as a run and a branch of it. The other run is not changed.
+        The other run is not changed.
     engine, judge
         See `update_run`.
-    of_fit : bool
-        Add only the rows that the other run was fitted on, not rows that were added later.
 
     Returns
     -------
@@ -272,10 +263,7 @@ def merge_runs(
     """
     with _locked_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
-        attributes = {**added.attributes, **({"versions": []} if of_fit else {})}
-        place = latest_place(attributes)
-        if place is None:
-            raise MissingDataError(f"the run {other} has no rows yet.", "Add rows with update.")
+        attributes, place = added.attributes, latest_place(added.attributes)
         check_updatable(added.chosen_params.loss, f"Refresh {location} with the rows of both.")
         _check_mergeable(draft, added, place)
         held, further = members_held(run.attributes), members_held(attributes)
@@ -303,58 +291,7 @@ def merge_runs(
         return draft.finish(members, figures, engine, judge)
 
 
-def branch_run(location: Location, target: Location) -> Run:
-    """Begin a run without rows that has the basis and width of another run.
-
-    Parameters
-    ----------
-    location : Location
-        Location of a run with a model.
-    target : Location
-        Location of the new run. `update_run` adds rows to it; `merge_runs` adds them to the old
-        run.
-
-    Returns
-    -------
-    Run
-        Without rows.
-
-    Raises
-    ------
-    ExistsError
-        If `target` exists.
-    """
-    run, model = Run.open(location), Model.load(location)
-    _check_updatable(run)
-    if exists(target):
-        raise ExistsError(
-            f"{target} already exists.", "Give another path: a branch replaces no data."
-        )
-    model = replace(model, weights=np.zeros_like(model.weights))
-    if model.cells is not None:
-        model = replace(model, cells=model.cells.without_rows())
-    with replacing_group(target, kind="run", overwrite=False) as group:
-        model.write(group.require_group("model"))
-        if model.cells is None:
-            basis = run.read("basis/values")
-            write_array(group.require_group("basis"), "values", basis, "basis", "feature")
-        else:
-            own = group.require_group(CELLS.name)
-            write_array(own, "alphas", run.read("cells/alphas"), "cell")
-            write_array(own, "shares", run.read("cells/shares"), "basis")
-        if (shares := read_shares(run)) is not None:
-            write_array(group.require_group("width"), "shares", shares, "basis")
-        if COMPONENTS.name in run.stages:
-            own, spans = group.require_group(COMPONENTS.name), read_coefficients(run)
-            write_array(own, "coefficients", spans, "basis", "component")
-        if LOCALITY.name in run.stages:
-            packed = run.read("locality/packed")
-            write_array(group.require_group("locality"), "packed", packed, "packed")
-        mark_complete(group, kind="run", attributes=run.branch_attributes(_kept_stages(run)))
-    return Run.open(target)
-
-
-def _kept_stages(run: Run) -> list[str]:
+def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
     names = (CELLS.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
@@ -367,7 +304,7 @@ class _Draft:
     run: Run
     action: str
     version: int
-    base: str | None
+    base: str
     started: datetime
     check_still_locked: Callable[[], None]
 
@@ -403,7 +340,7 @@ class _Draft:
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record, needs=_kept_stages(self.run))
+        self.run.finish_version(record, needs=kept_stages(self.run))
         logger.info(
             "%s: %d rows, version %d, fitting error %.4f",
             self.action,
@@ -438,7 +375,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             run.drop(version_name(version))
             yield draft
         except DamagedResultError as error:
-            if base is None or error.stage.startswith(_PARTS):
+            if error.stage.startswith(_PARTS):
                 raise
             remedy = "Repeat fit or tune, with the same dataset and options, to repair the run."
             if base:
@@ -457,7 +394,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         run.drop_groups(_PARTS)
 
 
-def _check_readable(run: Run, base: str | None) -> None:
+def _check_readable(run: Run, base: str) -> None:
     """Raise DamagedResultError if the model of a version is damaged."""
     try:
         read_full_model(run, base)
@@ -645,5 +582,5 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     if different:
         raise RunMismatchError(
             f"{run.location} and {other.location} differ in {', '.join(different)}.",
-            "Merge a run and its branches only.",
+            "Merge copies of one run only.",
         )

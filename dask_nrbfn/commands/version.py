@@ -42,34 +42,13 @@ Combine = Callable[..., dict[str, Any]]
 """Maps the run, the model, the moments and further arguments to figures; changes the moments."""
 
 
-def read_model(run: Run, place: str | None) -> Model:
-    """Return the model of a version; in a branch without rows, all weights are 0.
-
-    Parameters
-    ----------
-    run : Run
-    place : str or None
-        As returned by `latest_place`.
-
-    Returns
-    -------
-    Model
-    """
+def read_model(run: Run, place: str) -> Model:
+    """Return the model of the version at `place`."""
     return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
-def read_full_model(run: Run, place: str | None) -> Model:
-    """Return the model of a version with all basis rows of the run; pruned rows have weight 0.
-
-    Parameters
-    ----------
-    run, place
-        See `read_model`.
-
-    Returns
-    -------
-    Model
-    """
+def read_full_model(run: Run, place: str) -> Model:
+    """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
     model = read_model(run, place)
     if model.places is None:
         return model
@@ -80,26 +59,13 @@ def read_full_model(run: Run, place: str | None) -> Model:
 
 
 def read_latest_moments(location: Location) -> Moments:
-    """Return the moments of the latest model of a run; zeros for a branch without rows."""
+    """Return the moments of the latest model of a run."""
     run = Run.open(location)
     return read_version_moments(run, latest_place(run.attributes))
 
 
-def read_version_moments(run: Run, place: str | None) -> Moments:
-    """Return the moments of a version; zeros for a branch without rows.
-
-    Parameters
-    ----------
-    run, place
-        See `read_model`.
-
-    Returns
-    -------
-    Moments
-    """
-    if place is None:
-        model = read_full_model(run, None)
-        return Moments.zeros(model.n_basis, model.n_targets)
+def read_version_moments(run: Run, place: str) -> Moments:
+    """Return the moments of a version."""
     return read_sums(run, place or MOMENTS.name)
 
 
@@ -112,7 +78,7 @@ class UpdatePass(MomentsPass):
         dataset: Dataset,
         start: int,
         stop: int,
-        base: str | None,
+        base: str,
         codes_in_model: list[int] | None,
     ) -> None:
         model, width = read_full_model(run, base), WIDTH.recorded(run)
@@ -162,7 +128,7 @@ def seen_kind(model: Model) -> type[NewRowSums]:
 
 def solve_version(
     run_location: Location,
-    base: str | None,
+    base: str,
     name: str,
     combine: Combine,
     arguments: tuple[Any, ...],

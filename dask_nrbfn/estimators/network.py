@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.commands.fit import finish_fit
 from dask_nrbfn.commands.onnx_model import write_onnx
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import kept_stages, update_run
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError, RunMismatchError
@@ -46,6 +46,7 @@ from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset
@@ -185,9 +186,9 @@ def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
     if kept is None or store is None:
         raise ParameterError("the sums over the rows were not kept.", "Fit with a `store`.")
     location = join(store, f"updated-{uuid.uuid4().hex}")
-    branch_run(kept.location, location)
-    merge_runs(location, kept.location, InlineEngine(), of_fit=True)
-    return _KeptRun(location, 1, shared=False)
+    run = Run.open(kept.location)
+    run.copy_fit(location, (*kept_stages(run), MOMENTS.name))
+    return _KeptRun(location, 0, shared=False)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

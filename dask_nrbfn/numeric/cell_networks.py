@@ -1,7 +1,7 @@
 """The networks of cells: the tree that routes rows, and the arrays that differ between cells."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -54,12 +54,6 @@ class CellNetworks:
     def largest(self) -> int:
         """Maximum number of basis rows of a cell."""
         return int(np.diff(self.starts).max())
-
-    def without_rows(self) -> Self:
-        """Return the same networks before any rows are added, with scores of 0."""
-        return replace(
-            self, intercepts=np.zeros_like(self.intercepts), n_rows=np.zeros_like(self.n_rows)
-        )
 
     def has_sums_like(self, other: Self) -> bool:
         """Return whether the sums over rows can be added to those of other networks."""

@@ -62,11 +62,6 @@ class FinishedRun:
         # Other jobs may have changed the run since it was opened.
         run = Run.open(run.location)
         attributes = run.attributes
-        if attributes.get("branch_of"):
-            raise MissingDataError(
-                f"the run {run.location} is a branch, which has no fit.",
-                "Report on the run into which the branch is merged.",
-            )
         stages = attributes["stages"]
         names = [stage.name for stage in stages_of_run(run)]
         missing = [name for name in names if name not in stages]

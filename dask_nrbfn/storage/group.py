@@ -688,6 +688,19 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
     return run_in_zarr(listed())
 
 
+def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:
+    """Copy a group inside another, with everything in it, if it exists."""
+
+    async def copy() -> None:
+        old, new = (f"{group.path}/{name}/".lstrip("/") for group in (source, target))
+        async for key in source.store.list_prefix(old):
+            value = await source.store.get(key, default_buffer_prototype())
+            if value is not None:
+                await target.store.set(new + key.removeprefix(old), value)
+
+    run_in_zarr(copy())
+
+
 def remove_group(location: Location) -> None:
     """Delete a group at a path or URL."""
     path, url = local_path(location), remote(location)

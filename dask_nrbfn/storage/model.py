@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.gradients import heaviest_features
@@ -511,14 +511,11 @@ def open_model_group(location: Location) -> zarr.Group:
     if kind_of(location, ("run", "model")) == "model":
         return open_group(location, kind="model")
     run = open_group(location, kind="run")
-    place = latest_place(attributes_of(run))
-    if place is None:
-        raise MissingDataError(f"the run {location} has no rows yet.", "Add rows with update.")
-    return open_version(run, place)
+    return open_version(run, latest_place(attributes_of(run)))
 
 
-def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
-    """Open the model at a `latest_place` of a run; in a branch without rows, all weights are 0."""
+def open_version(run: zarr.Group, place: str) -> zarr.Group:
+    """Return the group of the model of the version of a run at `place`."""
     model = open_member(run, model_name(place), kind="model")
     if model is None:
         what, remedy = ("no model yet", "Finish the run with the command that began it.")

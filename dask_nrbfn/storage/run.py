@@ -37,7 +37,6 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
-    FORMAT_VERSION,
     feature_attributes,
     read_schema,
     stored_params,
@@ -46,16 +45,19 @@ from dask_nrbfn.storage.format import (
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
+    copy_member,
     create_group,
     exists,
     flush_member,
     hidden_sibling,
     is_moved_away,
     locked_group,
+    mark_complete,
     member_names,
     normalize,
     open_group,
     replace_group,
+    replacing_group,
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
@@ -87,8 +89,8 @@ class Run(Shown):
         The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
         Parameters of a tuning; None: no tuning.
-    fingerprint : str or None
-        Fingerprint of the dataset of the fit; None for a branch, which has no dataset.
+    fingerprint : str
+        Fingerprint of the dataset of the fit.
     n_rows, n_parts : int
         Number of rows of that dataset, and requested number of parts.
     layout : PartLayout
@@ -103,7 +105,7 @@ class Run(Shown):
     run_id: str
     params: FitParams
     tuning: TuneParams | None
-    fingerprint: str | None
+    fingerprint: str
     n_rows: int
     n_parts: int
     layout: PartLayout
@@ -225,10 +227,6 @@ class Run(Shown):
     def _check_same(
         self, dataset: Dataset, params: FitParams, tuning: TuneParams | None, embeds: bool
     ) -> None:
-        if self.fingerprint is None:
-            raise RunMismatchError(
-                f"the run {self.location} is a branch.", "Add rows to the branch with update."
-            )
         if (dataset.fingerprint, dataset.n_rows) != (self.fingerprint, self.n_rows):
             raise RunMismatchError(
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
@@ -486,28 +484,13 @@ class Run(Shown):
         update_record(group, changed)
         self.attributes.update(changed)
 
-    def branch_attributes(self, stages: Iterable[str]) -> dict[str, Any]:
-        """Return the attributes of a new run with some finished stages of this one and no rows."""
-        own = self.attributes
-        kept = ("n_features", "n_classes", "target_names", "schema", "basis_n_rows", "environment")
-        return {
-            **{name: own.get(name) for name in kept},
-            "format_version": max(FORMAT_VERSION, own["format_version"]),
-            "run_id": uuid.uuid4().hex,
-            "branch_of": self.run_id,
-            "params": self.chosen_params.to_dict(),
-            "tuning": None,
-            "dataset": None,
-            "fingerprint": None,
-            "members": [],
-            "n_rows": 0,
-            "n_parts": 1,
-            "part_rows": 1,
-            "chunk_rows": 1,
-            "decisions": {},
-            "stages": {name: self.stages[name] for name in stages},
-            "versions": [],
-        }
+    def copy_fit(self, location: Location, stages: Iterable[str]) -> None:
+        """Begin a run with the model and some stages of this fit, without later versions."""
+        with replacing_group(location, kind="run", overwrite=False) as group:
+            for name in ("model", *stages):
+                copy_member(self.stored, group, name)
+            attributes = {**self.attributes, "run_id": uuid.uuid4().hex, "versions": []}
+            mark_complete(group, kind="run", attributes=attributes)
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
         """Record a version after the fit as the latest one.

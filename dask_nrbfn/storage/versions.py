@@ -28,16 +28,14 @@ def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return records
 
 
-def latest_place(attributes: Mapping[str, Any]) -> str | None:
-    """Return the group of the latest version; "" for the fit, None for a branch without rows."""
+def latest_place(attributes: Mapping[str, Any]) -> str:
+    """Return the group of the latest version; "" for the fit."""
     records = versions_of(attributes)
-    if records:
-        return str(records[-1]["place"])
-    return None if attributes.get("branch_of") else ""
+    return str(records[-1]["place"]) if records else ""
 
 
-def model_name(place: str | None) -> str:
-    """Return the name of the group of a version's model; None is a branch without rows."""
+def model_name(place: str) -> str:
+    """Return the name of the group of a version's model."""
     return f"{place}/model" if place else "model"
 
 

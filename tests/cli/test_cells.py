@@ -1,6 +1,7 @@
 """Networks of cells from the command line."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -36,9 +37,10 @@ def test_cli__cells_are_inspected_and_used(place, tmp_path):
 
 
 def test_cli__cells_are_updated(place, tmp_path):
-    succeed("branch", place / "run", tmp_path / "branch")
-    succeed("update", tmp_path / "branch", place / "more.npz")
-    told = json.loads(succeed("merge", place / "run", tmp_path / "branch", "--json"))
+    shutil.copytree(place / "run", tmp_path / "site")
+    succeed("update", tmp_path / "site", place / "more.npz")
+    succeed("update", tmp_path / "site", place / "rows.zarr", "--forget")
+    told = json.loads(succeed("merge", place / "run", tmp_path / "site", "--json"))
     assert told["n_rows"] == 90
     figures = json.loads(succeed("inspect", place / "run", "--json"))
     assert sum(cell["n_rows"] for cell in figures["cells"]) == 390

@@ -325,7 +325,7 @@ def test_report__evaluates_a_file(tmp_path, place):
 
 
 def test_update__a_file_is_known_by_its_name(tmp_path, place):
-    succeed("branch", place / "run", tmp_path / "run")
+    shutil.copytree(place / "run", tmp_path / "run")
     update = ("update", tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1)), *INLINE)
     judge = ("--evaluate", place / "train.csv", "--max-error-rate", 1)
     figures = json.loads(succeed(*update, "--json", *judge))

@@ -118,13 +118,6 @@ def test_spelling__overwrite(tmp_path):
     assert fix == "Give another path, or set --overwrite to replace the dataset."
 
 
-def test_spelling__no_option_that_the_command_lacks(dataset, tmp_path):
-    run = fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
-    problem, fix = refuse("branch", run.location, dataset.location)
-    assert problem == f"{dataset.location} already exists."
-    assert fix == "Give another path: a branch replaces no data."
-
-
 def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
     arguments = ["fit", dataset.location, str(tmp_path / "run"), "--alpha", "2"]
     with fresh_logging():

@@ -96,8 +96,9 @@ def test_update__numbers():
 @pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_merge__numbers():
-    figures("branch", "run", "site", here=())
+    shutil.copytree("run", "site")
     figures("update", "site", "b")
+    figures("update", "site", "a", "--forget")
     merged = figures("merge", "run", "site")
     assert (merged["action"], merged["drift"]) == ("merge", None)
     assert len(merged["training_r2"]) == 2

@@ -136,7 +136,6 @@ def test_groups__none_inside_another(place, tmp_path):
     np.save(tmp_path / "rows.npy", np.ones((3, 2)))
     for arguments in (
         ("ingest", tmp_path / "rows.npy", "run.zarr/data"),
-        ("branch", "run.zarr", "data.zarr/run"),
         ("fit", "data.zarr", "data.zarr/run", *INLINE),
     ):
         assert "is inside the Zarr group" in refuse(*arguments)[0]

@@ -54,9 +54,9 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
         ("predict", tmp_path / "run", place / "data", tmp_path / "labels.csv"),
         ("evaluate", tmp_path / "run", place / "data"),
         ("report", place / "run", "--out", tmp_path / "page.html", "--evaluate", place / "data"),
-        ("branch", tmp_path / "run", tmp_path / "site"),
         ("update", tmp_path / "run", place / "more"),
         ("update", tmp_path / "site", place / "further"),
+        ("update", tmp_path / "site", place / "data", "--forget"),
         ("merge", tmp_path / "run", tmp_path / "site"),
         ("refresh", tmp_path / "run"),
     ):
@@ -145,11 +145,7 @@ def test_refresh_s__grows_with_the_rows(place, tmp_path):
     assert 0 < refresh_s(run, []) == refresh_s(run, [dataset]) < job.SMALL_WORK_S
     assert refresh_s(run, [dataset.with_n_rows(10**9)]) > job.SMALL_WORK_S
     assert refresh_s(run, [], 10**9) > job.SMALL_WORK_S
-    succeed("branch", run, tmp_path / "branch")
-    assert np.isinf(refresh_s(tmp_path / "branch", []))
 
 
-def test_update_s__of_a_branch_is_that_of_its_run(place, tmp_path):
-    succeed("branch", place / "run", tmp_path / "branch")
-    assert update_s(tmp_path / "branch", 60) == update_s(place / "run", 60)
+def test_update_s__needs_a_model(place):
     assert np.isinf(update_s(place / "data", 60))

@@ -7,12 +7,13 @@ import pytest
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, RunMismatchError, WorseModelError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.sites import write_site
 from tests.storage.written import edit_attributes
 from tests.tables import spirals, surfaces, write_table
 
@@ -122,14 +123,13 @@ def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
-def test_update_cells__a_branch_is_merged(targets, tmp_path):
+def test_update_cells__a_site_is_merged(targets, tmp_path):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)
-    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
-    added = write(tmp_path / "second", *second)
-    branch_run(run.location, tmp_path / "branch")
-    update_run(tmp_path / "branch", added, ENGINE)
-    record = merge_runs(run.location, tmp_path / "branch", ENGINE)
+    fitted, added = write(tmp_path / "first", *first), write(tmp_path / "second", *second)
+    run = fit_dataset(fitted, tmp_path / "run", PARAMS, ENGINE)
+    site = write_site(run, tmp_path / "site", fitted, added)
+    record = merge_runs(run.location, site.location, ENGINE)
     assert record["n_rows"] == 150
     close(Model.load(run.location).scores(further), naive_scores(run, rows, further))
     other = fit_dataset(added, tmp_path / "other", PARAMS, ENGINE)
@@ -259,15 +259,16 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
 
 
 @pytest.mark.slow
-def test_update_cells__a_few_rows_come_to_a_branch_of_numbers(tmp_path):
+def test_update_cells__a_site_of_numbers_has_a_few_rows(tmp_path):
     rows = table("numbers")
-    run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
-    branch_run(run.location, tmp_path / "branch")
+    fitted = write(tmp_path / "rows", *rows)
+    run = fit_dataset(fitted, tmp_path / "run", PARAMS, ENGINE)
     further = table("numbers", n_rows=3, seed=8)
-    record = update_run(tmp_path / "branch", write(tmp_path / "few", *further), ENGINE)
+    site = write_site(run, tmp_path / "site", fitted, write(tmp_path / "few", *further))
+    (*_, record) = site.attributes["versions"]
     assert "predict the mean" in " ".join(record["reasons"])
-    assert np.isfinite(Model.load(tmp_path / "branch").scores(rows[0])).all()
-    merge_runs(run.location, tmp_path / "branch", ENGINE)
+    assert np.isfinite(Model.load(site.location).scores(rows[0])).all()
+    merge_runs(run.location, site.location, ENGINE)
     both = tuple(np.concatenate(pair) for pair in zip(rows, further, strict=True))
     close(Model.load(run.location).scores(rows[0]), naive_scores(run, both, rows[0]))
 

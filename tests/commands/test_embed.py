@@ -13,7 +13,7 @@ from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import Judge, branch_run, update_run
+from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DataError,
@@ -182,7 +182,6 @@ def test_embed__has_no_rows_that_join_or_leave_and_nothing_to_judge(tmp_path):
     run = embed(dataset, place=tmp_path / "run")
     for change in (
         lambda: update_run(run.location, dataset, ENGINE),
-        lambda: branch_run(run.location, tmp_path / "branch"),
         lambda: refresh_run(run.location, [], ENGINE, judge=Judge(dataset, 0.1)),
     ):
         with pytest.raises(ParameterError, match="is an embedding"):

@@ -12,7 +12,7 @@ from dask_nrbfn.commands import refresh
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import Judge, branch_run, update_run
+from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -276,14 +276,11 @@ def test_fit__after_a_killed_refresh_whose_old_run_was_deleted(tmp_path, run, ro
     assert fit_dataset(rows[0], run.location, PARAMS, InlineEngine()).n_rows == 120
 
 
-def test_refresh_run__needs_a_model(tmp_path, run, rows):
+def test_refresh_run__needs_a_model(tmp_path, rows):
     with pytest.raises(StoppedError):
         fit_dataset(rows[0], tmp_path / "half", PARAMS, CountingEngine(2))
     with pytest.raises(DamagedDataError, match="has no model yet"):
         refresh_run(tmp_path / "half", [], InlineEngine())
-    branch_run(run.location, tmp_path / "branch")
-    with pytest.raises(MissingDataError, match="has no rows yet"):
-        refresh_run(tmp_path / "branch", [], InlineEngine())
     with pytest.raises(MissingDataError):
         refresh_run(tmp_path / "nowhere" / "run", [], InlineEngine())
     assert not (tmp_path / "nowhere").exists()
@@ -337,7 +334,7 @@ def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path):
     assert refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=0.0).n_rows == 2000
 
 
-def test_report__says_that_updates_came_after_the_fit(tmp_path, run, rows):
+def test_report__says_that_updates_came_after_the_fit(run):
     text = run_table(Run.open(run.location))
     assert "latest version" in text
     assert "240 rows: eps" in text
@@ -347,6 +344,3 @@ def test_report__says_that_updates_came_after_the_fit(tmp_path, run, rows):
     assert "latest version" not in text
     assert "rows-0" in text
     assert "rows-1" in text
-    branch = branch_run(run.location, tmp_path / "branch")
-    with pytest.raises(MissingDataError, match="is a branch"):
-        run_table(branch)

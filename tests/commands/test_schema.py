@@ -1,5 +1,6 @@
 """Fits, predictions and updates of tables whose stored values are not their features."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, RunMismatchError
 from dask_nrbfn.numeric.scaling import Scaling
@@ -22,6 +23,7 @@ from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, stored_rows, write_rows
+from tests.sites import write_site
 from tests.storage.written import write_dataset
 
 N = 120
@@ -79,7 +81,7 @@ def test_predict__takes_the_filling_of_the_model(tmp_path, fitted):
 def test_update__takes_the_filling_of_the_model(tmp_path, fitted):
     models = []
     for name, schema in (("same", FILLED), ("other", OTHER_FILLS)):
-        run = branch_run(fitted / "run", tmp_path / name)
+        run = Run.open(shutil.copytree(fitted / "run", tmp_path / name))
         more = write_rows(tmp_path / f"rows-{name}", X[80:], Y[80:], schema=schema)
         update_run(run.location, more, ENGINE)
         record = Run.open(run.location).attributes["versions"][0]
@@ -91,11 +93,11 @@ def test_update__takes_the_filling_of_the_model(tmp_path, fitted):
 
 @pytest.mark.slow
 def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
-    run = branch_run(fitted / "run", tmp_path / "run")
-    branch = branch_run(fitted / "run", tmp_path / "branch")
-    for to, name in ((run, "data"), (branch, "more")):
-        update_run(to.location, Dataset.open(fitted / name), ENGINE)
-    merged = merge_runs(run.location, branch.location, ENGINE)
+    run = Run.open(shutil.copytree(fitted / "run", tmp_path / "run"))
+    site = write_site(
+        run, tmp_path / "site", *map(Dataset.open, (fitted / "data", fitted / "more"))
+    )
+    merged = merge_runs(run.location, site.location, ENGINE)
     assert merged["n_rows"] == 40
     other = fit_dataset(
         Dataset.open(fitted / "data").encoded_by(OTHER_FILLS), tmp_path / "other", PARAMS, ENGINE

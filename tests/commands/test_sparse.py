@@ -15,13 +15,14 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
+from tests.sites import write_site
 
 PARAMS = FitParams(basis="random", basis_size=12, alpha=1e-4)
 
@@ -144,11 +145,10 @@ def test_run__updated_merged_and_refreshed_as_with_dense_rows(tmp_path):
         )
         run = fit_dataset(first, place / "run", PARAMS, InlineEngine())
         update_run(run.location, second, InlineEngine())
-        branch = branch_run(run.location, place / "branch")
-        versions = [each.attributes["format_version"] for each in (run, branch)]
+        site = write_site(run, place / "site", first, third)
+        versions = [each.attributes["format_version"] for each in (run, site)]
         assert versions == [6 if form == "csr" else 4] * 2
-        update_run(branch.location, third, InlineEngine())
-        merge_runs(run.location, branch.location, InlineEngine())
+        merge_runs(run.location, site.location, InlineEngine())
         update_run(run.location, second, InlineEngine(), forget=True)
         models[form, "merged"] = Model.load(run.location)
         refresh_run(run.location, [first, third], InlineEngine())

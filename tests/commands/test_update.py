@@ -19,7 +19,6 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import (
     Judge,
-    branch_run,
     merge_runs,
     update_run,
 )
@@ -29,7 +28,6 @@ from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
     DataError,
-    ExistsError,
     MemoryBudgetError,
     MissingDataError,
     ParameterError,
@@ -45,6 +43,7 @@ from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances
+from tests.sites import write_site
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.storage.written import flip_byte
 from tests.tables import spirals, surfaces, write_table
@@ -231,16 +230,12 @@ def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
         expected = penalized(run, *table_of([rows[place] for place in held]), penalty, shares)
         close(Model.load(run.location).weights, expected)
         assert record["objective"] > 0
-    branch = branch_run(run.location, tmp_path / "branch")
-    update(branch, rows[1])
-    close(
-        Model.load(branch.location).weights,
-        penalized(run, *table_of([rows[1]]), penalty, shares),
-    )
-    merge_runs(run.location, branch.location, InlineEngine())
+    site = write_site(run, tmp_path / "site", rows[0], rows[1])
+    close(Model.load(site.location).weights, penalized(run, *table_of([rows[1]]), penalty, shares))
+    merge_runs(run.location, site.location, InlineEngine())
     expected = penalized(run, *table_of(rows[:3]), penalty, shares)
     close(Model.load(run.location).weights, expected)
-    assert Model.load(branch.location).params.penalty == penalty
+    assert Model.load(site.location).params.penalty == penalty
 
 
 def test_update_run__balanced_classes_weigh_as_in_the_fit(tmp_path, rows):
@@ -505,8 +500,7 @@ def test_update_run__a_run_in_memory_has_no_judge(rows):
 
 @pytest.mark.parametrize("action", ["add", "merge"])
 def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, monkeypatch, action):
-    branch = branch_run(run.location, tmp_path / "branch")
-    update(branch, rows[1])
+    site = write_site(run, tmp_path / "site", rows[0], rows[1])
 
     def halved(*arguments, **options):
         sums = read_sums(*arguments, **options)
@@ -519,7 +513,7 @@ def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, mon
     monkeypatch.setattr(version, name, halved)
     join_rows = {
         "add": lambda: update(run, rows[1]),
-        "merge": lambda: merge_runs(run.location, branch.location, InlineEngine()),
+        "merge": lambda: merge_runs(run.location, site.location, InlineEngine()),
     }
     with pytest.raises(DamagedDataError, match="moments of rows with a total weight of"):
         join_rows[action]()
@@ -720,33 +714,14 @@ def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):
     ]
 
 
-def test_branch_run__begins_without_rows(tmp_path, run, rows):
-    branch = branch_run(run.location, tmp_path / "branch")
-    figures = describe(branch.location)
-    assert (figures["n_rows"], figures["complete"], figures["version"]) == (0, False, 0)
-    with pytest.raises(MissingDataError, match="has no rows yet"):
-        Model.load(branch.location)
-    with pytest.raises(RunMismatchError, match="is a branch"):
-        fit_dataset(rows[1], branch.location, PARAMS, InlineEngine())
-    with pytest.raises(ExistsError):
-        branch_run(run.location, tmp_path / "branch")
-    record = update(branch, rows[1])
-    assert record["drift"] is None
-    gram, _ = reference_moments(branch, *table_of([rows[1]]))
-    close(read_latest_moments(branch.location).gram(), gram)
-    close(Model.load(branch.location).width, run.stages["width"]["width"])
-
-
 def test_merge_runs__two_sites_are_one_fit(tmp_path, run, rows):
-    branch = branch_run(run.location, tmp_path / "branch")
-    update(branch, rows[1])
-    update(branch, rows[2])
+    site = write_site(run, tmp_path / "site", rows[0], rows[1], rows[2])
     update(run, rows[3])
-    record = merge_runs(run.location, branch.location, InlineEngine())
+    record = merge_runs(run.location, site.location, InlineEngine())
     assert (record["version"], record["n_rows"]) == (2, 300)
     assert_moments(run, *table_of([rows[0], rows[3], rows[1], rows[2]]))
     with pytest.raises(AlreadyAddedError, match="both hold the rows of"):
-        merge_runs(run.location, branch.location, InlineEngine())
+        merge_runs(run.location, site.location, InlineEngine())
     with pytest.raises(AlreadyAddedError):
         update(run, rows[2])
     update(run, rows[2], forget=True)
@@ -758,9 +733,6 @@ def test_merge_runs__of_another_basis_is_refused(tmp_path, run, rows):
     other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
     with pytest.raises(RunMismatchError, match="differ in basis, width"):
         merge_runs(run.location, other.location, InlineEngine())
-    branch = branch_run(run.location, tmp_path / "branch")
-    with pytest.raises(MissingDataError, match="has no rows yet"):
-        merge_runs(run.location, branch.location, InlineEngine())
 
 
 def test_update_run__in_memory(rows):

@@ -18,7 +18,6 @@ from dask_nrbfn import (
     NRBFNClassifierCV,
     NRBFNRegressorCV,
     Run,
-    branch_run,
     ingest_arrays,
 )
 from dask_nrbfn.estimators.inputs import Pixels, chunked_dataset
@@ -136,16 +135,13 @@ def test_objects__runs(fitted, tuned, regression):
         assert all(stage in text for stage in run.stages)
 
 
-def test_objects__unfinished_runs(unfinished, fitted, tmp_path):
+def test_objects__unfinished_runs(unfinished, fitted):
     unfinished = Run.open(unfinished.location)
     assert f"not finished, {len(unfinished.stages)} stages" in repr(unfinished)
     assert "not finished" in page(unfinished).text
     begun = replace(fitted, attributes=fitted.attributes | {"stages": {}})
     assert "  not finished, 0 stages, 0.0 s" in repr(begun)
     assert "basis" not in page(begun).text
-    branch = branch_run(fitted.location, tmp_path / "branch.zarr")
-    assert "0 rows x 4 features" in repr(branch)
-    assert_short(branch, 3)
 
 
 def test_objects__models(tuned, regression):

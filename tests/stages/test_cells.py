@@ -9,7 +9,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.update import branch_run, update_run
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
@@ -187,7 +187,6 @@ def test_cells__one_that_cannot_be_cut_is_a_network(tuning, tmp_path):
     assert 1 - np.mean((model.scores(X) - Y) ** 2) / Y.var() > 0.9
     assert describe(run.location)["complete"]
     write_report(run, tmp_path / "page.html")
-    branch_run(run.location, tmp_path / "branch")
     update_run(run.location, write(X[:50] + 0.0, Y[:50] + 1.0), ENGINE, again=True)
     assert Model.load(run.location).digest() != model.digest()
 

@@ -12,7 +12,7 @@ from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import tuning_table, write_report
 from dask_nrbfn.report.concerns import find_concerns
@@ -22,6 +22,7 @@ from dask_nrbfn.report.results import results_of
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.reference import reference_activations, reference_distances
+from tests.sites import write_site
 from tests.stages.fits import (
     ENGINE,
     as_columns,
@@ -180,7 +181,7 @@ def test_tune__the_number_of_the_fit_where_none_are_given():
     assert {entry["components"] for entry in describe_tuning(run)["path"]} == {9}
 
 
-def test_update_forget_branch_and_merge__are_the_fit_of_the_rows():
+def test_update_forget_and_merge__are_the_fit_of_the_rows():
     X, y = spirals(300)
     first, second, third = (
         write(X[rows], y[rows]) for rows in (slice(150), slice(150, 250), slice(250, 300))
@@ -193,9 +194,8 @@ def test_update_forget_branch_and_merge__are_the_fit_of_the_rows():
     Phi = reference_activations(X[:250], basis, model.width)
     weights = naive_weights(Phi, np.eye(3)[y[:250]], basis, model.width, 9, 1e-9)
     np.testing.assert_allclose(model.scores(X[:250]), Phi @ weights.T, atol=1e-7)
-    branch = branch_run(two.location, MemoryStore())
-    update_run(branch.location, second, ENGINE)
-    merge_runs(two.location, branch.location, ENGINE)
+    site = write_site(two, MemoryStore(), first, second)
+    merge_runs(two.location, site.location, ENGINE)
     same_scores(Model.load(two.location), model, X)
 
 

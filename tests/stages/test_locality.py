@@ -12,7 +12,7 @@ from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
@@ -23,6 +23,7 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.neighbors.naive import naive_distances
+from tests.sites import write_site
 from tests.stages.fits import (
     ENGINE,
     as_columns,
@@ -319,9 +320,9 @@ def versions_of(X, y, run):
 def test_update__keeps_the_neighbours_of_the_fit(caplog):
     X, y = table(200)
     parts = [write(X[rows], y[rows]) for rows in (slice(120), slice(120, 200))]
-    run, branch = fit_dataset(parts[0], MemoryStore(), PARAMS, ENGINE), MemoryStore()
+    run = fit_dataset(parts[0], MemoryStore(), PARAMS, ENGINE)
     before, R = Model.load(run.location).weights, R_of(run)
-    branch_run(run.location, branch)
+    site = write_site(run, MemoryStore(), *parts)
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         update_run(run.location, parts[1], ENGINE)
     assert "add: locality uses the neighbours of the fit" in caplog.text
@@ -330,8 +331,7 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     assert "of 120 drawn rows, all of them of the fit" in " ".join(run_table(run).split())
     update_run(run.location, parts[1], ENGINE, forget=True)
     assert_same(Model.load(run.location).weights, before, rtol=1e-6)
-    update_run(branch, parts[1], ENGINE)
-    merge_runs(run.location, branch, ENGINE)
+    merge_runs(run.location, site.location, ENGINE)
     assert_same(*versions_of(X, y, run), rtol=1e-6)
 
 

@@ -16,7 +16,6 @@ from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import (
-    branch_run,
     merge_runs,
     update_run,
 )
@@ -31,6 +30,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_activations, reference_distances
+from tests.sites import write_site
 from tests.tables import spirals
 
 PARAMS = FitParams(basis="kmeans", basis_size=30, features="plain", scale="standard", alpha=1e-6)
@@ -202,14 +202,12 @@ def test_update__joins_and_leaves_as_one_fit(tmp_path, slices):
     assert_one_fit(place, X, T)
 
 
-def test_merge__of_a_branch_is_one_fit(tmp_path, slices):
+def test_merge__of_a_site_is_one_fit(tmp_path, slices):
     datasets, (X, T) = slices
     place, engine = tmp_path / "run", InlineEngine()
-    fit_dataset(datasets[0], place, PARAMS, engine)
-    branch_run(place, tmp_path / "branch")
-    update_run(tmp_path / "branch", datasets[1], engine)
-    update_run(tmp_path / "branch", datasets[3], engine)
-    merge_runs(place, tmp_path / "branch", engine)
+    run = fit_dataset(datasets[0], place, PARAMS, engine)
+    site = write_site(run, tmp_path / "site", datasets[0], datasets[1], datasets[3])
+    merge_runs(place, site.location, engine)
     assert_one_fit(place, X, T)
 
 

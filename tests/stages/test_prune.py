@@ -13,7 +13,7 @@ from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import IllConditionedError, ParameterError
 from dask_nrbfn.fit import STAGES
@@ -28,6 +28,7 @@ from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.numeric.test_forward import system_of
+from tests.sites import write_site
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
@@ -125,16 +126,15 @@ def test_update_and_forget__choose_anew_among_all():
     np.testing.assert_allclose(after.weights, expected, rtol=1e-6)
 
 
-def test_branch_and_merge__are_the_update():
+def test_merge__is_the_update():
     X, y = spirals(300)
     first, second = (
         write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(200), slice(200, 300))
     )
     one, two = (fit_dataset(first, MemoryStore(), PARAMS, ENGINE) for _ in range(2))
     update_run(one.location, second, ENGINE)
-    branch = branch_run(two.location, MemoryStore())
-    update_run(branch.location, second, ENGINE)
-    merge_runs(two.location, branch.location, ENGINE)
+    site = write_site(two, MemoryStore(), first, second)
+    merge_runs(two.location, site.location, ENGINE)
     same_network(Model.load(two.location), Model.load(one.location), X)
 
 

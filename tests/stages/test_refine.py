@@ -18,7 +18,7 @@ from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import STAGES
 from dask_nrbfn.numeric.losses import Loss, loss_named
@@ -267,7 +267,7 @@ def test_model__is_saved_with_its_loss(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
-def test_update_forget_merge_and_branch__refuse_and_name_refresh(tmp_path):
+def test_update_forget_and_merge__refuse_and_name_refresh(tmp_path):
     X, y = table()
     dataset, more = (
         write_table(tmp_path / name, X[rows], y[rows])
@@ -282,7 +282,6 @@ def test_update_forget_merge_and_branch__refuse_and_name_refresh(tmp_path):
         lambda: update_run(run.location, dataset, engine, forget=True),
         lambda: merge_runs(run.location, other.location, engine),
         lambda: merge_runs(squared.location, other.location, engine),
-        lambda: branch_run(run.location, tmp_path / "branch"),
     ):
         with pytest.raises(ParameterError, match=r"loss is squared-hinge, .*Refresh") as error:
             action()

@@ -27,7 +27,7 @@ from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
+from dask_nrbfn.commands.update import Judge, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -49,6 +49,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, free_port, wait_until
 from tests.logs import fresh_logging
+from tests.sites import write_site
 from tests.storage.conftest import SECRET
 from tests.storage.replacing import assert_only, begin, files
 from tests.storage.written import make_model, table, write_dataset
@@ -180,7 +181,7 @@ def test_object_store__another_process_reads_a_group_that_was_sent(bucket):
 
 
 @pytest.mark.slow
-def test_object_store__a_run_is_updated_branched_merged_and_refreshed(place, tmp_path):
+def test_object_store__a_run_is_updated_merged_and_refreshed(place, tmp_path):
     X, y = spirals(240)
     params = FitParams(basis="random", basis_size=20, alpha=1e-9)
 
@@ -190,10 +191,9 @@ def test_object_store__a_run_is_updated_branched_merged_and_refreshed(place, tmp
             for i, name in RUNS
         ]
         run, site = join(directory, "run"), join(directory, "site")
-        fit_dataset(rows[0], run, params, InlineEngine())
+        fitted = fit_dataset(rows[0], run, params, InlineEngine())
         update_run(run, rows[1], InlineEngine(), judge=Judge(rows[3], 1.0))
-        branch_run(run, site)
-        update_run(site, rows[2], InlineEngine())
+        write_site(fitted, site, rows[0], rows[2])
         merge_runs(run, site, InlineEngine())
         update_run(run, rows[1], InlineEngine(), forget=True)
         updated = Model.load(run).digest()

@@ -3,6 +3,7 @@
 # Updates read only the changed rows. The result equals a fit to all rows with the same basis.
 
 # %%
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from dask_nrbfn import (
     FitParams,
     InlineEngine,
     Run,
-    branch_run,
     evaluate_dataset,
     fit_dataset,
     ingest_arrays,
@@ -48,19 +48,21 @@ run = fit_dataset(first, place / "run.zarr", FitParams(basis_size=200, alpha=1e-
 show_error()
 
 # %% [markdown]
-# Branch before the night: another site adds its rows to the branch.
+# Before the night, copy the run to another site, which adds its rows. When the copy is back, remove
+# the first rows from it, because the run has them too.
 
 # %%
-branch = branch_run(run.location, place / "branch.zarr")
-update_run(branch.location, tuesday, engine)
+site = shutil.copytree(run.location, place / "site.zarr")
+update_run(site, tuesday, engine)
+update_run(site, first, engine, forget=True)
 
 # %% [markdown]
-# Add the rows of Monday, then merge the branch.
+# Add the rows of Monday, then merge the copy.
 
 # %%
 update_run(run.location, monday, engine)
 show_error()
-merge_runs(run.location, branch.location, engine)
+merge_runs(run.location, site, engine)
 show_error()
 
 # %% [markdown]
