@@ -5,11 +5,13 @@ without zarr and dask.
 """
 
 import math
+import os
+import signal
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from distributed import Security
+    from distributed import LocalCluster, Security
 
 Result = TypeVar("Result")
 
@@ -28,18 +30,20 @@ def memory_limit() -> int:
     return int(MEMORY_LIMIT)
 
 
+def kill_workers(cluster: "LocalCluster") -> None:
+    """Kill the worker processes of a cluster, which starts no others in their place."""
+    for nanny in cluster.workers.values():
+        nanny.close_gracefully()
+        if nanny.pid:
+            os.kill(nanny.pid, signal.SIGKILL)
+
+
 async def reach_scheduler(
     address: str, security: "Security | None" = None, timeout_s: float = math.inf
 ) -> None:
-    """Open a connection to a scheduler and close it.
+    """Open a connection to a scheduler and close it; dask's own time limit holds too.
 
-    Parameters
-    ----------
-    address : str
-    security : distributed.Security, optional
-        Default: the TLS settings of dask's configuration.
-    timeout_s : float
-        Seconds after which to give up, if dask's own time limit is longer.
+    Without `security`, the TLS settings of dask's configuration are used.
 
     Notes
     -----

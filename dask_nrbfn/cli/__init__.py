@@ -13,7 +13,7 @@ import click
 
 from dask_nrbfn.cli import data, train, update, use
 from dask_nrbfn.cli.group import EXIT_MENDABLE, Commands, logged_warnings, spelling
-from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.job import EXITS_STOPPED, Job
 from dask_nrbfn.engine.logs import leave_out_echoes
 from dask_nrbfn.errors import Advice
 
@@ -57,7 +57,8 @@ COMMANDS = (
 def commands(job: Job, quiet: bool, log_format: str) -> None:
     """Train and use normalized RBF networks on tables larger than memory.
 
-    Exit codes: 0 success; 2 an error that you can correct, with a remedy; 1 any other error.
+    Exit codes: 0 success; 2 an error that you can correct, with a remedy; 130 stopped by Ctrl-C,
+    143 by SIGTERM; 1 any other error.
     """
     job.json_logs = log_format == "json"
     job.bar = not (quiet or job.json_logs)
@@ -90,20 +91,31 @@ def _spelled(spell: Callable[[str], str], record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run the command line and exit."""
-    # By default the process ends at once and leaves unfinished files behind.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A shell starts what it runs in the background with SIGINT ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
     try:
         commands(prog_name="dask-nrbfn")
     except SystemExit as ended:
-        if ended.code == EXIT_MENDABLE:
-            _end_at_once(EXIT_MENDABLE)
+        if ended.code in (EXIT_MENDABLE, *EXITS_STOPPED):
+            _end_at_once(ended.code)
         raise
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    """End the command and remove its unfinished files; the same signal again ends it at once."""
+    signal.signal(number, signal.SIG_DFL)
+    # dask logs what it misses of workers that are stopped.
+    for handler in logging.root.handlers:
+        handler.addFilter(logging.Filter("dask_nrbfn"))
+    sys.exit(128 + number)
 
 
 def _end_at_once(code: int) -> NoReturn:
     """End the process without the destructors of C++.
 
-    If a thread of pyarrow still reads a CSV file that was refused, its destructors abort or never
+    If a thread of pyarrow still reads a CSV file, its destructors abort or never
     end: of about a hundred such errors on two busy cores, four aborted and one did not end.
     """
     logging.shutdown()

@@ -101,7 +101,7 @@ def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         remedy = f"See {failed.command_path} --help."
         job.tell_error(USAGE_ERROR, error.format_message(), remedy)
         ctx.exit(error.exit_code)
-    except (Exception, KeyboardInterrupt) as error:
+    except Exception as error:
         if not job.json_logs:
             raise
         kind = type(error).__name__

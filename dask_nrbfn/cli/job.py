@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# The exit codes of a command that was stopped by SIGINT (Ctrl-C) and by SIGTERM.
+EXITS_STOPPED = (130, 143)
+
 # The start of a local cluster takes about five seconds. Work is planned at half of the speed of two
 # cores, so it is done in about half of these seconds.
 SMALL_WORK_S = 20.0
@@ -36,6 +39,8 @@ class Job:
         Everything on standard error is JSON.
     command, what : str
         Name and main argument of the command; empty for a short command.
+    keeps : bool
+        Whether the same command continues one that was stopped.
     n_rows : int or None
         Number of rows of the work, once known.
     watch : Watch
@@ -46,20 +51,14 @@ class Job:
     json_logs: bool = False
     command: str = ""
     what: str = ""
+    keeps: bool = False
     n_rows: int | None = None
     watch: Watch = field(default_factory=Watch)
     _start: float = field(default_factory=time.perf_counter)
 
-    def begin(self, command: str, what: object) -> None:
-        """Record the work; `summary` logs its end.
-
-        Parameters
-        ----------
-        command : str
-        what : object
-            Main argument of the command.
-        """
-        self.command, self.what = command, str(what)
+    def begin(self, command: str, what: object, *, keeps: bool = False) -> None:
+        """Record the work; `summary` logs its end."""
+        self.command, self.what, self.keeps = command, str(what), keeps
 
     @contextmanager
     def engine(
@@ -73,19 +72,9 @@ class Job:
     ) -> "Iterator[Engine]":
         """Yield the engine for the ``engine_options`` and ``watch_options`` of a command.
 
-        Parameters
-        ----------
-        options : dict
-            Values of the options; some are taken out.
-        out : path or URL, optional
-            The output of the command.
-        overwrite : bool, optional
-            Whether to replace the output and the performance report, of a command whose
-            ``--overwrite`` is for both.
-        expected_s : float
-            Seconds of work. If they are few and no option asks for a cluster, none is started.
-        stage : str, optional
-            Name of the only stage of the work, which goes over `n_rows` rows.
+        Some options are taken out of `options`. `overwrite` is given by a command whose
+        ``--overwrite`` is for `out` and the performance report. If `expected_s` are few and no
+        option asks for a cluster, none is started. `stage` is the only stage of the work.
         """
         from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
         from dask_nrbfn.engine.threads import threads_of_workers
@@ -120,6 +109,9 @@ class Job:
         except (click.exceptions.Exit, click.ClickException) as error:
             self._log_summary(error.exit_code)
             raise
+        except KeyboardInterrupt:
+            self._log_summary(EXITS_STOPPED[0])
+            raise SystemExit(EXITS_STOPPED[0]) from None
         except BaseException as error:
             self._log_summary(getattr(error, "code", 1))
             raise
@@ -130,14 +122,20 @@ class Job:
             return
         seconds = time.perf_counter() - self._start
         peak_bytes = max(self.watch.peak_bytes, peak_resident_bytes())
-        logger.info(
-            "%s %s: %s rows in %.1f s, peak %s, exit status %d",
+        rows = "no" if self.n_rows is None else self.n_rows
+        end = f"{rows} rows in {seconds:.1f} s, peak {readable_bytes(peak_bytes)}"
+        level, end = logging.INFO, f"{end}, exit status {exit_status}"
+        if exit_status in EXITS_STOPPED:
+            kept = "finished parts are kept, and" if self.keeps else "nothing is kept;"
+            again = "continues" if self.keeps else "starts again"
+            level = logging.ERROR
+            end = f"stopped after {seconds:.1f} s; {kept} the same command {again}"
+        logger.log(
+            level,
+            "%s %s: %s",
             self.command,
             self.what,
-            "no" if self.n_rows is None else self.n_rows,
-            seconds,
-            readable_bytes(peak_bytes),
-            exit_status,
+            end,
             extra={
                 "command": self.command,
                 "what": self.what,
@@ -149,14 +147,7 @@ class Job:
         )
 
     def tell_error(self, kind: str, problem: str, remedy: str) -> None:
-        """Print an error on standard error.
-
-        Parameters
-        ----------
-        kind : str
-            Name of its class, for JSON logs.
-        problem, remedy : str
-        """
+        """Print an error on standard error; `kind` is the name of its class, for JSON logs."""
         if self.json_logs:
             logger.error(problem, extra={"error": kind, "fix": remedy})
         else:

@@ -57,7 +57,7 @@ def fit(
     from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.commands.plan import fit_s
 
-    job.begin("fit", run)
+    job.begin("fit", run, keeps=True)
     opened = open_rows(dataset, schema, unlabelled_dataset)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
@@ -99,7 +99,7 @@ def tune(
     from dask_nrbfn.commands.plan import fit_s
     from dask_nrbfn.storage.dataset import Dataset
 
-    job.begin("tune", run)
+    job.begin("tune", run, keeps=True)
     tuning = TuneParams(**take(options, TuneParams))
     opened = open_rows(dataset, schema, unlabelled_dataset)
     params, basis = fit_params(options)
@@ -180,7 +180,7 @@ def embed(
     from dask_nrbfn.commands.plan import fit_s
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
 
-    job.begin("embed", run)
+    job.begin("embed", run, keeps=True)
     opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows

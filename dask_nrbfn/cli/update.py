@@ -102,7 +102,7 @@ def update(
     from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import update_run
 
-    job.begin("update", run)
+    job.begin("update", run, keeps=True)
     reading = take_reading(options)
     with (
         _judging(run, evaluate, max_error_rate) as judge,
@@ -145,7 +145,7 @@ def merge(
     from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import merge_runs
 
-    job.begin("merge", run)
+    job.begin("merge", run, keeps=True)
     with _judging(run, evaluate, max_error_rate) as judge:
         expected_s = update_s(run, 0, 0 if judge is None else judge.dataset.n_rows)
         with job.engine(options, expected_s=expected_s) as engine:
@@ -189,7 +189,7 @@ def refresh(
     from dask_nrbfn.commands.plan import refresh_s
     from dask_nrbfn.commands.refresh import refresh_run
 
-    job.begin("refresh", run)
+    job.begin("refresh", run, keeps=True)
     reading = take_reading(options)
     with ExitStack() as stack:
         judge = stack.enter_context(_judging(run, evaluate, max_error_rate))

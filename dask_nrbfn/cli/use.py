@@ -111,12 +111,13 @@ def predict(
     from dask_nrbfn.commands.obs import check_one_place
     from dask_nrbfn.storage.model import Model
 
-    job.begin("predict", out or rows)
+    maps = to is None and bool(options["variable"] or options["feature_dim"])
+    job.begin("predict", out or rows, keeps=maps)
     model = Model.load(run)
     check_one_place(out, to)
     if to is not None:
         figures = _annotate(job, model, run, rows, to, **options)
-    elif options["variable"] or options["feature_dim"]:
+    elif maps:
         figures = _map(job, model, run, rows, out, **options)
     else:
         figures = _predict(job, model, run, rows, out, **options)

@@ -3,9 +3,12 @@
 import json
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -27,7 +30,7 @@ from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.params import Option
-from dask_nrbfn.private import memory_limit
+from dask_nrbfn.private import kill_workers, memory_limit
 
 logger = logging.getLogger(__name__)
 
@@ -202,36 +205,59 @@ def describe_engine(options: EngineOptions) -> InlineEngine:
 def local_cluster(
     options: EngineOptions, *, host: str | None = None, port: int = 0
 ) -> Iterator[LocalCluster]:
-    """Give a cluster on this machine; each worker has one dask thread and several BLAS threads.
+    """Yield a cluster on this machine; each worker has one dask thread and several BLAS threads.
 
-    Parameters
-    ----------
-    options : EngineOptions
-    host : str, optional
-        Address at which the scheduler listens; default: this machine alone.
-    port : int
-        Port of the scheduler. 0: any that is free.
-
-    Yields
-    ------
-    distributed.LocalCluster
+    The scheduler listens at `host`, by default for this machine only. A block that fails or is
+    interrupted kills the workers: they would finish their tasks first, for seconds.
     """
     workers = options.workers or 1
     threads = options.threads or threads_of_workers(workers)
     with (
         _environment(worker_environment(threads)),
         dask.config.set(cluster_settings(threads)),
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            memory_limit=_memory_bytes(options),
-            processes=True,
-            host=host,
-            scheduler_port=port,
-            dashboard_address=":0",
-        ) as cluster,
+        ExitStack() as stack,
     ):
-        yield cluster
+        with _held_signals():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                memory_limit=_memory_bytes(options),
+                processes=True,
+                host=host,
+                scheduler_port=port,
+                dashboard_address=":0",
+            )
+            stack.enter_context(cluster)
+        try:
+            yield cluster
+        except BaseException:
+            kill_workers(cluster)
+            raise
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Give this process its signals after the block; what the block starts never gets Ctrl-C.
+
+    A terminal sends Ctrl-C to the workers too, which would print tracebacks. A cluster that is
+    interrupted while it starts would leave processes behind.
+    """
+    # The first process that multiprocessing starts brings up this tracker, which unblocks signals.
+    resource_tracker.ensure_running()
+    held: list[int] = []
+    handlers: dict[int, Any] = {}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers[number] = signal.signal(number, lambda *arrived: held.append(arrived[0]))
+    try:
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for each in held:
+        signal.raise_signal(each)
 
 
 @contextmanager
