@@ -20,7 +20,8 @@ class PrefectServer:
     """Asked through its REST interface, so that the tests' process imports nothing of Prefect."""
 
     def __init__(self, directory):
-        self._directory, self._url = directory, f"http://127.0.0.1:{free_port()}/api"
+        self._directory, self._port = directory, str(free_port())
+        self._url = f"http://127.0.0.1:{self._port}/api"
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -35,35 +36,49 @@ class PrefectServer:
     @contextmanager
     def running(self):
         """Keep the server running."""
-        address = self._url.removeprefix("http://").removesuffix("/api")
-        host, port = address.split(":")
-        command = ("-m", "prefect", "server", "start", "--host", host, "--port", port, "--no-ui")
-        with self._process("server", *command):
+        command = ("-m", "prefect", "server", "start", "--port", self._port, "--no-ui")
+        with self._process("server", sys.executable, *command):
             wait_until(self._is_healthy)
             yield self
 
     @contextmanager
     def serving(self, settings, *options):
         """Keep the flow served; give its deployment."""
+        with self._process("flow", sys.executable, FLOW, settings, *options) as process:
+            yield self._deployment(process, settings)
+
+    @contextmanager
+    def following(self, blocks, settings):
+        """Run two blocks of the guide, the server and the flow of settings; give its deployment."""
+        del self._environment["PREFECT_API_URL"]
+        programs = os.path.dirname(sys.executable)
+        self._environment["PATH"] = f"{programs}{os.pathsep}{self._environment['PATH']}"
+        start, serve = (block.replace("4200", self._port) for block in blocks)
+        with self._process("server", "bash", "-euc", start):
+            wait_until(self._is_healthy)
+            with self._process("flow", "bash", "-euc", serve, cwd=settings.parent) as process:
+                yield self._deployment(process, settings)
+
+    def _deployment(self, process, settings):
+        """Return the deployment of a flow once the server has it."""
         found = []
 
         def is_there():
             assert process.poll() is None, (self._directory / "flow.log").read_text()
             deployments = self.ask("deployments/filter", {})
+            served = {"settings": str(settings)}
             found.extend(each for each in deployments if each["parameters"] == served)
             return found
 
-        served = {"settings": str(settings)}
-        with self._process("flow", FLOW, settings, *options) as process:
-            wait_until(is_there)
-            yield found[0]
+        wait_until(is_there)
+        return found[0]
 
     @contextmanager
-    def _process(self, name, *command):
+    def _process(self, name, *command, cwd="/"):
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                cwd="/",
+                [*map(str, command)],
+                cwd=cwd,
                 env=self._environment,
                 stdout=log,
                 stderr=log,

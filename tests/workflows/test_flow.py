@@ -5,6 +5,7 @@ from dask_nrbfn.storage.lock import locked_run
 from tests.engine.processes import PATIENCE_S, Processes, wait_until
 from tests.tables import spirals
 from tests.workflows.nights import SETTINGS, Place
+from tests.workflows.pages import ROOT, blocks_of
 from tests.workflows.prefect_server import PrefectServer
 
 pytestmark = [pytest.mark.ci, pytest.mark.slow]
@@ -125,3 +126,17 @@ def test_flow__runs_on_its_schedule(server, tmp_path):
         body = {"deployments": {"id": {"any_": [deployment["id"]]}}, "sort": "START_TIME_ASC"}
         first = next(run for run in server.ask("flow_runs/filter", body) if run["auto_scheduled"])
         assert server.finished(first["id"])["type"] == "COMPLETED"
+
+
+def test_flow__served_as_the_guide_says(tmp_path):
+    place = Place(tmp_path)
+    place.write_sources()
+    (tmp_path / "workflows").symlink_to(ROOT / "workflows")
+    page = ROOT / "workflows/guide/pages/task/schedule.md"
+    blocks = [block.text for block in blocks_of(page) if "Prefect server" in (block.reason or "")]
+    server = PrefectServer(tmp_path)
+    with server.following(blocks, place.settings) as deployment:
+        (schedule,) = deployment["schedules"]
+        assert schedule["schedule"]["cron"] == "15 2 * * *"
+        run_id = server.start_run(deployment)
+        assert server.finished(run_id)["type"] == "COMPLETED"

@@ -28,7 +28,9 @@ PREFIX = "workflows/guide/pages/"
 # Every reason for which a block is not run, and the pages that give it.
 NOT_RUN = {
     "`.ci/run` and test_quickstart.py run it": ["README.md"],
-    "installs packages": [f"{PREFIX}index.md", f"{PREFIX}task/upgrade.md"],
+    "installs packages": [
+        *(f"{PREFIX}{page}.md" for page in ("index", "task/schedule", "task/upgrade")),
+    ],
     "needs Kubernetes": [f"{PREFIX}task/machines.md"],
     "needs openpyxl": [f"{PREFIX}task/recipes-g.md"],
     "needs Slurm": [f"{PREFIX}task/machines.md"],
@@ -80,6 +82,12 @@ def test_page__names_files_that_exist(page):
         assert (page.parent / place).exists(), place
     for place in re.findall(r"(?<![\w/])(?:tests|workflows|cluster)/[\w./-]*\w", page.read_text()):
         assert (ROOT / place).exists(), place
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "cluster/README.md"], ids=name_of)
+def test_page__installs_from_a_clone(page):
+    # No package index has this package or Falkon.
+    assert not re.findall(r"pip install [^`\n]*(?:dask-nrbfn|falkon)", page.read_text())
 
 
 @pytest.mark.slow

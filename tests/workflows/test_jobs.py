@@ -1,4 +1,5 @@
 import json
+import re
 
 import click
 import numpy as np
@@ -200,6 +201,15 @@ def test_settings__wrong_nights_are_named(monkeypatch, tmp_path, case):
     with pytest.raises(NRBFNError) as raised:
         read_settings(path)
     assert expected in raised.value.spelled(spelled)[0]
+
+
+def test_settings__guide_lists_the_keys_of_data(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "workflows/jobs")
+    from settings import DATA_KEYS, SOURCE_KEYS
+
+    page = (ROOT / "workflows/guide/pages/task/schedule.md").read_text()
+    listed = page.partition("## The keys of `[data]`")[2].partition("## cron")[0]
+    assert {*DATA_KEYS, *SOURCE_KEYS} - {*re.findall(r"`(\w+)`", listed)} == set()
 
 
 def test_settings__example_of_a_night_is_read(monkeypatch):

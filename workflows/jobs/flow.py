@@ -1,8 +1,9 @@
 """Run the night as a Prefect flow, each of its stages as a task, every night.
 
-Registers the schedule with the Prefect server and waits for its runs:
+Registers the schedule with the Prefect server at PREFECT_API_URL and waits for its runs:
 
-    PREFECT_LOGGING_EXTRA_LOGGERS=dask_nrbfn python workflows/jobs/flow.py night.toml
+    export PREFECT_API_URL=http://127.0.0.1:4200/api PREFECT_LOGGING_EXTRA_LOGGERS=dask_nrbfn
+    python workflows/jobs/flow.py night.toml
 """
 
 import argparse
