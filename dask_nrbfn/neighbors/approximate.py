@@ -1,8 +1,11 @@
 """Approximate neighbours by NNDescent; the only module that uses pynndescent."""
 
 import logging
+import os
 import threading
 import warnings
+from functools import cache
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +24,9 @@ _BUILDING = threading.Lock()
 def approximate_neighbors(
     rows: Rows, *, n_neighbors: int, seed: int, threads: int
 ) -> NDArray[np.int64]:
-    """Return the approximate nearest other rows of every row.
+    """Return the row numbers (n, k) of the approximate nearest other rows of float32 rows.
 
-    Parameters
-    ----------
-    rows : float32 (n, p)
-    n_neighbors : int
-        k < n.
-    seed, threads : int
-        The graph depends on both. Numba uses at most the number of threads at the start of the
-        process.
-
-    Returns
-    -------
-    int64 (n, k)
-        Row numbers.
+    The graph depends on `seed` and `threads`; numba has at most the threads that it started with.
 
     Notes
     -----
@@ -43,7 +34,11 @@ def approximate_neighbors(
     minute. Rows with fewer than k neighbours found are searched exactly.
     """
     # The import compiles for ten seconds, which the exact search does not need.
-    from pynndescent import NNDescent
+    try:
+        from pynndescent import NNDescent
+    except RuntimeError:
+        _give_numba_a_cache()
+        from pynndescent import NNDescent
 
     n_rows, listed = rows.shape[0], listed_neighbors(n_neighbors, is_sparse=is_sparse(rows))
     with _BUILDING, warnings.catch_warnings():
@@ -64,6 +59,25 @@ def approximate_neighbors(
             rows, incomplete, n_neighbors=n_neighbors, threads=threads
         ).indices
     return found
+
+
+@cache
+def _give_numba_a_cache() -> TemporaryDirectory[str]:
+    """Let numba keep machine code in a directory that lasts as long as this process.
+
+    pynndescent cannot be imported without a cache, as in containers with a home directory that is
+    read-only.
+    """
+    from numba import config
+
+    directory = TemporaryDirectory(prefix="dask-nrbfn-numba-", ignore_cleanup_errors=True)
+    # Numba reads the variable when its other settings change.
+    os.environ["NUMBA_CACHE_DIR"] = config.CACHE_DIR = directory.name  # type: ignore[attr-defined]
+    logger.info(
+        "approximate search: numba compiles again in every process, because its cache cannot be "
+        "written. Set NUMBA_CACHE_DIR to a directory that can."
+    )
+    return directory
 
 
 def numba_threads(wanted: int) -> int:

@@ -1,8 +1,14 @@
 """The first search of a process compiles for most of a minute, so all of them are slow."""
 
+import os
+import shutil
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
+import pynndescent
 import pytest
 
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
@@ -91,3 +97,36 @@ def test_approximate_neighbors__two_threads_at_once():
         thread.join()
     np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(found[1], expected)
+
+
+SEARCH = """
+import logging
+import numpy as np
+from dask_nrbfn.neighbors.approximate import approximate_neighbors
+logging.basicConfig(level="INFO")
+rows = np.arange(40, dtype=np.float32)[:, None]
+print(approximate_neighbors(rows, n_neighbors=2, seed=0, threads=1)[20].tolist())
+"""
+
+
+def test_approximate_neighbors__needs_no_cache_that_can_be_written(tmp_path):
+    # For root too, files in the places of the directories keep numba from writing.
+    copy, home = tmp_path / "pynndescent", tmp_path / "home"
+    source = Path(pynndescent.__file__).parent
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    (copy / "__pycache__").touch()
+    home.touch()
+    (tmp_path / "tmp").mkdir()
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    places = {"HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": tmp_path / "tmp", "PYTHONPATH": paths}
+    kept = {name: value for name, value in os.environ.items() if "NUMBA" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH],
+        env=kept | {name: str(place) for name, place in places.items()},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(map(int, done.stdout.strip("[]\n").split(","))) == [19, 21]
+    assert "Set NUMBA_CACHE_DIR to a directory" in done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
