@@ -39,9 +39,10 @@ _SCENE = ("variable", "feature_dim")
 @click.argument("out", required=False)
 @click.option(
     "--to",
-    metavar="obs/NAME",
-    help="Instead of OUT: add the labels as a column, and their probabilities as NAME_confidence, "
-    "to the cells of ROWS, an AnnData store in Zarr or an .h5ad file. A regression adds numbers.",
+    metavar="NAME",
+    help="Instead of OUT: add the labels to ROWS, and their probabilities as NAME_confidence. In a "
+    "Zarr group NAME is a new array; in an AnnData store or .h5ad file it is a column obs/NAME. A "
+    "regression adds numbers.",
 )
 @click.option(
     "--probabilities",
@@ -179,13 +180,13 @@ def _predict(
 def _annotate(
     job: Job, model: "Model", run: str, rows: Any, to: str, *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
-    """Write the predictions of an AnnData store as columns of the store."""
+    """Write the predictions of an AnnData store or Zarr group into the store."""
     from dask_nrbfn.commands.files import check_nothing_said, opened_rows
     from dask_nrbfn.commands.obs import ObsTarget
     from dask_nrbfn.commands.plan import scores_s
 
     said = {name: options.pop(name) for name in ("keep", "no_clip", *_RESULTS, *_SCENE)}
-    check_nothing_said(rows, "an AnnData store, in which `to` names columns", **said)
+    check_nothing_said(rows, "a store to which `to` adds columns", **said)
     target = ObsTarget(rows, to, model, overwrite=overwrite)
     reading = take_reading(options)
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
@@ -195,7 +196,7 @@ def _annotate(
             options, out=rows, overwrite=overwrite, expected_s=expected_s, stage="predict"
         ) as engine:
             target.write(run, opened.dataset, engine)
-    return {"n_rows": job.n_rows, "columns": [f"obs/{name}" for name in target.columns]}
+    return {"n_rows": job.n_rows, "columns": [f"{target.inside}{name}" for name in target.columns]}
 
 
 def _map(

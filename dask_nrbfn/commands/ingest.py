@@ -48,6 +48,7 @@ from dask_nrbfn.storage.group import Location, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
+    import zarr
     from dask.delayed import Delayed
 
     from dask_nrbfn.sources.survey import TableOptions
@@ -60,7 +61,7 @@ Names = str | Sequence[str] | None
 
 @listing_formats
 def ingest_file(
-    source: str | os.PathLike[str] | RemoteLocation,
+    source: "str | os.PathLike[str] | RemoteLocation | zarr.Group | zarr.Array[Any]",
     location: Location,
     *,
     format: str | None = None,
@@ -98,7 +99,7 @@ def ingest_file(
 
     Parameters
     ----------
-    source : path, URL or RemoteLocation
+    source : path, URL, RemoteLocation, zarr.Group or zarr.Array
         A file, a directory of files of one suffix, or a store; Notes list the formats.
     location : Location
     format : str, optional
@@ -127,7 +128,7 @@ def ingest_file(
         to leave out. Here and below, names can be given as "A,B", with double quotes around a name
         that has a comma.
     id : str, optional
-        Column that names the rows of a table and is copied to their predictions.
+        Column or Zarr array that names the rows and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional
         Columns of that kind. By default the cells decide: text is numeric if 99 % of the cells have
         one unit, a date if all cells have one format, and otherwise a category. A category is left
@@ -425,6 +426,9 @@ def ingest_source(
         # The chunks of the store are decoded as a whole.
         own_rows = stored_at.chunk_rows
         rows = min(source.n_rows, max(rows // own_rows, 1) * own_rows)
+    if stored_at is not None:
+        stays_in = f"{stored_at.place}/{stored_at.path}".rstrip("/")
+        logger.info("ingest: the rows stay in %s and are not copied", stays_in)
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(

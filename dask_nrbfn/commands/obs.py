@@ -1,4 +1,4 @@
-"""Predict cells: labels and their probabilities as columns of the cells."""
+"""Predict rows of a store: labels and their probabilities as columns of the same store."""
 
 import os
 from contextlib import ExitStack
@@ -11,6 +11,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.sources.anndata import is_anndata
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group, scratch_beside
@@ -25,54 +26,24 @@ Cells = str | os.PathLike[str] | RemoteLocation
 
 
 def check_one_place(out: object, to: str | None) -> None:
-    """Raise ParameterError unless exactly one of `out` and `to` is given.
-
-    Parameters
-    ----------
-    out : Location or None
-        Where the predictions are written.
-    to : str or None
-        The column of an AnnData store that they are written to.
-    """
+    """Raise ParameterError unless exactly one of `out` and `to` is given."""
     if (out is None) == (to is None):
         given = "neither `out` nor `to` is" if out is None else "`out` and `to` are both"
         raise ParameterError(
             f"{given} given.",
-            "Give `out` for the predictions, or `to` for a column of an AnnData store.",
+            "Give `out` for the predictions, or `to` for a name in the store of the rows.",
         )
 
 
 class ObsTarget:
-    """Columns of an AnnData store to which the predictions of a model are written.
+    """Columns of an AnnData store, or arrays of a Zarr group, for the predictions of a model.
 
-    Parameters
-    ----------
-    cells : path, URL or RemoteLocation
-        Location of an AnnData store in Zarr, or path of an .h5ad file.
-    to : str
-        Column "obs/NAME" for the labels or one numeric target. "obs/NAME_confidence" holds the
-        probability of the predicted label. Several targets get a column "obs/NAME_TARGET" each.
-    model : Model
-    overwrite : bool
-        Replace columns of these names.
-
-    Raises
-    ------
-    ParameterError
-        If `cells` is not an AnnData store or is write-protected, or `to` is not "obs/NAME".
-    ExistsError
-        If a column exists and `overwrite` is false, or a column holds the names of the cells.
-    DataError, MissingDataError, DamagedDataError, StorageError
-        If the store cannot be read, or has the layout of AnnData before version 0.7.
+    `to` is "obs/NAME" or the name of an array, for the labels or one numeric target. The
+    probability of the predicted label is in NAME_confidence. Several targets get NAME_TARGET each.
+    `overwrite` replaces columns, and arrays of earlier predictions.
     """
 
     def __init__(self, cells: Cells, to: str, model: Model, *, overwrite: bool) -> None:
-        name = to.removeprefix(_PLACE)
-        # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
-        if not to.startswith(_PLACE) or "/" in name or name.startswith((".", "__")) or not name:
-            raise ParameterError(
-                f"`to` is {to!r}.", "Give a column of the cells: obs/NAME, such as obs/predicted."
-            )
         url, options = (
             (cells.url, cells.storage_options)
             if isinstance(cells, RemoteLocation)
@@ -80,15 +51,24 @@ class ObsTarget:
         )
         place = File(url.removeprefix("file://"), options)
         in_file = not place.is_remote and place.name.endswith(".h5ad")
-        if not (is_anndata(place) if place.is_directory() else in_file):
+        is_directory = place.is_directory()
+        if not ((is_directory and (is_anndata(place) or is_plain_zarr(place))) or in_file):
             raise ParameterError(
-                f"`to` is given, but {cells} is neither an AnnData store in Zarr nor a local .h5ad "
-                "file.",
-                "Give an AnnData store or .h5ad file, or `out` instead of `to`.",
+                f"`to` is given, but {cells} is not an AnnData store, a local .h5ad file or a Zarr "
+                "group.",
+                "Give such a store, or `out` instead of `to`.",
             )
-        self.cells, self.model, self.overwrite = cells, model, overwrite
+        inside = _PLACE if in_file or is_anndata(place) else ""
+        name = to.removeprefix(inside)
+        # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
+        if not to.startswith(inside) or "/" in name or name.startswith((".", "__")) or not name:
+            raise ParameterError(
+                f"`to` is {to!r}.",
+                f"Give a name without slashes: {inside}NAME, such as {inside}predicted.",
+            )
+        self.cells, self.model, self.overwrite, self.inside = cells, model, overwrite, inside
         self.columns = self._columns(name)
-        self._obs = Obs(cells)
+        self._obs = Obs(cells, inside)
         self._obs.check_free(self.columns, overwrite=overwrite)
 
     def _columns(self, name: str) -> tuple[str, ...]:
@@ -98,21 +78,7 @@ class ObsTarget:
         return (name,) if len(names) == 1 else tuple(f"{name}_{target}" for target in names)
 
     def write(self, run: Any, dataset: Dataset, engine: Engine) -> None:
-        """Predict all cells, then write the columns.
-
-        Parameters
-        ----------
-        run : Location
-            Location of a model or a finished run.
-        dataset : Dataset
-            The cells.
-        engine : Engine
-
-        Raises
-        ------
-        RunBusyError
-            If another job writes to the same cells.
-        """
+        """Predict all rows with a model or a finished run, then write the columns."""
         of_classes = self.model.target_names is None
         names = ("codes", "confidence") if of_classes else ("values",)
         with ExitStack() as stack:

@@ -51,20 +51,7 @@ _ROOTS = {"zarr.json", ".zgroup", ".zattrs"}
 
 @dataclass(kw_only=True)
 class AnnDataSource(Source):
-    """Cells with their columns of obs.
-
-    Attributes
-    ----------
-    place : File
-        Location of the store or .h5ad file.
-    x : Matrix
-    y : Column or None
-        Column of the labels.
-    numbers : tuple of Column
-        Columns of the numeric targets.
-    weights, names : Column or None
-        Columns of the weights, and of the ids.
-    """
+    """Cells with their columns of obs: labels y or numeric targets, weights and ids."""
 
     place: File
     x: Matrix
@@ -75,7 +62,7 @@ class AnnDataSource(Source):
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         size = self._reading_rows(block_rows)
-        with _damage_named(self.place):
+        with damage_named(self.place):
             for start in range(0, self.n_rows, size):
                 yield self._block(start, min(start + size, self.n_rows))
 
@@ -119,7 +106,7 @@ def open_rows(reading: Reading) -> AnnDataSource:
         getattr(reading, name) or before.get(name) for name in ("x", "y", "weights", "target")
     )
     columns = () if reading.schema is None else reading.schema.columns
-    with _damage_named(reading.place):
+    with damage_named(reading.place):
         return source_of(
             _opened(reading.place),
             reading.place,
@@ -141,31 +128,10 @@ def source_of(
     weights: str | None = None,
     features: tuple[str, ...] | None = None,
 ) -> AnnDataSource:
-    """Return the source of the cells of a Zarr or HDF5 group.
+    """Return the source of the cells of a Zarr or HDF5 group, with the wanted features in order.
 
-    Parameters
-    ----------
-    root : group
-        In the layout of AnnData.
-    place : File
-        Location of the group.
-    x : str, optional
-        X, raw/X, layers/NAME or obsm/NAME; by default X.
-    y : str, optional
-        obs/NAME, a column of labels; a missing value is a missing label.
-    targets : tuple of str
-        Columns obs/NAME of numbers, instead of labels.
-    weights : str, optional
-        obs/NAME.
-    features : tuple of str, optional
-        Names of the wanted features, in order; ignored if the store has no feature names.
-
-    Raises
-    ------
-    DataError
-        If a named matrix or column is missing, or has an unsuitable shape or type.
-    ParameterError
-        If one column is named for two purposes.
+    A missing value of the column `y` is a missing label. `features` is ignored if the store has no
+    feature names.
     """
     for name in targets:
         check_apart("target", name, weights)
@@ -194,7 +160,8 @@ def source_of(
         id_dtype=None if names is None else STRING,
         n_values=matrix.n_values,
         unlabelled=_mark_of(label, place),
-        stored_at=_stored_at(place, matrix),
+        boolean_labels=label is not None and label.dtype.kind == "b",
+        stored_at=place_in_zarr(place, matrix),
         place=place,
         x=matrix,
         y=label,
@@ -205,7 +172,7 @@ def source_of(
     )
 
 
-def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
+def place_in_zarr(place: File, matrix: Matrix) -> StoredAt | None:
     """Return the location of rows that can be read without a copy; None if rows are copied."""
     import zarr
 
@@ -230,6 +197,11 @@ def _opened(place: File) -> Any:
     if place.name.endswith(".h5ad"):
         h5py = installed("h5py")
         return h5py.File(place.open(jumps=True) if place.is_remote else place.path, "r")
+    return opened_zarr(place)
+
+
+def opened_zarr(place: File) -> Any:
+    """Return the Zarr group or array at a place."""
     import zarr
 
     options: dict[str, Any] = {
@@ -237,7 +209,7 @@ def _opened(place: File) -> Any:
         "storage_options": dict(place.storage_options) or None,
     }
     try:
-        return zarr.open_group(place.path, **options)
+        return zarr.open(place.path, **options)
     except (ValueError, TypeError, KeyError) as error:
         # zarr may not know the type of an array in uns, which is not needed here.
         logger.info("%s is read without its consolidated metadata (%s).", place, error)
@@ -321,7 +293,8 @@ def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
 
 
 @contextmanager
-def _damage_named(place: File) -> Iterator[None]:
+def damage_named(place: File, what: str = "AnnData") -> Iterator[None]:
+    """Raise an error that names the place if a library cannot read it."""
     # zarr, h5py and anndata have no common error for data that they cannot read.
     try:
         yield
@@ -333,6 +306,6 @@ def _damage_named(place: File) -> Iterator[None]:
         raise
     except Exception as error:
         raise DamagedDataError(
-            f"{place} cannot be read as AnnData ({type(error).__name__}: {str(error)[:200]}).",
-            "Check the path, or write the store again with AnnData.",
+            f"{place} cannot be read as {what} ({type(error).__name__}: {str(error)[:200]}).",
+            f"Check the path, or write the store again with {what}.",
         ) from error

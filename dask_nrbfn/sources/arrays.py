@@ -49,15 +49,7 @@ ReadRows = Callable[[Header, int, int], Any]
 
 @dataclass(kw_only=True)
 class ArrayRows(Source):
-    """Rows of a table whose features, labels or targets, and weights are separate arrays.
-
-    Attributes
-    ----------
-    headers : mapping of str to Header
-        The arrays by "x", "y" or "target", and "weights".
-    opened : callable
-        Returns a context manager that gives a `ReadRows`.
-    """
+    """Rows of arrays by role: "x", "y" or "target", "weights" and "id"."""
 
     headers: Mapping[str, Header]
     opened: Callable[[], AbstractContextManager[ReadRows]]
@@ -68,7 +60,7 @@ class ArrayRows(Source):
                 yield self._block(read, start, min(start + block_rows, self.n_rows))
 
     def _block(self, read: ReadRows, start: int, stop: int) -> Block:
-        y = weights = None
+        y = weights = ids = None
         if "target" in self.headers:
             y = _table(read(self.headers["target"], start, stop), FLOAT64)
         elif "y" in self.headers:
@@ -76,7 +68,9 @@ class ArrayRows(Source):
         X = _table(read(self.headers["x"], start, stop), self.x_dtype)
         if "weights" in self.headers:
             weights = read(self.headers["weights"], start, stop).astype(FLOAT64, copy=False)
-        return Block(X, y, weights)
+        if "id" in self.headers:
+            ids = _labels(read, self.headers["id"], start, stop)
+        return Block(X, y, weights, ids)
 
 
 def _labels(read: ReadRows, y: Header, start: int, stop: int) -> np.ndarray:
@@ -155,25 +149,8 @@ def array_rows(
     *,
     n_values: int | None = None,
 ) -> ArrayRows:
-    """Return the rows of arrays.
-
-    Parameters
-    ----------
-    headers, opened
-        See `ArrayRows`.
-    n_values : int, optional
-        Number of stored values, if the features are in CSR.
-
-    Returns
-    -------
-    ArrayRows
-
-    Raises
-    ------
-    DataError
-        If the shapes or types do not fit.
-    """
-    x, y, target, weights = map(headers.get, ("x", "y", "target", "weights"))
+    """Return the rows of arrays; `n_values` is the number of values of features in CSR."""
+    x, y, target, weights, ids = map(headers.get, ("x", "y", "target", "weights", "id"))
     assert x is not None
     x_dtype = (feature_dtype if n_values is None else sparse_dtype)(x.dtype, x.name)
     if len(x.shape) < 2:
@@ -198,6 +175,8 @@ def array_rows(
     if weights is not None:
         check_weight_dtype(weights.dtype, weights.name)
         _check_column(weights, x, "weight")
+    if ids is not None:
+        _check_column(ids, x, "id")
     return ArrayRows(
         n_rows=n_rows,
         n_features=n_features,
@@ -205,6 +184,7 @@ def array_rows(
         y_dtype=y_dtype,
         has_weights=weights is not None,
         target_names=target_names,
+        id_dtype=None if ids is None else label_dtype(ids.dtype, ids.name),
         n_values=n_values,
         boolean_labels=target is None and y is not None and y.dtype.kind == "b",
         headers=headers,
@@ -227,36 +207,16 @@ def _check_column(column: Header, x: Header, noun: str, *, several: bool = False
 
 
 def check_length(header: Header, n_bytes: int) -> None:
-    """Raise EOFError if an array is larger than the `n_bytes` that follow its header.
-
-    Parameters
-    ----------
-    header : Header
-    n_bytes : int
-    """
+    """Raise EOFError if an array is larger than the `n_bytes` that follow its header."""
     # Objects are pickled, of unknown length; array_rows refuses them.
     if n_bytes < math.prod(header.shape) * header.dtype.itemsize and not header.dtype.hasobject:
         raise EOFError(f"{header.name} ends before its last row")
 
 
 def read_header(file: IO[bytes], name: str) -> Header:
-    """Return the header of the array at the start of a stream.
+    """Return the header of the array at the start of a stream, left at the first value.
 
-    Parameters
-    ----------
-    file : binary stream
-        Left at the first byte of the values.
-    name : str
-        The array, for errors.
-
-    Returns
-    -------
-    Header
-
-    Raises
-    ------
-    ValueError
-        If the header is not one that numpy writes.
+    Raises ValueError if numpy does not write such a header.
     """
     version = np.lib.format.read_magic(file)
     readers = {
@@ -284,20 +244,7 @@ def read_header(file: IO[bytes], name: str) -> Header:
 
 
 def read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
-    """Return the rows of an array that come next in its file.
-
-    Parameters
-    ----------
-    files : mapping of str to binary stream
-        Open files by the names of their arrays.
-    header : Header
-    start, stop : int
-        Index of the first row, and of the row after the last.
-
-    Returns
-    -------
-    ndarray (stop - start, ...) of ``header.dtype``
-    """
+    """Return the rows of an array that come next in its file, (stop - start, ...)."""
     file = files[header.name]
     rows = np.empty((stop - start, *header.shape[1:]), dtype=header.dtype)
     unread = rows.reshape(-1).view(np.uint8).data

@@ -7,17 +7,27 @@ is read, so that a command can list the formats without loading their libraries.
 import json
 import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote
 
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+)
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
+    import zarr
+
     from dask_nrbfn.sources.source import Reading, Source
 
 logger = logging.getLogger(__name__)
@@ -29,20 +39,9 @@ _Listing = TypeVar("_Listing", bound=Callable[..., Any])
 class Format:
     """One format of files.
 
-    Attributes
-    ----------
-    module : str
-        Name of its module in this package.
-    about : str
-        Description for lists of formats.
-    suffixes : tuple of str
-    options : mapping of str to str
-        The accepted options, each with its meaning; empty if the help of the option says it.
-    files : {"one", "several", "keyed"}
-        Whether a directory may have several files, and subdirectories key=value.
-    is_named : bool
-        Whether the option `format` accepts the name. Other formats are recognized by their content
-        or options.
+    `options` are the accepted options, each with its meaning, or "" if the help of the option has
+    it. `files` tells whether a directory may have several files, and subdirectories key=value.
+    Formats that are not named are recognized by their content or options.
     """
 
     module: str
@@ -63,6 +62,8 @@ _NPZ = {"x": "an array [default: X]", "y": "an array [default: y]", "target": "a
 _NPY = dict.fromkeys(("y", "target", "weights"), "an .npy file or a directory of them")
 _OBS = {"x": "X, raw/X, layers/NAME or obsm/NAME [default: X]", "y": "obs/NAME"}
 _OBS |= {"target": "obs/NAME or obs/A,obs/B", "weights": "obs/NAME"}
+_ZARR_OPTIONS = {"x": "an array [default: X]", "y": "an array", "target": "an array"}
+_ZARR_OPTIONS |= {"weights": "an array", "id": ""}
 _CSV_SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst")
 FORMATS = {
     "npz": Format(
@@ -76,6 +77,9 @@ FORMATS = {
     "csv": Format("delimited", "text tables", _CSV_SUFFIXES, _CSV),
     "parquet": Format("parquet", "Parquet", (".parquet",), _COLUMNS, "keyed"),
     "arrow": Format("arrowfile", "Arrow", (".arrow", ".arrows", ".feather"), _COLUMNS, "keyed"),
+    "zarr": Format(
+        "zarr_arrays", "arrays of a Zarr group, or one array", (), _ZARR_OPTIONS, "one", False
+    ),
     "anndata": Format("anndata", "AnnData, also a Zarr store", (".h5ad",), _OBS, "one", False),
     "scene": Format(
         "scene",
@@ -93,7 +97,7 @@ _SHEETS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
 # Suffixes of rasters that xarray can open.
 _RASTERS = (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 # Metadata of a Zarr group.
-_ZARR = {"zarr.json", ".zgroup"}
+_ZARR = {"zarr.json", ".zgroup", ".zarray"}
 _SCENE_REMEDY = (
     "For a scene, name its feature dimension with `feature_dim`, or its variables with `variable`."
 )
@@ -142,7 +146,7 @@ def _with_lines(function: _Listing, lines: list[str]) -> _Listing:
 
 
 def open_source(
-    source: str | os.PathLike[str],
+    source: "str | os.PathLike[str] | zarr.Group | zarr.Array[Any]",
     *,
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -152,7 +156,7 @@ def open_source(
 
     Parameters
     ----------
-    source : path or URL
+    source : path, URL or zarr.Group or zarr.Array
         Files of a directory have one suffix and are read in the order of their names. Parquet and
         Arrow files may be in subdirectories key=value, whose keys become columns.
     format : str, optional
@@ -188,9 +192,14 @@ def open_source(
     """
     from dask_nrbfn.sources.source import Reading, check_one_kind
 
+    if hasattr(source, "store_path"):
+        from dask_nrbfn.sources.zarr_arrays import place_of
+
+        source, storage_options = place_of(source)
     if not isinstance(source, str | os.PathLike):
         raise ParameterError(
-            f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
+            f"source is of type {type(source).__name__}.",
+            "Give the path of a file or directory, or an open Zarr group.",
         )
     place = _place(source, storage_options)
     if format is not None and format not in NAMED_FORMATS:
@@ -213,20 +222,7 @@ def holds_rows(
     *,
     format: str | None = None,
 ) -> bool:
-    """Return whether a path or URL is one that `open_source` reads, by the names of its files.
-
-    Parameters
-    ----------
-    source : path or URL
-    storage_options : mapping, optional
-        Arguments of the fsspec file system that opens a URL.
-    format : str, optional
-        A name in `FORMATS`.
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether `open_source` reads a path or URL, by the names of its files."""
     place = _place(source, storage_options)
     by_name = format is not None or suffix_of(place) in SUFFIXES
     try:
@@ -237,7 +233,7 @@ def holds_rows(
         return by_name
     inside = place.entries()
     if any(entry.name in _ZARR for entry in inside):
-        return _is_anndata(place)
+        return _zarr_format(place) is not None
     return format is not None or any(
         suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside
     )
@@ -247,10 +243,28 @@ def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     return File(os.fspath(source).removeprefix("file://"), storage_options or {})
 
 
-def _is_anndata(place: File) -> bool:
+def _zarr_format(place: File) -> str | None:
+    """Return the format of a Zarr directory; None if this package wrote it."""
     from dask_nrbfn.sources.anndata import is_anndata
+    from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
 
-    return is_anndata(place)
+    if is_anndata(place):
+        return "anndata"
+    return "zarr" if is_plain_zarr(place) else None
+
+
+def how_to_ingest(source: str) -> str:
+    """Return the command that ingests a path or URL; names that are not known are in capitals."""
+    place, options, scene = _place(source, None), " --label COLUMN", ""
+    with suppress(NRBFNError, OSError):
+        if place.is_directory() and any(each.name in _ZARR for each in place.entries()):
+            from dask_nrbfn.sources.zarr_arrays import named_arrays
+
+            is_plain, scene = _zarr_format(place) == "zarr", f"{_SCENE_REMEDY} "
+            options = named_arrays(place) if is_plain else " --x X --y obs/COLUMN"
+        elif suffix_of(place) in (".npy", ".npz"):
+            options = " --y y" if suffix_of(place) == ".npz" else " --y LABELS.npy"
+    return f"{scene}To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr{options}"
 
 
 def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File, dict[str, str]]]:
@@ -260,14 +274,14 @@ def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File,
         place.is_directory()
         return "scene", {}
     is_directory = place.is_directory()
-    if is_directory and format is None:
-        if _is_anndata(place):
-            return "anndata", {}
-        if any(entry.name in _ZARR for entry in place.entries()):
+    if is_directory and format is None and any(each.name in _ZARR for each in place.entries()):
+        kind = _zarr_format(place)
+        if kind is None:
             raise DataError(
-                f"{place} is a Zarr group, but not an AnnData store.",
-                f"{_SCENE_REMEDY} A dataset or a run cannot be ingested.",
+                f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
+                "Ingest the file or the Zarr group that has the rows.",
             )
+        return kind, {}
     files = data_files(place) if is_directory else {place: {}}
     for file in files:
         if file.n_bytes() == 0:

@@ -37,6 +37,7 @@ from dask_nrbfn.outputs import (
     inside_group,
 )
 from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.sources.formats import how_to_ingest
 from dask_nrbfn.storage.format import FORMAT_VERSION, READ_VERSIONS, UPGRADE
 from dask_nrbfn.storage.local import (
     MOVED,
@@ -65,12 +66,6 @@ _UNFINISHED = "unfinished"
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
-
-# Remedies for groups of other tools, by the expected kind.
-_OTHERWISE = {
-    "dataset": " For a scene, name its feature dimension with `feature_dim`, or its variables with "
-    "`variable`."
-}
 
 RECORDED = ("kind", "format_version", "checksum")
 """Attributes that identify a group of this package."""
@@ -168,10 +163,10 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
         if found is None:
-            remedy = f"Give the path of a {kind}, or write the unfinished {kind} again."
             raise DamagedDataError(
                 f"{place} is not a dask_nrbfn.{kind}, or was not finished.",
-                remedy + _OTHERWISE.get(kind, ""),
+                f"Give the path of a {kind}, or write the unfinished {kind} again."
+                f"{_ingested_first(place, kind)}",
             )
         raise DamagedDataError(
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
@@ -188,6 +183,11 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
             f"the attributes of {place} fail their checksum.",
             f"Restore the zarr.json of the {kind} from a copy, or write the {kind} again.",
         )
+
+
+def _ingested_first(place: object, kind: str) -> str:
+    """Return how to ingest the rows at a place, as part of an error about a dataset."""
+    return f" {how_to_ingest(str(place))}" if kind == "dataset" else ""
 
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
@@ -238,7 +238,7 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
                 f"{location} is not a {kind}.",
-                f"Give the path of a {kind}. The command ingest writes datasets.",
+                f"Give the path of a {kind}.{_ingested_first(location, kind)}",
             ) from error
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."

@@ -1,7 +1,7 @@
-"""Add columns to obs of an AnnData store, in Zarr or in a local .h5ad file.
+"""Add columns to obs of an AnnData store, in Zarr or in a local .h5ad file, or to a Zarr group.
 
-anndata writes the columns beside the store. Complete columns are then moved into obs of a Zarr
-store and listed last, because readers look at the listed columns. An .h5ad file is replaced by a
+Columns are written beside the store. Complete columns are then moved into the group, or into obs
+and listed last, because readers look at the listed columns. An .h5ad file is replaced by a
 copy with the columns. If the job is killed, readers find the old store, or one without the columns
 that were being replaced.
 """
@@ -27,6 +27,7 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
 )
+from dask_nrbfn.sources.dtypes import STRING
 from dask_nrbfn.sources.elements import Frame, installed, is_array
 from dask_nrbfn.storage.dense import Array, read_dense
 from dask_nrbfn.storage.group import replace_group, store_at
@@ -35,32 +36,20 @@ from dask_nrbfn.storage.location import Location, join, local_path
 
 logger = logging.getLogger(__name__)
 
+_WRITTEN: dict[str, Any] = {"written_by": "dask_nrbfn predict"}
+"""Attributes of an array of predictions in a Zarr group of another tool."""
+
 
 @dataclass(frozen=True)
 class NewColumn:
-    """The content of a new column of obs.
-
-    Attributes
-    ----------
-    values : zarr.Array (n,) or (n, q)
-        Numbers, or codes of categories.
-    place : int
-        Index of the column in `values`.
-    categories : int or str (K,), optional
-    """
+    """A new column: column `place` of `values` (n,) or (n, q), numbers or codes of categories."""
 
     values: Array
     place: int = 0
     categories: NDArray[Any] | None = None
 
     def write(self, group: Any, name: str) -> None:
-        """Write the column to a group of Zarr or HDF5 in the encoding of AnnData.
-
-        Parameters
-        ----------
-        group : zarr.Group or h5py.Group
-        name : str
-        """
+        """Write the column to a group of Zarr or HDF5 in the encoding of AnnData."""
         import pandas as pd
 
         values: Any = read_dense(self.values)
@@ -74,28 +63,29 @@ class NewColumn:
             warnings.filterwarnings("ignore", "zarr v3 autosharding")
             installed("anndata.io").write_elem(group, name, values)
 
+    def write_array(self, group: zarr.Group, name: str) -> None:
+        """Write the column to a Zarr group as an array, one chunk after another."""
+        n_rows, step, names = self.values.shape[0], self.values.chunks[0], self.categories
+        if names is not None and names.dtype.kind == "U":
+            # Zarr has a specified type only for text of any length.
+            names = names.astype(STRING)
+        dtype = (self.values if names is None else names).dtype
+        array: Any = group.create_array(
+            name, shape=(n_rows,), chunks=(step,), dtype=dtype, attributes=_WRITTEN
+        )
+        for start in range(0, n_rows, step):
+            rows = read_dense(self.values, start, min(start + step, n_rows))
+            rows = rows.reshape(len(rows), -1)[:, self.place]
+            array[start : start + step] = rows if names is None else names[rows]
+
 
 class Obs:
-    """The table obs of an AnnData store.
+    """The table obs of an AnnData store, or with `inside` "" the arrays of a Zarr group."""
 
-    Parameters
-    ----------
-    location : Location
-        Path or URL of the store, or path of an .h5ad file.
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError, StorageError
-        If there is no AnnData store at `location`, or the store cannot be opened.
-    DataError
-        If the layout is too old for new columns.
-    ParameterError
-        If an .h5ad file is write-protected.
-    """
-
-    def __init__(self, location: Location) -> None:
-        installed("anndata.io")
-        self.location = location
+    def __init__(self, location: Location, inside: str = "obs/") -> None:
+        self.location, self._inside = location, inside
+        if inside:
+            installed("anndata.io")
         path = local_path(location)
         real = None if path is None else Path(os.path.realpath(path))
         self._file = real if real is not None and real.is_file() else None
@@ -107,7 +97,7 @@ class Obs:
             )
         self._seen = self._stamp()
         with self._opened() as root:
-            if is_array(root["obs"]):
+            if inside and is_array(root["obs"]):
                 raise DataError(
                     f"obs of {location} is one array, as AnnData wrote before its version 0.7.",
                     "Read the store with a current AnnData, write a new store, and predict that.",
@@ -117,50 +107,37 @@ class Obs:
     def columns(self) -> list[str]:
         """Names of the columns."""
         with self._opened() as root:
+            if not self._inside:
+                return list(root.keys())
             return list(Frame("obs", root["obs"]).columns)
 
     def check_free(self, names: Iterable[str], *, overwrite: bool) -> None:
         """Raise ExistsError if columns of some names may not be written.
 
-        Parameters
-        ----------
-        names : iterable of str
-        overwrite : bool
-            Whether columns may be replaced.
+        Of a Zarr group, only earlier predictions are replaced.
         """
+        names, existing = [*names], self.columns
         with self._opened() as root:
-            index = Frame("obs", root["obs"]).index
-        taken = [] if overwrite else self.columns
+            if self._inside:
+                kept = {Frame("obs", root["obs"]).index}
+            else:
+                old = {*names} & {*existing}
+                kept = {name for name in old if _WRITTEN.items() - root[name].attrs.items()}
         for name in names:
-            if name == index:
+            if name in kept and (self._inside or overwrite):
+                holds = "holds the names of the cells" if self._inside else "is not a prediction"
                 raise ExistsError(
-                    f"obs/{name} of {self.location} holds the names of the cells.",
+                    f"{self._inside}{name} of {self.location} {holds}.",
                     "Give another name.",
                 )
-            if name in taken:
+            if name in existing and not overwrite:
                 raise ExistsError(
-                    f"{self.location} already has a column obs/{name}.",
+                    f"{self.location} already has a column {self._inside}{name}.",
                     "Give another name, or set `overwrite` to replace the column.",
                 )
 
     def add(self, columns: Mapping[str, NewColumn], *, overwrite: bool, scratch: Location) -> None:
-        """Write columns, and move them into obs when all are written.
-
-        Parameters
-        ----------
-        columns : mapping of str to NewColumn
-        overwrite : bool
-            Whether columns may be replaced.
-        scratch : Location
-            A directory or URL beside the store, on the same disk or in the same object store.
-
-        Raises
-        ------
-        ExistsError
-            If a column exists and `overwrite` is false.
-        DataError
-            If an .h5ad file was changed since it was opened.
-        """
+        """Write columns to `scratch` beside the store, and move them when all are written."""
         self.check_free(columns, overwrite=overwrite)
         if self._file is not None:
             self._add_to_copy(columns, Path(str(scratch), self._file.name))
@@ -172,13 +149,13 @@ class Obs:
                 zarr_format=root.metadata.zarr_format,
             )
             for name, column in columns.items():
-                column.write(new, name)
+                (column.write if self._inside else column.write_array)(new, name)
             listed, is_consolidated = self.columns, self._is_consolidated()
             others = [name for name in listed if name not in columns]
             if others != listed:
                 self._list(root, others, is_consolidated)
             for name in columns:
-                replace_group(join(place, name), join(self.location, f"obs/{name}"))
+                replace_group(join(place, name), join(self.location, f"{self._inside}{name}"))
             self._list(root, [*others, *columns], is_consolidated)
 
     def _add_to_copy(self, columns: Mapping[str, NewColumn], copy: Path) -> None:
@@ -215,7 +192,8 @@ class Obs:
                     root = zarr.open_group(
                         store_at(self.location), mode="r+", use_consolidated=False
                     )
-                root["obs"]
+                if self._inside:
+                    root["obs"]
             except NRBFNError:
                 raise
             except FileNotFoundError as error:
@@ -240,7 +218,8 @@ class Obs:
         return root.metadata.consolidated_metadata is not None
 
     def _list(self, root: zarr.Group, columns: list[str], is_consolidated: bool) -> None:
-        root["obs"].attrs["column-order"] = columns
+        if self._inside:
+            root["obs"].attrs["column-order"] = columns
         if not is_consolidated:
             return
         try:

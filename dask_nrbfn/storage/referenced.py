@@ -27,15 +27,10 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReferencedRows(ChunkedRows):
-    """Rows of another store, opened for reading.
+    """Rows `path` of the Zarr store `place`, opened for reading.
 
-    Attributes
-    ----------
-    place, path : str
-        The Zarr store, and the name of the rows in it, such as "obsm/X_pca".
-    matrix : Matrix
-    digests : str
-        Digest of each chunk of rows, one after another; empty: changed rows are read too.
+    `digests` has the digest of each chunk of rows, one after another; if empty, changed rows are
+    read too.
     """
 
     place: str
@@ -45,15 +40,7 @@ class ReferencedRows(ChunkedRows):
 
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
-        """Open the rows that a group refers to.
-
-        Raises
-        ------
-        MissingDataError
-            If the rows are missing in the other store.
-        DamagedDataError
-            If the rows have another shape than when they were ingested.
-        """
+        """Open the rows that a group refers to."""
         recorded: dict[str, Any] = group.attrs.asdict()
         if not is_sealed(recorded):
             raise DamagedDataError(
@@ -78,25 +65,10 @@ class ReferencedRows(ChunkedRows):
         return rows
 
     def __str__(self) -> str:
-        return f"{self.path} of {self.place}"
+        return f"{self.path} of {self.place}" if self.path else self.place
 
     def read(self, start: int, stop: int) -> Rows:
-        """Return the rows of one chunk.
-
-        Parameters
-        ----------
-        start, stop : int
-            First row of the chunk, and the row after its last.
-
-        Returns
-        -------
-        (stop - start, p), or in CSR
-
-        Raises
-        ------
-        DamagedDataError
-            If the rows changed after they were ingested, or cannot be read.
-        """
+        """Return the rows of one chunk, (stop - start, p), or in CSR."""
         stop = min(stop, self.shape[0])
         try:
             rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
@@ -125,13 +97,7 @@ def digest_of(rows: Rows) -> str:
 
 
 def update_digest(digest: "hashlib.blake2b", rows: Rows) -> None:
-    """Add the bytes of rows to a digest.
-
-    Parameters
-    ----------
-    digest : hashlib.blake2b
-    rows : (b, p), or in CSR
-    """
+    """Add the bytes of rows to a digest."""
     for values in (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,):
         digest.update(np.ascontiguousarray(values).data)
 
@@ -145,21 +111,7 @@ def refer(
     *,
     chunk_rows: int,
 ) -> None:
-    """Begin a reference to rows in another store.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    at : StoredAt
-        Place of the rows.
-    shape : tuple of int
-        Rows n and columns p.
-    dtype : dtype
-        Type in which the rows are read.
-    chunk_rows : int
-        Rows that are read together.
-    """
+    """Begin a reference to rows (n, p) in another store, of which `chunk_rows` are read at once."""
     recorded = {"place": at.place, "path": at.path, "shape": shape, "dtype": str(np.dtype(dtype))}
     group.create_group(
         name, attributes={"refers": True, **recorded, "chunk_rows": chunk_rows}, overwrite=True
@@ -169,17 +121,7 @@ def refer(
 def finish_reference(
     group: zarr.Group, name: str, digests: str, values_of_chunks: Sequence[int] | None
 ) -> None:
-    """Record the digests of all chunks of rows, and the numbers of values of rows in CSR.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    digests : str
-        Of all chunks, one after another.
-    values_of_chunks : sequence of int or None
-        Number of values of each chunk in CSR; None: the rows are an array.
-    """
+    """Record the digests of all chunks of rows, and the numbers of values of rows in CSR."""
     member = group[name]
     values: dict[str, int | None] = {"n_values": None, "most_values": None}
     if values_of_chunks is not None:

@@ -364,7 +364,7 @@ def test_obs__over_a_url(fitted, tmp_path):
 
 
 def test_obs__no_cells(fitted, tmp_path):
-    with pytest.raises(ParameterError, match="neither an AnnData store in Zarr"):
+    with pytest.raises(ParameterError, match="is not an AnnData store"):
         annotate(fitted, "types", fitted / "types-data")
     with pytest.raises(MissingDataError):
         annotate(fitted, "types", tmp_path / "none.zarr")

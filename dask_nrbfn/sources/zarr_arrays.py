@@ -1,0 +1,145 @@
+"""Arrays of a Zarr group, or one Zarr array, whose first dimension are the rows."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.sources.anndata import MAX_CHUNK_BYTES, damage_named, opened_zarr, place_in_zarr
+from dask_nrbfn.sources.arrays import ArrayRows, Header, array_rows, check_roles
+from dask_nrbfn.sources.elements import Matrix, is_array
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.source import Block, Reading
+
+_V2 = {".zgroup", ".zarray"}
+# Arrays that an error lists.
+_LISTED = 20
+
+
+class ZarrRows(ArrayRows):
+    """Rows of Zarr arrays; `x_matrix` has the features."""
+
+    x_matrix: Any
+
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        """Yield rows of whole chunks, or as many as are held at once where chunks are larger."""
+        row_bytes = max(1, math.prod(self.x_matrix.shape[1:]) * self.x_matrix.dtype.itemsize)
+        chunk_rows, most_rows = self.x_matrix.chunks[0], MAX_CHUNK_BYTES // row_bytes
+        if chunk_rows <= most_rows:
+            most_rows = max(block_rows // chunk_rows, 1) * chunk_rows
+        return super()._parts(max(block_rows, most_rows))
+
+
+def is_plain_zarr(place: File) -> bool:
+    """Return whether a directory is a Zarr group or array of another tool."""
+    names = {entry.name for entry in place.entries()}
+    if "zarr.json" not in names:
+        return not names.isdisjoint(_V2)
+    with replace(place, path=f"{place.path.rstrip('/')}/zarr.json").open() as file:
+        try:
+            attributes = json.loads(file.read()).get("attributes", {})
+        except (ValueError, AttributeError):
+            return False
+    return not str(attributes.get("kind")).startswith("dask_nrbfn.")
+
+
+def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
+    """Return the path or URL of an open group or array, and the options of its file system."""
+    store, fs = opened.store, getattr(opened.store, "fs", None)
+    if fs is not None:
+        options = {
+            name: each for name, each in fs.storage_options.items() if name != "asynchronous"
+        }
+        return f"{fs.unstrip_protocol(store.path)}/{opened.path}".rstrip("/"), options
+    if not hasattr(store, "root"):
+        raise ParameterError(
+            f"source is in a {type(store).__name__}.",
+            "Pass a group on a disk or in an object store, or its arrays to `ingest_dask` as "
+            "dask.array.from_zarr returns them.",
+        )
+    return os.path.join(store.root, opened.path).rstrip("/"), {}
+
+
+def open_rows(reading: Reading) -> ZarrRows:
+    """Return the rows of a Zarr group or array; `read_as` has the default names."""
+    place, before = reading.place, dict(reading.read_as)
+    if reading.y or reading.target:
+        before = {role: name for role, name in before.items() if role not in ("y", "target")}
+    roles = ("x", "y", "target", "weights")
+    names = {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
+    if reading.table is not None and reading.table.id:
+        names["id"] = reading.table.id
+    with damage_named(place, "Zarr"):
+        root = opened_zarr(place)
+        if not is_array(root):
+            names.setdefault("x", "X")
+            arrays = {role: _array(root, role, name, place) for role, name in names.items()}
+            return _rows_of(place, arrays, names)
+    if names:
+        role, name = next(iter(names.items()))
+        raise ParameterError(
+            f"`{role}`={name} is given, but {place} is one array.",
+            "Pass the group that has all arrays.",
+        )
+    return _rows_of(place, {"x": root}, names)
+
+
+def _rows_of(place: File, arrays: dict[str, Any], names: dict[str, str]) -> ZarrRows:
+    check_roles({"x": None, **names})
+    headers = {
+        role: Header(array.path or str(place), array.shape, array.dtype)
+        for role, array in arrays.items()
+    }
+    by_name = {headers[role].name: array for role, array in arrays.items()}
+
+    def read(header: Header, start: int, stop: int) -> Any:
+        with damage_named(File(f"rows {start} to {stop} of {header.name} in {place}"), "Zarr"):
+            return by_name[header.name][start:stop]
+
+    rows = ZarrRows(**vars(array_rows(headers, lambda: nullcontext(read))))
+    x = rows.x_matrix = arrays["x"]
+    if x.ndim == 2:
+        rows.stored_at = place_in_zarr(place, Matrix(headers["x"].name, x.shape, x))
+    rows.read_as = {role: name for role, name in names.items() if role != "id"}
+    return rows
+
+
+def _array(root: Any, role: str, name: str, place: File) -> Any:
+    array = root.get(name)
+    if array is None or not is_array(array):
+        shapes = _shapes(root)
+        more = f" and {len(shapes) - _LISTED} more" * (len(shapes) > _LISTED)
+        listed = ", ".join(f"{name} {shape}" for name, shape in [*shapes.items()][:_LISTED])
+        raise DataError(
+            f"{place} has no array {name!r}; it has {listed or 'none'}{more}.",
+            f"Name an existing array with `{role}`. For a scene, name its feature dimension with "
+            "`feature_dim`, or its variables with `variable`.",
+        )
+    return array
+
+
+def _shapes(root: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a group and of its groups, by name."""
+    members = root.members(max_depth=1)
+    return {name: each.shape for name, each in sorted(members) if is_array(each)}
+
+
+def named_arrays(place: File) -> str:
+    """Return the options of `ingest` that name the features and labels of a group, if it has any.
+
+    The features are X or the largest array with two dimensions or more, the labels y or the first
+    array with one number per row.
+    """
+    root = opened_zarr(place)
+    shapes = {} if is_array(root) else _shapes(root)
+    tables = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) > 1}
+    if not tables:
+        return ""
+    x = "X" if "X" in tables else max(tables, key=tables.__getitem__)
+    columns = [name for name, shape in shapes.items() if shape == shapes[x][:1]]
+    y = sorted(columns, key=lambda name: name not in ("y", "label", "labels"))[:1]
+    return f" --x {x}" + "".join(f" --y {name}" for name in y)

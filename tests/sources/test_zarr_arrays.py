@@ -1,0 +1,163 @@
+"""Arrays of a Zarr group as rows: named, referred to or copied, and predicted in place."""
+
+import json
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import FsspecStore, MemoryStore
+
+from dask_nrbfn import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import zarr_arrays
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.referenced import ReferencedRows
+from tests.cli.program import refuse, succeed
+
+TEXT = np.dtypes.StringDType()
+RNG = np.random.default_rng(0)
+KIND = RNG.integers(2, size=300)
+X = (4 * RNG.normal(size=(2, 6))[KIND] + RNG.normal(size=(300, 6))).astype(np.float32)
+NAMES = np.array(["fir", "oak"], TEXT)[KIND]
+ROLES = {"y": "y", "weights": "w", "id": "key"}
+
+
+def write_group(place, zarr_format=3):
+    """Write the rows to a Zarr group, as other tools do."""
+    root = zarr.create_group(place, zarr_format=zarr_format)
+    for name, values, chunks in (
+        ("X", X, (40, 3)),
+        ("columns", X, (300, 1)),
+        ("images", X.reshape(300, 2, 3), (40, 2, 3)),
+        ("y", NAMES, (70,)),
+        ("flag", KIND == 1, (70,)),
+        ("w", KIND + 1.0, (70,)),
+        ("numbers", X[:, :2], (70, 2)),
+        ("key", np.arange(300) * 3, (70,)),
+    ):
+        root.create_array(name, data=values, chunks=chunks)
+    return root
+
+
+@pytest.fixture(params=[2, 3])
+def group(request, tmp_path):
+    return write_group(tmp_path / "big.zarr", request.param)
+
+
+def test_zarr__rows_stay_where_they_are(group, tmp_path, caplog):
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        dataset = ingest_file(tmp_path / "big.zarr", tmp_path / "d", x="X", **ROLES)
+    assert f"the rows stay in {tmp_path / 'big.zarr'}/X and are not copied" in caplog.text
+    assert isinstance(dataset.X, ReferencedRows)
+    opened = ingest_file(group, tmp_path / "e", x="X", **ROLES)
+    copied = ingest_file(tmp_path / "big.zarr", tmp_path / "f", x="X", **ROLES, copy=True)
+    for each in (dataset, opened, copied):
+        np.testing.assert_array_equal(each.take(np.arange(300)), X)
+        assert each.classes.tolist() == ["fir", "oak"]
+        np.testing.assert_array_equal(each.codes(), KIND)
+        np.testing.assert_array_equal(each.sample_weights[:], KIND + 1.0)
+        np.testing.assert_array_equal(each.ids[:], np.arange(300) * 3)
+    assert ingest_file(group, MemoryStore(), y="flag").classes.tolist() == [False, True]
+    assert ingest_file(group, MemoryStore(), target="numbers").target_names[1] == "target_1"
+
+
+def test_zarr__one_array(group, tmp_path):
+    for source in (group["X"], tmp_path / "big.zarr" / "X"):
+        dataset = ingest_file(source, MemoryStore())
+        np.testing.assert_array_equal(dataset.take(np.arange(300)), X)
+    with pytest.raises(ParameterError, match=r"`?y`?=y is given, but .* is one array"):
+        ingest_file(group["X"], MemoryStore(), y="y")
+
+
+@pytest.mark.parametrize("x", ["columns", "images"])
+def test_zarr__other_chunks_and_dimensions_are_copied(tmp_path, monkeypatch, x):
+    # Rows of 24 bytes: a chunk of whole columns is larger than 50 rows.
+    monkeypatch.setattr(zarr_arrays, "MAX_CHUNK_BYTES", 50 * 24)
+    monkeypatch.setattr("dask_nrbfn.sources.anndata.MAX_CHUNK_BYTES", 50 * 24)
+    dataset = ingest_file(write_group(tmp_path / "big.zarr"), tmp_path / "d", x=x, chunk_rows=20)
+    assert not isinstance(dataset.X, ReferencedRows)
+    np.testing.assert_array_equal(dataset.take(np.arange(300)), X)
+
+
+def test_zarr__in_an_object_store(tmp_path):
+    fs = fsspec.filesystem("memory")
+    write_group(tmp_path / "big.zarr")
+    fs.put(str(tmp_path / "big.zarr"), "/plain/big.zarr", recursive=True)
+    try:
+        store = FsspecStore.from_url("memory://plain/big.zarr", read_only=True)
+        for source in ("memory://plain/big.zarr", zarr.open_group(store, mode="r")):
+            dataset = ingest_file(source, MemoryStore(), y="y")
+            assert isinstance(dataset.X, ReferencedRows)
+            np.testing.assert_array_equal(dataset.take(np.arange(300)), X)
+    finally:
+        fs.rm("/plain", recursive=True)
+
+
+def test_zarr__what_cannot_be_read(tmp_path):
+    group = write_group(tmp_path / "big.zarr")
+    with pytest.raises(DataError, match=r"no array 'rows'; it has X \(300, 6\), columns"):
+        ingest_file(group, MemoryStore(), x="rows")
+    with pytest.raises(ParameterError, match=r"MemoryStore.*ingest_dask"):
+        ingest_file(zarr.create_group(MemoryStore()), MemoryStore())
+    with pytest.raises(ParameterError, match="label"):
+        ingest_file(group, MemoryStore(), label="y")
+    chunk = tmp_path / "big.zarr" / "X" / "c" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:9])
+    with pytest.raises(DamagedDataError, match=r"rows 0 to 300 of X in .*big.zarr cannot be read"):
+        ingest_file(group, MemoryStore())
+
+
+def test_fit__names_the_command_that_ingests(group, tmp_path):
+    place, out = tmp_path / "big.zarr", tmp_path / "run"
+    for command in (("fit", place, out), ("tune", place, out), ("plan", place)):
+        _, fix = refuse(*command)
+        assert fix.endswith(f"To ingest rows: dask-nrbfn ingest {place} data.zarr --x X --y y")
+    table = tmp_path / "rows.csv"
+    table.write_text("a,b\n1,x\n")
+    _, fix = refuse("fit", table, out)
+    assert fix.endswith(f"To ingest rows: dask-nrbfn ingest {table} data.zarr --label COLUMN")
+
+
+def test_predict__writes_into_the_group(group, tmp_path):
+    place, run = tmp_path / "big.zarr", tmp_path / "run"
+    succeed("ingest", place, tmp_path / "data", "--x", "X", "--y", "y", "--id", "key")
+    fit_dataset(Dataset.open(tmp_path / "data"), run, FitParams(alpha=1e-6), InlineEngine())
+    predict = ("predict", run, place, "--to", "kind", "--workers", 0)
+    told = json.loads(succeed(*predict, "--json"))
+    assert told["columns"] == ["kind", "kind_confidence"]
+    root = zarr.open_group(place, mode="r")
+    assert np.mean(root["kind"][:] == NAMES) > 0.98
+    assert 0.5 <= root["kind_confidence"][:].min() <= 1
+    problem, _ = refuse(*predict)
+    assert "already has a column kind" in problem
+    succeed(*predict, "--overwrite")
+    problem, _ = refuse(*predict[:4], "X", "--overwrite", "--workers", 0)
+    assert "X of" in problem
+    np.testing.assert_array_equal(root["X"][:], X)
+    succeed("predict", run, place, tmp_path / "out.csv", "--id", "key", "--workers", 0)
+    assert (tmp_path / "out.csv").read_text().startswith('"id","prediction"\n0,')
+
+
+@pytest.mark.slow
+def test_zarr__three_million_rows_to_predictions(tmp_path):
+    n_rows, chunk_rows, rng = 3_000_000, 100_000, np.random.default_rng(0)
+    root = zarr.create_group(tmp_path / "big.zarr")
+    rows = root.create_array("X", shape=(n_rows, 30), chunks=(chunk_rows, 30), dtype="f4")
+    labels = root.create_array("y", shape=(n_rows,), chunks=(chunk_rows,), dtype="i4")
+    centres = 2 * rng.normal(size=(3, 30))
+    for start in range(0, n_rows, chunk_rows):
+        kind = rng.integers(3, size=chunk_rows)
+        rows[start : start + chunk_rows] = centres[kind] + rng.normal(size=(chunk_rows, 30))
+        labels[start : start + chunk_rows] = kind
+    place, data, run = tmp_path / "big.zarr", tmp_path / "data.zarr", tmp_path / "run.zarr"
+    succeed("ingest", place, data, "--x", "X", "--y", "y")
+    n_copied = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
+    # Labels and digests only; the rows have 360 MB.
+    assert n_copied < 8 * n_rows
+    succeed("fit", data, run, "--basis-size", 200, "--candidates", 20_000, "--workers", 0)
+    succeed("predict", run, place, "--to", "kind", "--workers", 0)
+    assert np.mean(zarr.open_array(place / "kind", mode="r")[:] == labels[:]) > 0.99
