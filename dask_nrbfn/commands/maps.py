@@ -115,7 +115,7 @@ class _Coding(NamedTuple):
     @classmethod
     def of(cls, classes: NDArray[Any]) -> "_Coding":
         """Return the coding in the smallest dtype; its largest value is the missing label."""
-        is_text = _is_text(classes)
+        is_text = _is_text(classes) or classes.dtype.kind == "b"
         codes = np.arange(len(classes)) if is_text else classes.astype(np.int64)
         types: Any = (np.uint8, np.int16, np.int32, np.int64)
         kind = next(
@@ -124,7 +124,7 @@ class _Coding(NamedTuple):
         attributes = {}
         if is_text:
             # The CF conventions separate the meanings by blanks.
-            meanings = ("_".join(label.split()) for label in classes.tolist())
+            meanings = ("_".join(str(label).split()) for label in classes.tolist())
             attributes = {"flag_values": codes.tolist(), "flag_meanings": " ".join(meanings)}
         return cls(codes.astype(kind.dtype), int(kind.max), attributes)
 

@@ -99,24 +99,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Cube:
-    """Arrays whose values at a pixel are its features.
+    """Arrays of one scene, by name, whose values at a pixel are its features.
 
-    Attributes
-    ----------
-    arrays : mapping of str to DataArray
-        Arrays of one scene, by name. All pixels along a dimension that an array lacks share the
-        values of this array.
-    feature_dims : tuple of str
-        Dimensions along which features lie; the first dimension varies slowest. An array without
-        any of them is one feature.
-    place : str, optional
-        Where the arrays are stored.
-
-    Raises
-    ------
-    DataError
-        If no array has a feature dimension, there are no pixels or features, or an array does not
-        hold numbers.
+    All pixels along a dimension that an array lacks share the values of this array. Features lie
+    along `feature_dims`, of which the first varies slowest. An array without any of them is one
+    feature.
     """
 
     arrays: "Mapping[str, xr.DataArray]"
@@ -404,21 +391,7 @@ class CubeSource(Source):
     ) -> Self:
         """Return the pixels of a cube as rows; reads the cube once to count them.
 
-        Parameters
-        ----------
-        cube, label, targets
-            As in the attributes.
-        unlabelled : int, float or str, optional
-            Marker for pixels without a label or target; None: these pixels are left out.
-
-        Returns
-        -------
-        CubeSource
-
-        Raises
-        ------
-        DataError
-            If shapes or types do not fit, or no pixel is left.
+        Without the marker `unlabelled`, pixels without a label or target are left out.
         """
         targets = targets or {}
         for column in (*targets.values(), *(() if label is None else (label,))):
@@ -437,6 +410,7 @@ class CubeSource(Source):
             target_names=names,
             id_dtype=INT64,
             unlabelled=checked_mark(unlabelled, y_dtype, names),
+            boolean_labels=label is not None and label.dtype.kind == "b",
             cube=cube,
             label=label,
             targets=targets,
@@ -449,6 +423,11 @@ class CubeSource(Source):
                 "Check the missing-value markers, or set `unlabelled` to keep pixels without a "
                 "label.",
             )
+        logger.info(
+            "%d of %d pixels are rows; the other %d lack a feature%s",
+            *(source.n_rows, cube.grid.n_pixels, cube.grid.n_pixels - source.n_rows),
+            "" if y_dtype is None or unlabelled is not None else ", or a label or target",
+        )
         sizes = ", ".join(f"{name}: {size}" for name, size in cube.grid.sizes.items())
         logger.info("ids of the rows number the pixels in the order of (%s)", sizes)
         return source

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, ParameterError
+from dask_nrbfn.sources.anndata import opened_zarr
 from dask_nrbfn.sources.cubes import Cube, CubeSource, feature_dims
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Reading
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
 class Scene:
     """The chosen variables of a file or Zarr group, and the feature dimensions.
 
-    Attributes
-    ----------
-    place : File
-    variables : tuple of str
-    feature_dims : tuple of str
-        If empty, each variable is a feature.
+    Without feature dimensions, each variable is a feature.
     """
 
     place: File
@@ -39,24 +35,6 @@ class Scene:
         """Return the scene at a place.
 
         Without `variables`, the only variable along `feature_dim` and another dimension is chosen.
-
-        Parameters
-        ----------
-        place : File
-        variables : sequence of str or None
-        feature_dim : str or None
-            One or several, as for `feature_dims`.
-
-        Returns
-        -------
-        Scene
-
-        Raises
-        ------
-        MissingDataError, DamagedDataError
-            If xarray cannot open `place`.
-        ParameterError
-            If no dimension is named, or if not exactly one variable has the dimension.
         """
         dims = feature_dims(feature_dim)
         if not dims and (variables is None or len(variables) == 1):
@@ -84,24 +62,7 @@ class Scene:
         return Cube(arrays, self.feature_dims, str(self.place))
 
     def variable(self, opened: "xr.Dataset", name: str, option: str = "variable") -> "xr.DataArray":
-        """Return a variable that an option names.
-
-        Parameters
-        ----------
-        opened : Dataset
-            From `open_scene`.
-        name : str
-        option : str
-
-        Returns
-        -------
-        DataArray
-
-        Raises
-        ------
-        ParameterError
-            If the scene lacks the variable.
-        """
+        """Return a variable that an option names."""
         if name not in opened.variables:
             names = ", ".join(map(str, opened.data_vars)) or "none"
             raise ParameterError(
@@ -117,26 +78,7 @@ class Scene:
         targets: Sequence[str] = (),
         unlabelled: int | str | float | None = None,
     ) -> CubeSource:
-        """Return the pixels as rows, with labels or targets from other variables.
-
-        Parameters
-        ----------
-        label : str, optional
-            Variable of the labels.
-        targets : sequence of str
-            Variables of numeric targets.
-        unlabelled : int, str or float, optional
-            See `CubeSource.of`.
-
-        Returns
-        -------
-        CubeSource
-
-        Raises
-        ------
-        DamagedDataError, ParameterError, DataError
-            If there are no such variables, or `CubeSource` cannot use them.
-        """
+        """Return the pixels as rows, with labels or targets from other variables."""
         opened = open_scene(self.place)
         try:
             return CubeSource.of(
@@ -172,18 +114,9 @@ def open_rows(reading: Reading) -> CubeSource:
 
 
 def open_scene(place: File) -> "xr.Dataset":
-    """Open a scene with xarray, its values decoded but not loaded.
+    """Return a scene that xarray opened, its values decoded but not loaded; the caller closes it.
 
-    Returns
-    -------
-    Dataset
-        The caller must close the dataset. While a process has a file open, HDF5 returns the old
-        values even if the file is written again.
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError, DataError, ParameterError
-        If the scene does not exist, or no installed engine reads it.
+    While a process has a file open, HDF5 returns the old values even if the file is written again.
     """
     xr = import_xarray()
     # Some servers do not list directories.
@@ -197,7 +130,8 @@ def open_scene(place: File) -> "xr.Dataset":
         with warnings.catch_warnings():
             # Warnings about metadata that is not consolidated, and about changes in later versions.
             warnings.simplefilter("ignore")
-            opened = xr.open_dataset(target, **how, cache=False)
+            opened = xr.open_dataset(target, **how, cache=False, decode_cf=not is_zarr)
+            opened = _decoded(opened, place) if is_zarr else opened
     except FileNotFoundError as error:
         what = "Zarr group" if is_zarr else "file"
         raise MissingDataError(f"there is no {what} at {place}.", "Check the path.") from error
@@ -218,18 +152,27 @@ def open_scene(place: File) -> "xr.Dataset":
     return named
 
 
+def _decoded(raw: "xr.Dataset", place: File) -> "xr.Dataset":
+    """Return the values of a Zarr scene, in which 0 is a value unless `_FillValue` is stored as 0.
+
+    Zarr v2 has the fill value 0 by default, and xarray reads it as missing. xarray's option
+    `use_zarr_fill_value_as_mask` does not reach the store, and would keep -9999 too.
+    """
+    stored = opened_zarr(place)
+    if stored.metadata.zarr_format == 2:
+        for name, each in raw.variables.items():
+            default = each.attrs.get("_FillValue") == 0
+            if default and "_FillValue" not in stored[str(name)].attrs:
+                del each.attrs["_FillValue"]
+    return import_xarray().decode_cf(raw)
+
+
 def _digest(told: list[Any]) -> str:
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
 def import_xarray() -> ModuleType:
-    """Return xarray.
-
-    Raises
-    ------
-    ParameterError
-        If it is not installed.
-    """
+    """Return xarray; raise ParameterError if it is not installed."""
     try:
         import xarray
     except ImportError as error:

@@ -2,10 +2,12 @@
 
 import json
 
+import anndata
 import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from zarr.storage import MemoryStore
 
@@ -76,8 +78,10 @@ def test_csv__empty_cells_beside_truth(tmp_path):
     assert dataset.classes.dtype == bool
 
 
-@pytest.mark.fast_cases(3)
-@pytest.mark.parametrize("form", ["arrays", "nullable", "dask", "npz", "parquet"])
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize(
+    "form", ["scene", "arrays", "cells", "dask", "nullable", "npz", "parquet", "nullable cells"]
+)
 def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
     match form:
         case "arrays":
@@ -92,12 +96,25 @@ def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
         case "npz":
             np.savez(tmp_path / "rows.npz", X=X, y=TRUTH)
             dataset = ingest_file(tmp_path / "rows.npz", MemoryStore())
+        case "cells" | "nullable cells":
+            obs = pd.DataFrame({"y": TRUTH}, index=np.arange(len(X)).astype(str))
+            if form == "nullable cells":
+                obs["y"] = obs["y"].astype("boolean")
+                obs.loc["3", "y"] = pd.NA
+            anndata.AnnData(X, obs=obs).write_h5ad(tmp_path / "cells.h5ad")
+            dataset = ingest_file(tmp_path / "cells.h5ad", MemoryStore(), y="obs/y")
+        case "scene":
+            scene = xr.Dataset({"rows": (("pixel", "band"), X), "y": ("pixel", TRUTH)})
+            scene.to_zarr(tmp_path / "scene.zarr", zarr_format=2)
+            place, named = tmp_path / "scene.zarr", {"variable": "rows", "feature_dim": "band"}
+            dataset = ingest_file(place, MemoryStore(), **named, label="y")
         case _:
             rows_of([False, True]).to_parquet(tmp_path / "rows.parquet")
             dataset = ingest_file(tmp_path / "rows.parquet", MemoryStore(), label="y")
     assert dataset.classes.dtype == bool
     network = NRBFNClassifier(**{"basis": "random", "basis_size": 30, "alpha": 1e-6}).fit(dataset)
-    assert network.predict(X).dtype == bool
+    rows = pd.DataFrame(X, columns=dataset.feature_names) if "cells" in form else X
+    assert network.predict(rows).dtype == bool
 
 
 def test_estimator__boolean_labels():

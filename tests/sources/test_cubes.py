@@ -37,6 +37,28 @@ def test_scene__reads_what_xarray_reads(tmp_path, zarr_format, packing):
     np.testing.assert_array_equal(cube.values(box), expected.isel(box))
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_scene__zero_is_a_value_and_left_out_pixels_are_counted(tmp_path, caplog, zarr_format):
+    root = zarr.create_group(tmp_path / "scene.zarr", zarr_format=zarr_format)
+    cover = np.arange(36).reshape(6, 6) % 3
+    bands = cover[..., None] * np.ones(4, "i2")
+    for name, values, dims in (("cover", cover, "y x"), ("bands", bands, "y x band")):
+        # The default fill value of Zarr is 0.
+        named = {"dimension_names": dims.split()} if zarr_format == 3 else {}
+        array = root.create_array(name, data=values, **named)
+        array.attrs["_ARRAY_DIMENSIONS"] = dims.split()
+    scene = Scene.at(File(str(tmp_path / "scene.zarr")), ["bands"], "band")
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        blocks = list(scene.source(label="cover").blocks(100))
+    assert np.bincount(np.concatenate([block.y for block in blocks])).tolist() == [12, 12, 12]
+    assert "36 of 36 pixels are rows" in caplog.text
+    # A stored `_FillValue` of 0 means missing.
+    root["cover"].attrs["_FillValue"] = 0
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        assert scene.source(label="cover").n_rows == 24
+    assert "24 of 36 pixels are rows; the other 12 lack a feature, or a label" in caplog.text
+
+
 def test_grid__boxes_are_all_pixels_once():
     sizes = {"t": 3, "y": 70, "x": 300}
     grid = Grid.of(sizes, {"t": 2, "y": 9, "x": 40})
