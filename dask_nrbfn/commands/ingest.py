@@ -342,12 +342,12 @@ def ingest_arrays(
     if schema is not None:
         rows: Rows = stored_rows(X, schema)
     else:
-        rows = canonical(X) if is_scipy(X) else np.asarray(plain_rows(X))
+        rows = canonical(X) if is_scipy(X) else plain_rows(X)
     source = ArraySource(
         rows,
         None if y is None else typed_labels(y, unlabelled=unlabelled),
-        None if weights is None else np.asarray(weights),
-        None if target is None else np.asarray(plain_rows(as_columns(target), "target")),
+        weights,
+        None if target is None else plain_rows(as_columns(target), "target"),
     )
     source.schema = schema
     if source.y_dtype == INT64:

@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
+from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
@@ -229,7 +229,7 @@ class TrainingRows(NamedTuple):
         weights = class_weights
         if sample_weight is not None:
             given = _check_sample_weight(
-                sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+                unmasked(sample_weight), rows, dtype=np.float64, ensure_non_negative=True
             )
             weights = given if class_weights is None else given * class_weights
         if weights is None or weights.all():
@@ -378,7 +378,7 @@ def _to_dask(values: Any) -> Any:
         return da.from_zarr(values)
     if values is None:
         raise DataError("y is missing.", "Pass a target for every row of X.")
-    return values if is_dask(values) else da.from_array(np.asarray(values), chunks=-1)
+    return values if is_dask(values) else da.from_array(np.asanyarray(values), chunks=-1)
 
 
 def training_rows(
@@ -464,11 +464,11 @@ def training_numbers(
     """
     none = False
     if unlabelled is not None:
-        y = np.asarray(y, dtype=np.float64)
+        y = np.asarray(unmasked(y), dtype=np.float64)
         none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
         y = np.where(none, 0.0, y)
     options = {"multi_output": True, "y_numeric": True}
-    rows, numbers = _checked(estimator, X, y, schema, reset=reset, **options)
+    rows, numbers = _checked(estimator, X, unmasked(y), schema, reset=reset, **options)
     numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 

@@ -30,6 +30,15 @@ def is_scipy(X: object) -> bool:
     return sparse is not None and sparse.issparse(X)
 
 
+def unmasked(values: Any) -> Any:
+    """Return a masked array as an array whose masked numbers are NaN; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if not np.ma.is_masked(values):
+        return values.data
+    return np.ma.filled(values.astype(np.result_type(values, np.float16)), np.nan)
+
+
 def canonical(X: Any) -> "csr_array":
     """Return a sparse matrix or array (b, p) as rows in CSR, which may share its memory.
 

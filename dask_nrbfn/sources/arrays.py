@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dask_nrbfn.errors import DataError, NRBFNError
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     as_features,
@@ -111,14 +112,16 @@ class ArraySource(ArrayRows):
 
     def __init__(
         self,
-        X: Rows,
-        y: np.ndarray | None = None,
-        weights: np.ndarray | None = None,
-        target: np.ndarray | None = None,
+        X: "Rows | ArrayLike",
+        y: "ArrayLike | None" = None,
+        weights: "ArrayLike | None" = None,
+        target: "ArrayLike | None" = None,
     ) -> None:
         given = {"X": X, "y": y, "weights": weights, "target": target}
         arrays: dict[str, Any] = {
-            name: a if is_sparse(a) else np.asarray(a) for name, a in given.items() if a is not None
+            name: a if is_sparse(a) else np.asarray(unmasked(a))
+            for name, a in given.items()
+            if a is not None
         }
         headers = {name.lower(): Header(name, a.shape, a.dtype) for name, a in arrays.items()}
 

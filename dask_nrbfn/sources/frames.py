@@ -10,6 +10,7 @@ import narwhals as nw
 import numpy as np
 
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.rows import unmasked
 from dask_nrbfn.sources.dtypes import LABEL_RULE, NO_LABEL, STRING, means_empty, to_labels
 
 
@@ -89,30 +90,13 @@ def has_kinds(X: Any, name: str = "X") -> bool:
 
 
 def plain_rows(X: Any, name: str = "X") -> Any:
-    """Return a pandas DataFrame with all columns as numpy numbers, and anything else as it is.
+    """Return a pandas DataFrame with all columns as numpy numbers, masked numbers as NaN.
 
     Categories of numbers, nullable numbers and objects that are numbers become float64, whatever
-    their values, so that the parts of one table have one type.
-
-    Parameters
-    ----------
-    X : object
-        A table of any library, or anything else.
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    object
-
-    Raises
-    ------
-    DataError
-        If a column is text, a category of text, dates or anything else that is not a number, or two
-        columns have the same name.
+    their values, so that the parts of one table have one type. Anything else is returned as it is.
     """
     if as_frame(X, name) is None or not hasattr(X, "isetitem"):
-        return X
+        return unmasked(X)
     plain = X
     for place, (column_name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
         kind = plain_dtype(dtype).kind
@@ -219,18 +203,14 @@ def typed_labels(
 def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.ndarray | None]:
     """Return labels in which missing ones are replaced by a given label, and which are missing.
 
-    Parameters
-    ----------
-    y : array-like (n,)
-    unlabelled : int, str, float or None
-        The marker for a missing label.
-
-    Returns
-    -------
-    labels : array-like (n,)
-    missing : bool (n,) or None
-        None if no label is missing, or `unlabelled` does not mean empty cells.
+    The second is None if no label is missing, or `unlabelled` does not mean empty cells. Masked
+    labels are missing.
     """
+    if isinstance(y, np.ma.MaskedArray):
+        mask, y = np.ma.getmaskarray(y), y.data
+        if mask.any():
+            y = y.astype(object)
+            y[mask] = None
     if not means_empty(unlabelled) or np.ndim(y) != 1:
         return y, None
     values = np.array(y, dtype=object)
@@ -244,18 +224,6 @@ def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.nd
 def are_boolean(y: Any, unlabelled: int | str | float | None = None) -> bool:
     """Return whether labels, except missing ones that are unlabelled, are true and false.
 
-    Parameters
-    ----------
-    y : array-like (n,)
-    unlabelled : int, str, float or None
-        The marker for a missing label.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
     >>> are_boolean(np.array([True, False])), are_boolean([True, None], ""), are_boolean([1, 0])
     (True, True, False)
     """

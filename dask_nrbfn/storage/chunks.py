@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
@@ -193,32 +193,9 @@ def write_chunk(
     """Write one whole chunk of rows, their targets, weights and ids; may run on any worker.
 
     Chunks of rows in CSR are written one after the other. Missing numeric targets are stored as
-    NaN.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    index : int
-        Index of the chunk.
-    X : (b, c), or in CSR
-    y : (b,) or (b, q) or None
-    weights : float64 (b,), optional
-    ids : (b,), optional
-    unlabelled : int, str or float, optional
-        The marker for a missing label.
-    gaps : bool
-        Whether X may have NaN.
-
-    Returns
-    -------
-    ChunkSummary
-
-    Raises
-    ------
-    DataError
-        If a value is infinite, or NaN without `gaps`, a weight is not above 0, or a row has only
-        some of its targets. The error names the row and column.
+    NaN. X may have NaN only with `gaps`.
     """
+    X, y, weights = map(unmasked, (X, y, weights))
     rows = group["X"]
     chunk_rows: Any = rows.chunks[0] if isinstance(rows, zarr.Array) else rows.attrs["chunk_rows"]
     start = index * chunk_rows

@@ -158,6 +158,6 @@ def test_zarr__three_million_rows_to_predictions(tmp_path):
     n_copied = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
     # Labels and digests only; the rows have 360 MB.
     assert n_copied < 8 * n_rows
-    succeed("fit", data, run, "--basis-size", 200, "--candidates", 20_000, "--workers", 0)
+    succeed("fit", data, run, "--basis", "random", "--basis-size", 200, "--workers", 0)
     succeed("predict", run, place, "--to", "kind", "--workers", 0)
     assert np.mean(zarr.open_array(place / "kind", mode="r")[:] == labels[:]) > 0.99
