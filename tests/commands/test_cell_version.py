@@ -145,14 +145,12 @@ def test_update__the_range_of_targets_grows_with_added_rows(cells, tmp_path):
     for name, rows in zip(("first", "merged", "added"), places, strict=True):
         at[name] = write(tmp_path / name, X[rows], Y[rows])
     run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=cells), ENGINE)
-    branch_run(run.location, tmp_path / "branch")
-    branch = Run.open(tmp_path / "branch")
-    update_run(branch.location, at["merged"], ENGINE)
+    site = write_site(run, tmp_path / "site", at["first"], at["merged"])
     held = places[0]
     for change, rows in (
         (lambda: None, None),
         (lambda: update_run(run.location, at["added"], ENGINE), places[2]),
-        (lambda: merge_runs(run.location, branch.location, ENGINE), places[1]),
+        (lambda: merge_runs(run.location, site.location, ENGINE), places[1]),
         (lambda: update_run(run.location, at["added"], ENGINE, forget=True), None),
     ):
         change()
