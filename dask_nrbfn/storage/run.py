@@ -489,7 +489,7 @@ class Run(Shown):
         with replacing_group(location, kind="run", overwrite=False) as group:
             for name in ("model", *stages):
                 copy_member(self.stored, group, name)
-            attributes = {**self.attributes, "run_id": uuid.uuid4().hex, "versions": []}
+            attributes = {**self.attributes, "versions": []}
             mark_complete(group, kind="run", attributes=attributes)
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
