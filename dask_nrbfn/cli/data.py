@@ -38,8 +38,8 @@ from dask_nrbfn.sources.formats import listing_suffixes
 @click.option(
     "--copy",
     is_flag=True,
-    help="Copy the rows of an AnnData store.  [default: DATASET refers to rows that are in Zarr, "
-    "with a digest of every chunk]",
+    help="Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of every "
+    "chunk]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option
@@ -47,9 +47,9 @@ from dask_nrbfn.sources.formats import listing_suffixes
 @click.pass_obj
 @listing_suffixes
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
-    """Write DATASET from a file or a directory of files.
+    """Write DATASET from a Zarr group, a file or a directory of files.
 
-    SOURCE is a file of one of the formats below, a text table with any other suffix, or a directory
+    SOURCE is a Zarr group or array, a file of one of the formats below, a text table with any other suffix, or a directory
     of files of one suffix, for Parquet and Arrow also in subdirectories key=value. It may be a URL
     such as s3://bucket/rows.csv. With --feature-dim or --variable it is a scene: its pixels with
     all features and a label are rows. SOURCE is streamed; only sparse matrices in another

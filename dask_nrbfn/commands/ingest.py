@@ -95,7 +95,7 @@ def ingest_file(
     copy: bool = False,
     overwrite: bool = False,
 ) -> Dataset:
-    """Write a dataset from a file, or from all files of a directory.
+    """Write a dataset from a file, from all files of a directory, or from a Zarr group or array.
 
     Parameters
     ----------
