@@ -16,6 +16,7 @@ from dask_nrbfn import (
     evaluate_dataset,
     fit_dataset,
     predict_dataset,
+    predict_scene,
     refresh_run,
     update_run,
 )
@@ -108,6 +109,11 @@ def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
             scene.to_zarr(tmp_path / "scene.zarr", zarr_format=2)
             place, named = tmp_path / "scene.zarr", {"variable": "rows", "feature_dim": "band"}
             dataset = ingest_file(place, MemoryStore(), **named, label="y")
+            run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE).location
+            predict_scene(run, place, tmp_path / "map", ENGINE, **named)
+            mapped = xr.open_zarr(tmp_path / "map")["label"]
+            assert mapped.attrs["flag_meanings"] == "False True"
+            assert np.mean(mapped.to_numpy() == TRUTH) > 0.9
         case _:
             rows_of([False, True]).to_parquet(tmp_path / "rows.parquet")
             dataset = ingest_file(tmp_path / "rows.parquet", MemoryStore(), label="y")
