@@ -5,6 +5,7 @@ without zarr and dask.
 """
 
 import math
+import multiprocessing
 import os
 import signal
 from collections.abc import Coroutine
@@ -28,6 +29,11 @@ def memory_limit() -> int:
     from distributed.system import MEMORY_LIMIT
 
     return int(MEMORY_LIMIT)
+
+
+def is_importing_script() -> bool:
+    """Return whether this process of multiprocessing imports the script that started it."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def kill_workers(cluster: "LocalCluster") -> None:

@@ -30,9 +30,11 @@ from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.params import Option
-from dask_nrbfn.private import kill_workers, memory_limit
+from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit
 
 logger = logging.getLogger(__name__)
+
+_GUARD = 'Put the work of the script below `if __name__ == "__main__":`.'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,21 +214,28 @@ def local_cluster(
     """
     workers = options.workers or 1
     threads = options.threads or threads_of_workers(workers)
+    if is_importing_script():
+        # The traceback of an error would hide this sentence.
+        raise SystemExit(f"A worker imports the script, which starts workers again. {_GUARD}")
     with (
         _environment(worker_environment(threads)),
         dask.config.set(cluster_settings(threads)),
         ExitStack() as stack,
     ):
         with _held_signals():
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                memory_limit=_memory_bytes(options),
-                processes=True,
-                host=host,
-                scheduler_port=port,
-                dashboard_address=":0",
-            )
+            try:
+                cluster = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    memory_limit=_memory_bytes(options),
+                    processes=True,
+                    host=host,
+                    scheduler_port=port,
+                    dashboard_address=":0",
+                )
+            except RuntimeError:
+                remedy = f"Read what it printed. {_GUARD}"
+                raise ClusterError("a worker ended while it started.", remedy) from None
             stack.enter_context(cluster)
         try:
             yield cluster

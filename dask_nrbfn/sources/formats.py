@@ -285,6 +285,11 @@ def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File,
     files = data_files(place) if is_directory else {place: {}}
     for file in files:
         if file.n_bytes() == 0:
+            if not (file.is_remote or os.path.isfile(file)):
+                raise DataError(
+                    f"{file} is a pipe, which can be read only once.",
+                    "Write its rows to a file first, and give the file.",
+                )
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
     first, keys = next(iter(files.items()))
     name = format or _format_of(first, is_csv=bool(reading.written))

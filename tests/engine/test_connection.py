@@ -329,3 +329,16 @@ def test_report__replaces_only_when_told(tmp_path, two_workers, caplog):
 def test_options__nothing_to_overwrite():
     with pytest.raises(ParameterError, match="overwrite is given, but no performance_report"):
         EngineOptions(overwrite=True)
+
+
+def test_connect__script_without_a_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from dask_nrbfn import connect\nwith connect():\n    pass\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith("A worker imports the script, which starts workers again.")
+    assert "ClusterError: a worker ended while it started." in last
+    guard = 'Put the work of the script below `if __name__ == "__main__":`.'
+    assert first.endswith(guard)
+    assert last.endswith(guard)
+    assert len(done.stderr.splitlines()) < 25

@@ -1,5 +1,6 @@
 import gzip
 import logging
+import os
 from importlib import import_module
 from inspect import signature
 
@@ -95,6 +96,12 @@ def test_open_source__no_bytes(tmp_path, suffix):
     (tmp_path / f"d.{suffix}").touch()
     with pytest.raises(DataError, match=r"is empty: it has no bytes"):
         open_source(tmp_path / f"d.{suffix}")
+
+
+def test_open_source__pipe(tmp_path):
+    os.mkfifo(tmp_path / "d.csv")
+    with pytest.raises(DataError, match=r"d.csv is a pipe, .* Write its rows to a file first"):
+        open_source(tmp_path / "d.csv")
 
 
 def test_open_source__directory_without_files(tmp_path):
