@@ -54,10 +54,10 @@ _MOST_HEAVIEST = 10
 # Figures of held-out rows and of training rows; True: the targets are classes.
 _JUDGED = {
     True: (
-        *("error_rate", "log_loss", "expected_calibration_error"),
+        *("error_rate", "fold_deviation", "log_loss", "expected_calibration_error"),
         *("temperature", "log_slope", "biases"),
     ),
-    False: ("relative_error", "r2", "rmse", "mae"),
+    False: ("relative_error", "fold_deviation", "r2", "rmse", "mae"),
 }
 _FITTED = {
     True: ("fitting_error", "spectral_risk", "reciprocal_condition"),

@@ -54,17 +54,7 @@ class JudgedSums(RowSum, ABC):
     @classmethod
     @abstractmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows.
-
-        Parameters
-        ----------
-        n_models, n_targets : int
-            A and q.
-
-        Returns
-        -------
-        JudgedSums
-        """
+        """Return the sums of no rows."""
 
     @classmethod
     @abstractmethod
@@ -108,6 +98,11 @@ class JudgedSums(RowSum, ABC):
     def figures(self, model: int) -> dict[str, Any]:
         """Return the figures of one model by name; None where its scores are NaN."""
 
+    @property
+    @abstractmethod
+    def fold_sums(self) -> tuple[Floats, Floats]:
+        """The sums of a row of `FoldSums`: errors (A, q) and totals (3, q)."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(JudgedSums):
@@ -127,17 +122,7 @@ class LabelSums(JudgedSums):
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows.
-
-        Parameters
-        ----------
-        n_models, n_targets : int
-            A and K.
-
-        Returns
-        -------
-        LabelSums
-        """
+        """Return the sums of no rows."""
         return cls(np.zeros((n_models, n_targets, n_targets)))
 
     @classmethod
@@ -178,6 +163,13 @@ class LabelSums(JudgedSums):
         rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
         return rates
 
+    @property
+    def fold_sums(self) -> tuple[Floats, Floats]:
+        """The weight of wrong rows, and the variance sums that make shares of it."""
+        weights = self.confusion.sum(axis=(1, 2))[:, None]
+        right = self.confusion.trace(axis1=1, axis2=2)[:, None]
+        return weights - right, np.stack([weights[0], np.zeros(1), weights[0]])
+
     def figures(self, model: int) -> dict[str, Any]:
         """Return the error rate of a model; None if its scores are not finite."""
         rate = float(self.error_rates[model])
@@ -204,17 +196,7 @@ class HeldOutSums(LabelSums):
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows.
-
-        Parameters
-        ----------
-        n_models, n_targets : int
-            A and K.
-
-        Returns
-        -------
-        HeldOutSums
-        """
+        """Return the sums of no rows."""
         return cls(
             np.zeros((n_models, n_targets, n_targets)),
             np.zeros((n_models, len(INVERSE_TEMPERATURES))),
@@ -317,17 +299,7 @@ class ResidualSums(JudgedSums):
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
-        """Return the sums of no rows.
-
-        Parameters
-        ----------
-        n_models, n_targets : int
-            A and q.
-
-        Returns
-        -------
-        ResidualSums
-        """
+        """Return the sums of no rows."""
         squared, absolute = np.zeros((2, n_models, n_targets))
         targets, squared_targets = np.zeros((2, n_targets))
         return cls(squared, absolute, targets, squared_targets, 0.0)
@@ -370,6 +342,12 @@ class ResidualSums(JudgedSums):
         return np.stack([relative, relative])
 
     @property
+    def fold_sums(self) -> tuple[Floats, Floats]:
+        """The squared residuals, and the weights, sums and sums of squares of the targets."""
+        weights = np.full_like(self.targets, self.weight)
+        return self.squared, np.stack([weights, self.targets, self.squared_targets])
+
+    @property
     def spread(self) -> Floats:
         """Sums of the squared differences of the targets from their means, float64 (q,)."""
         return np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
@@ -391,6 +369,29 @@ class ResidualSums(JudgedSums):
         rmse, mae = np.sqrt(squared / self.weight), self.absolute[model] / self.weight
         lists = (values.tolist() for values in (1.0 - unexplained, rmse, mae))
         return dict(zip(names, (float(unexplained.mean()), *lists), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class FoldSums(RowSum):
+    """Errors of A models in F folds.
+
+    ``errors`` float64 (F, A, q) are squared residuals, or the weight of wrong rows and q = 1.
+    ``totals`` (F, 3, q) are the weight, sum and sum of squares of the targets.
+    """
+
+    errors: Floats
+    totals: Floats
+
+    def deviation(self, model: int) -> float | None:
+        """Return the standard deviation over the folds of the share of errors; None for one fold.
+
+        The share is the error rate, or the mean of ``1 - R^2`` over the targets.
+        """
+        weight, sums, squares = np.moveaxis(self.totals, 1, 0)
+        if len(weight) < 2 or not weight.all():
+            return None
+        spread = np.maximum(squares - sums**2 / weight, 0.0)
+        return float(unexplained_share(self.errors[:, model], spread).mean(axis=1).std())
 
 
 def unexplained_share(squared: Floats, spread: Floats) -> Floats:

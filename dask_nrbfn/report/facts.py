@@ -286,6 +286,9 @@ def _accuracy_facts(results: Results) -> list[Fact]:
     if tuning is None:
         return []
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
+    if (deviation := record.get("fold_deviation")) is not None:
+        shown = decimals(deviation) if results.finished.run.of_numbers else percent(deviation)
+        how += f", standard deviation {shown}"
     return results.held_out_facts(record, f"{plural(record['n_rows'], 'row')}, {how}")
 
 

@@ -9,20 +9,12 @@ from dask_nrbfn.numeric.reliability import ReliabilityBin
 class LabelFigures:
     """Figures of labels; None if the targets are numbers, or no row is held out.
 
-    Attributes
-    ----------
-    error_rate : float or None
-    log_loss, temperature : float or None
-        With the calibration by `biases`.
-    log_slope : float or None
-    biases : list of float or None
-        See `Calibration`.
-    expected_calibration_error : float or None
-    reliability : list of dict or None
-        With the calibration by `biases`, see `dask_nrbfn.numeric.reliability`.
+    The log loss and the reliability are those with the calibration. `fold_deviation` is the
+    standard deviation over the folds of the error rate, of numbers of the relative error.
     """
 
     error_rate: float | None = None
+    fold_deviation: float | None = None
     log_loss: float | None = None
     temperature: float | None = None
     log_slope: float | None = None
@@ -35,12 +27,8 @@ class LabelFigures:
 class HeldOutFigures(LabelFigures):
     """Figures of labels or of numbers.
 
-    Attributes
-    ----------
-    relative_error : float or None
-        Mean of ``1 - R^2`` over the numeric targets; None for classes.
-    r2, rmse, mae : list of float or None
-        Of each numeric target; None for classes.
+    The relative error is the mean of ``1 - R^2`` over the numeric targets, the others are lists of
+    all targets.
     """
 
     relative_error: float | None = None

@@ -15,7 +15,13 @@ from dask_nrbfn.numeric.calibration import (
     fit_calibration,
 )
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.held_out import FoldWeights, JudgedSums, held_out_scores, sums_of
+from dask_nrbfn.numeric.held_out import (
+    FoldSums,
+    FoldWeights,
+    JudgedSums,
+    held_out_scores,
+    sums_of,
+)
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
@@ -31,6 +37,9 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
+
+# The key of the sums over the rows of each fold.
+FOLDS = "_folds"
 
 WeightsOf = Callable[[Run, int | None], FoldWeights]
 """Returns the weights of the models that were fitted without a fold; None: to all rows."""
@@ -54,15 +63,21 @@ class HeldOutPass:
         self._of_folds = [(each.rows, each.intercepts) for each in of_folds]
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
         self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
+        shapes = [(len(of_folds), *each.shape) for each in self._sums.fold_sums]
+        self._errors, self._totals = map(np.zeros, shapes)
 
     def add(self, block: FoldedBlock) -> None:
         """Add the errors of a block."""
-        for rows, scores in self.scored(block):
-            self._sums += self._sums.from_block(
+        for fold, (rows, scores) in enumerate(self.scored(block)):
+            sums = self._sums.from_block(
                 scores,
                 self._targets.shifted(block.targets[rows]),
                 None if block.weights is None else block.weights[rows],
             )
+            self._sums += sums
+            errors, totals = sums.fold_sums
+            self._errors[fold] += errors
+            self._totals[fold] += totals
 
     def scored(self, block: FoldedBlock) -> Iterator[tuple[slice, Floats]]:
         """Yield for each fold the places of its rows in a block, and their scores (b, A, q)."""
@@ -79,8 +94,8 @@ class HeldOutPass:
             yield rows, scores
 
     def sums(self) -> Sums:
-        """Return the sums of the errors over all rows."""
-        return {"": self._sums}
+        """Return the sums of the errors over all rows, and over the rows of each fold."""
+        return {"": self._sums, FOLDS: FoldSums(self._errors, self._totals)}
 
 
 class _DrawPass(HeldOutPass):
@@ -112,27 +127,7 @@ def begin_held_out(
     weights_of: WeightsOf,
     kind: Callable[..., HeldOutPass] = HeldOutPass,
 ) -> HeldOutPass:
-    """Return the pass over a part of held-out rows.
-
-    Parameters
-    ----------
-    run : Run
-    judged : Dataset
-        The training rows, each scored by the model without its fold, or validation rows.
-    start, stop : int
-        First row of the part, and the row after the last.
-    codes_in_model : list of int or None
-        See `Reading`.
-    n_targets : int
-        q.
-    weights_of : callable
-    kind : callable
-        Returns the pass.
-
-    Returns
-    -------
-    HeldOutPass
-    """
+    """Return the pass over a part of held-out rows."""
     features = read_features(run)
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
     reading = Reading(
@@ -160,27 +155,7 @@ def calibrate(
     loss: str,
     temperature: float,
 ) -> dict[str, Any]:
-    """Fit the calibration of a model to its scores of held-out rows.
-
-    Parameters
-    ----------
-    job : StageJob
-    stage : str
-        Name of the pass over the rows, whose parts are scratch.
-    weights_of : callable
-        The weights of one model.
-    codes_in_model : list of int or None
-        See `Reading`.
-    loss : str
-    temperature : float
-        The best temperature without biases.
-
-    Returns
-    -------
-    dict
-        The fields of `Calibration`, and "log_loss", "reliability" and "expected_calibration_error"
-        of the drawn rows.
-    """
+    """Fit the calibration of a model to its scores of held-out rows."""
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     n_classes = job.dataset.n_targets
     counts = np.zeros(n_classes, dtype=np.int64)

@@ -43,7 +43,7 @@ _PASS_S = 0.1
 
 _FIGURES = (*COMPARED, "temperature")
 _CALIBRATED = (
-    *("log_loss", "temperature", "log_slope", "biases"),
+    *("fold_deviation", "log_loss", "temperature", "log_slope", "biases"),
     *("expected_calibration_error", "reliability"),
 )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
+    FoldSums,
     FoldWeights,
     HeldOutSums,
     JudgedSums,
@@ -21,7 +22,7 @@ from dask_nrbfn.parts import Reduction, read_total, reduce_parts
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.figures import HeldOutFigures
-from dask_nrbfn.stages.held_out import begin_held_out, calibrate, calibration_bytes
+from dask_nrbfn.stages.held_out import FOLDS, begin_held_out, calibrate, calibration_bytes
 from dask_nrbfn.stages.path import read_path_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -71,7 +72,8 @@ def _compute(job: StageJob) -> ValidationRecord:
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
     kind, context = sums_of(read_targets(run, n_targets)), (codes, n_targets, read_path_weights)
-    reduction = Reduction("validation", begin_held_out, {"": kind}, layout, context)
+    kinds = {"": kind, FOLDS: FoldSums}
+    reduction = Reduction("validation", begin_held_out, kinds, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     sums: JudgedSums = read_total(run, reduction)
     if isinstance(sums, HeldOutSums):
@@ -85,7 +87,8 @@ def _compute(job: StageJob) -> ValidationRecord:
             f"{sorted({ridge.alpha for ridge in tried})}.",
             "Give larger `alphas`.",
         )
-    figures = dict(path[place])
+    folds: FoldSums = read_total(run, reduction, FOLDS)
+    figures = path[place] | {"fold_deviation": folds.deviation(place)}
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
         "validation: %s, %s %.4f",
@@ -111,24 +114,7 @@ def _path_weights_at(place: int, run: Run, fold: int | None) -> FoldWeights:
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
-    """Return the code in the training dataset of each class of a judged dataset.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The training rows.
-    judged : Dataset
-
-    Returns
-    -------
-    list of int or None
-        None if the targets are numbers.
-
-    Raises
-    ------
-    DataError
-        If the judged dataset has other columns or targets, or an unknown label.
-    """
+    """Return the code in the training dataset of each class of a judged dataset."""
     of_same_table(dataset, judged)
     remedy = "Give rows with labels of the training rows only."
     return codes_among(dataset.classes, dataset.target_names, judged, remedy)
@@ -137,26 +123,7 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
 def codes_among(
     classes: NDArray[Any], target_names: tuple[str, ...] | None, dataset: Dataset, remedy: str
 ) -> list[int] | None:
-    """Return the place among `classes` of each class of a dataset.
-
-    Parameters
-    ----------
-    classes : (K,)
-    target_names : tuple of str or None
-    dataset : Dataset
-    remedy : str
-        Remedy of the error about an unknown class.
-
-    Returns
-    -------
-    list of int or None
-        None if the targets are numbers.
-
-    Raises
-    ------
-    DataError
-        If a class is not among `classes`, or the dataset lacks these targets.
-    """
+    """Return the place among `classes` of each class of a dataset."""
     check_targets(dataset, target_names)
     if target_names is not None:
         return None

@@ -46,8 +46,9 @@ def test_run_table__of_a_tuned_run(tuned):
     assert found["alpha"] == f"{params.alpha:g}, of 3 tried"
     assert found["fitting error"] == f"eps {stages['weights']['fitting_error']:.4g}"
     assert found["spectral risk"] == f"gamma {stages['weights']['spectral_risk']:.4g}"
-    error = stages["validation"]["error_rate"]
-    assert found["held-out error"] == f"{100 * error:.2f} % of 300 rows, 3 folds"
+    error, deviation = (stages["validation"][name] for name in ("error_rate", "fold_deviation"))
+    of_folds = f"3 folds, standard deviation {100 * deviation:.2f} %"
+    assert found["held-out error"] == f"{100 * error:.2f} % of 300 rows, {of_folds}"
     assert f"at temperature {stages['validation']['temperature']:.4g}" in found["log loss"]
     total = sum(record["seconds"] for record in stages.values())
     assert found["time"] == f"{total:.1f} s"

@@ -90,7 +90,8 @@ def test_run_table__of_numbers(regression, model):
 def test_run_table__of_one_number(one_target):
     found, record = figures(run_table(one_target)), one_target.stages["validation"]
     assert found["rows"] == "200 x 3 features, target target"
-    assert found["held-out R2"] == f"{record['r2'][0]:.4f} of 200 rows, 2 folds"
+    of_folds = f"2 folds, standard deviation {record['fold_deviation']:.4f}"
+    assert found["held-out R2"] == f"{record['r2'][0]:.4f} of 200 rows, {of_folds}"
     assert found["held-out RMSE"] == f"{record['rmse'][0]:.4g}"
     X, Y = surfaces(200)
     predicted = Model.load(one_target.location).scores(X)[:, 0]

@@ -127,6 +127,10 @@ def test_tune__figures_are_those_of_rows_held_out():
         np.testing.assert_allclose(entry["rmse"], found, rtol=1e-6)
         found = mean_absolute_error(T, predicted, **options)
         np.testing.assert_allclose(entry["mae"], found, rtol=1e-6)
+        if entry["alpha"] == run.chosen_params.alpha:
+            of_folds = [r2_score(T[folds == fold], predicted[folds == fold]) for fold in range(3)]
+            deviation = describe(run.location)["fold_deviation"]
+            assert deviation == pytest.approx(np.std(of_folds), rel=1e-6)
     path = describe_tuning(run)["path"]
     best = min(path, key=lambda entry: entry["relative_error"])
     assert run.chosen_params.alpha == best["alpha"]
@@ -145,6 +149,7 @@ def test_tune__on_a_validation_dataset_and_over_features():
     scores = Model.load(run.location).scores(X[300:])
     found = r2_score(T[300:], scores, multioutput="raw_values")
     np.testing.assert_allclose(chosen["chosen"]["r2"], found, rtol=1e-9)
+    assert chosen["chosen"]["fold_deviation"] is None
 
 
 def test_evaluate_and_predict(tmp_path):

@@ -133,6 +133,9 @@ def test_validation__equals_a_recomputation(seed):
     model = Model.load(run.location)
     assert model.params.alpha == best["alpha"]
     assert model.calibration == Calibration.of(record)
+    wrong = found[best["alpha"]].argmax(axis=1) != y
+    of_folds = [wrong[folds == fold].mean() for fold in range(3)]
+    assert record["fold_deviation"] == pytest.approx(np.std(of_folds), abs=1e-12)
     probabilities = model.probabilities(found[best["alpha"]])
     losses = -np.log(probabilities[np.arange(160), y])
     assert record["log_loss"] == pytest.approx(losses.mean(), rel=1e-6)
