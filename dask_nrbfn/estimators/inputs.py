@@ -20,12 +20,19 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.cubes import Cube, CubeSource, feature_dims
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
-from dask_nrbfn.sources.frames import plain_labels, plain_rows, split_gaps, typed_labels
+from dask_nrbfn.sources.frames import (
+    column_names,
+    plain_labels,
+    plain_rows,
+    split_gaps,
+    typed_labels,
+)
 from dask_nrbfn.sources.scene import import_xarray
 from dask_nrbfn.sources.stored import check_gaps, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
+from dask_nrbfn.storage.model import check_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -121,38 +128,14 @@ class Pixels:
 
 
 def are_pixels(X: Any, feature_dim: str | None) -> bool:
-    """Return whether rows are pixels of a cube: with `feature_dim`, or if X is a Dataset.
-
-    Parameters
-    ----------
-    X
-        Rows of any kind.
-    feature_dim : str or None
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether rows are pixels of a cube: with `feature_dim`, or if X is a Dataset."""
     return feature_dim is not None or hasattr(X, "data_vars")
 
 
 def cube_of(
     X: Any, feature_dim: str | None, *, wanted: Sequence[str] = (), excluded: Sequence[Any] = ()
 ) -> Cube:
-    """Return a DataArray, or variables of a Dataset, as a cube.
-
-    Parameters
-    ----------
-    X : DataArray or Dataset
-    feature_dim : str or None
-        Of a Dataset, the variables with all dimensions of `feature_dim` are used; if None, the
-        `wanted` variables, or all that are not `excluded`.
-    wanted, excluded : sequence of str
-
-    Returns
-    -------
-    Cube
-    """
+    """Return a DataArray, or variables of a Dataset, as a cube."""
     xr = import_xarray()
     dims = feature_dims(feature_dim)
     if isinstance(X, xr.DataArray):
@@ -278,23 +261,7 @@ def dataset_in_memory(
     unlabelled: Mark | None = None,
     classes: Sequence[int] = (),
 ) -> Dataset:
-    """Return rows as a dataset in memory.
-
-    Parameters
-    ----------
-    source : ArraySource
-        With a schema, rows as `stored_rows` encodes them.
-    schema : Schema or None
-    names : sequence of str or None
-        Names of the features.
-    unlabelled : int, float or str, optional
-    classes : sequence of int
-        All classes of the dataset, also those without rows.
-
-    Returns
-    -------
-    Dataset
-    """
+    """Return rows as a dataset in memory."""
     source.schema, source.feature_names = schema, None if names is None else tuple(names)
     sparse = "auto" if source.n_values is None else "yes"
     return ingest_source(
@@ -417,6 +384,12 @@ def training_rows(
         If shapes do not fit, or values are not finite.
     """
     given, none = split_gaps(y, unlabelled)
+    values = np.ravel(given)
+    if values.dtype.kind in "SO" and any(isinstance(label, bytes) for label in values):
+        raise DataError(
+            "y has labels of type bytes.",
+            "Decode the labels to text, as [label.decode() for label in y].",
+        )
     rows, labels = _checked(estimator, X, plain_labels(given), schema, reset=reset)
     if labels.dtype.kind != "O":
         label_dtype(labels.dtype, "y")
@@ -474,26 +447,10 @@ def training_numbers(
 
 
 def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool = False) -> Rows:
-    """Return checked rows (n, p), with a schema the stored columns (n, c); CSR if X is sparse.
-
-    Parameters
-    ----------
-    estimator, X, schema, reset
-        See `training_rows`.
-
-    Returns
-    -------
-    array or CSR
-
-    Raises
-    ------
-    DataError
-        If a column is not numeric, or the schema does not fit.
-    ValueError
-        If the columns are not those of the training rows, or values are not finite.
-    """
+    """Return checked rows (n, p), with a schema the stored columns (n, c); CSR if X is sparse."""
     if schema is None:
-        return _in_csr(validate_data(estimator, plain_rows(X), accept_sparse="csr", reset=reset))
+        rows = _named_rows(estimator, X, reset=reset)
+        return _in_csr(validate_data(estimator, rows, accept_sparse="csr", reset=reset))
     stored = stored_rows(X, schema)
     check_gaps(stored, schema)
     return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
@@ -503,12 +460,31 @@ def _checked(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
 ) -> tuple[Rows, NDArray[Any]]:
     if schema is None:
+        rows = _named_rows(estimator, X, reset=reset)
         rows, targets = validate_data(
-            estimator, plain_rows(X), y, accept_sparse="csr", reset=reset, **options
+            estimator, rows, y, accept_sparse="csr", reset=reset, **options
         )
         return _in_csr(rows), targets
     rows = checked_rows(estimator, X, schema)
     return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
+
+
+def _named_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Return `plain_rows` with text as column names, which scikit-learn compares by `reset`.
+
+    A frame with the columns 0, 1, ... in order has no names, as pandas makes it of an array.
+    """
+    rows, names = plain_rows(X), column_names(X)
+    if names is None or not hasattr(rows, "set_axis"):
+        return rows
+    if all(isinstance(name, str) for name in rows.columns):
+        return rows
+    numbered = tuple(map(str, range(len(names))))
+    if names != numbered if reset else hasattr(estimator, "feature_names_in_"):
+        return rows.set_axis(names, axis=1)
+    if {*names} == {*numbered}:
+        check_names(names, numbered)
+    return rows
 
 
 def _in_csr(X: Any) -> Rows:

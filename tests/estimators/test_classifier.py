@@ -379,6 +379,21 @@ def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
         NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))
 
 
+@pytest.mark.parametrize("of", [int, float, bool])
+def test_score__labels_that_are_python_objects(table, of):
+    X, y = table[0], np.array([of(code > 0) for code in table[1]], dtype=object)
+    network = NRBFNClassifier(n_neighbors=5).fit(X, y)
+    assert network.score(X, y) == np.mean(network.predict(X) == y) > 0.5
+    assert (cross_val_score(network, X, y, cv=2) > 0.5).all()
+
+
+@pytest.mark.parametrize("dtype", ["S1", object])
+def test_fit__labels_of_type_bytes(table, dtype):
+    y = np.array([b"a", b"b", b"c"], dtype=dtype)[table[1]]
+    with pytest.raises(NRBFNError, match=r"y has labels of type bytes\. Decode the labels to text"):
+        NRBFNClassifier().fit(table[0], y)
+
+
 def test_classifier__labels_that_are_python_objects(tmp_path, table):
     X, y = table[0], np.array(["a", "b", "c"], dtype=object)[table[1]]
     network = NRBFNClassifier(alpha=1e-6).fit(X, y)

@@ -397,3 +397,16 @@ def test_frames__categories_that_training_did_not_have_are_said(caplog):
     (record,) = caplog.records
     expected = "X: column sex: 60 rows have a value that training did not have: 'd' and 1 other"
     assert record.getMessage() == expected
+
+
+@pytest.mark.parametrize("names", [[10, 20, 30], [2, 0, 1], [0, 1, 2], ["10", "20", "30"]])
+def test_frames__numbers_as_names_are_compared_as_text_is(names):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    frame = pd.DataFrame(X, columns=names)
+    network = NRBFNClassifier(n_neighbors=5).fit(frame, X[:, 0] > 0)
+    assert network.score(frame, X[:, 0] > 0) > 0.8
+    with pytest.raises(ValueError, match=r"names should match|is in the place of"):
+        network.predict(frame[names[::-1]])
+    if names == [0, 1, 2]:
+        # As pandas makes it of an array: no warning about names.
+        np.testing.assert_array_equal(network.predict(X), network.predict(frame))
