@@ -225,12 +225,14 @@ def _about(rows: Rows, pivot: Rows) -> Rows:
 def _least_about(rows: Rows, targets: Rows, pivot: Rows, count: int) -> _Least:
     """Return the result of `_least_products` in double precision, with a pivot as the origin."""
     width = 1 if is_sparse(rows) else rows.shape[1]
-    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // width))
+    # Half as many as in single precision, for the same memory.
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // width) // 2)
     least = _Least(targets.shape[0], min(count + SPARE, rows.shape[0]), np.float64)
     X = _about(targets, pivot)
     for first in range(0, rows.shape[0], size):
         block = _about(rows[first : first + size], pivot)
-        least.see(0.5 * squared_norms(block) - dense(X @ block.T), first)
+        values = dense(X @ block.T)
+        least.see(np.subtract(0.5 * squared_norms(block), values, out=values), first)
     least.merge()
     return least
 

@@ -69,22 +69,15 @@ def label_texts(classes: Iterable[Any]) -> list[str]:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Return a share as text.
+    """Return a share as text with so many decimals; two digits where these would be 0.
 
-    Parameters
-    ----------
-    share : float or None
-    digits : int
-        After the decimal point.
-
-    Returns
-    -------
-    str
-
-    >>> percent(0.0156), percent(None)
-    ('1.56 %', '-')
+    >>> percent(0.0156), percent(0.000012), percent(None)
+    ('1.56 %', '0.0012 %', '-')
     """
-    return NO_NUMBER if share is None else f"{100 * share:.{digits}f} %"
+    if share is None:
+        return NO_NUMBER
+    text = f"{100 * share:.{digits}f}"
+    return f"{text if float(text) or not share else f'{100 * share:.2g}'} %"
 
 
 def number(value: float | None) -> str:

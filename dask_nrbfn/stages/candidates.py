@@ -1,6 +1,7 @@
 """The neighbours of drawn rows, the candidates, among all rows."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,15 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    Sums,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
 from dask_nrbfn.stages.bases import check_distinct, pool_drawn
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
 from dask_nrbfn.stages.neighbor_search import (
@@ -27,10 +36,14 @@ from dask_nrbfn.stages.neighbor_search import (
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
+
+# Candidates of a part: some seconds of work, and still many of each partition in a product.
+_PART_CANDIDATES = 12_500
 
 
 def search_candidates(
@@ -41,22 +54,15 @@ def search_candidates(
     With one partition every candidate is compared with every row. Otherwise a row belongs to the
     nearest partition, and a candidate is compared with several partitions. Only lists are written:
     each part writes the neighbours among its rows, and the lists are merged like sums.
-
-    Parameters
-    ----------
-    run, dataset, engine
-    n_partitions : int
-
-    Returns
-    -------
-    dict
-        Fields "n_repaired" and "n_probes" of `NeighborsRecord`, and the "distance_sum".
     """
     n_candidates = of_searched(run).n_rows
-    if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
+    if not all(map(run.has, ("partitions/sample", "neighbors/rows", "neighbors/hashes"))):
         run.drop("partitions")
+        run.drop("candidates")
         arguments = (run, dataset, n_candidates, n_partitions)
         run_task(engine, _place_candidates, *arguments, label="candidates")
+    units = PartLayout(n_candidates, _PART_CANDIDATES, _PART_CANDIDATES).spans
+    map_parts(run, dataset, engine, stage="candidates", task=_bound_span, units=units)
     reduction = Reduction("neighbors", _CandidatesPass, {"": NearestRows}, run.layout)
     reduce_parts(run, dataset, engine, reduction)
     found = run_task(engine, _store_lists, run, reduction, label="neighbors")
@@ -78,7 +84,7 @@ def search_candidates(
 
 
 def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partitions: int) -> None:
-    """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
+    """Draw candidates, and place partitions by a sample."""
     k, seed = run.chosen_params.n_neighbors, run.chosen_params.random_state
     drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
     size = bounding_rows(run.n_rows, dataset.row_width, k)
@@ -101,7 +107,6 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
         seed=seed,
         threads=blas_threads(),
     )
-    bounds = bounds_of(file, sample, n_neighbors=k, threads=blas_threads())
     group = run.group("neighbors")
     write_array(group, "rows", drawn, "candidate")
     write_array(group, "hashes", hashes, "candidate")
@@ -109,7 +114,16 @@ def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partition
     write_array(group, "candidates", file.candidates, "candidate", "feature")
     write_array(group, "centroids", file.centroids, "partition", "feature")
     write_array(group, "probes", file.probes, "eight", "candidate")
-    write_array(group, "bounds", bounds, "candidate")
+    write_array(group, "sample", sample, "row", "feature")
+
+
+def _bound_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    """Bound the distances of the neighbours of some candidates by those in the sample."""
+    file, k = _read_file(run), run.chosen_params.n_neighbors
+    part = replace(file, candidates=file.candidates[start:stop], probes=file.probes[:, start:stop])
+    sample = run.read("partitions/sample")
+    bounds = bounds_of(part, sample, n_neighbors=k, threads=blas_threads())
+    return PartResult({}, {"bounds": bounds})
 
 
 class _CandidatesPass:
@@ -122,9 +136,10 @@ class _CandidatesPass:
         )
         self._params = run.chosen_params
         self._space = SearchSpace.of(run, dataset)
+        n_bounded = len(run.stored_parts("candidates"))
         self._search = CandidateSearch(
             _read_file(run),
-            run.read("partitions/bounds"),
+            np.concatenate([run.read_part("candidates", i, "bounds") for i in range(n_bounded)]),
             run.read("neighbors/rows"),
             n_neighbors=run.chosen_params.n_neighbors,
             threads=blas_threads(),

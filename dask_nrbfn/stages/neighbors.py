@@ -331,14 +331,13 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
             "read_bytes": s.rows_bytes,
             "hashed_values": s.n * s.row_values,
             "routed_distances": routed,
-            "pairs": pairs,
+            "pairs": pairs + bounding,
             "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
             "scratch_bytes": 2 * s.n_parts * s.lists_bytes,
         },
         alone={
             "read_bytes": s.rows_bytes,
             "selected_rows": s.n,
-            "pairs": bounding,
             "scratch_bytes": 2 * s.lists_bytes,
         },
     )

@@ -11,11 +11,12 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
+from dask_nrbfn.stages import candidates
 from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_confidence
-from tests.stages.stopping import CountingEngine
+from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 
@@ -51,6 +52,20 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     found = run.read("confidence/values")[np.searchsorted(rows, chosen)]
     assert np.array_equal(np.sort(found), worst)
     assert "partitions" not in open_group(run.location, kind="run")
+
+
+def test_candidates__a_stop_costs_one_part_of_their_bounds(monkeypatch):
+    X, y = spirals(300)
+    whole, place = results(fit(X, y)), MemoryStore()
+    monkeypatch.setattr(candidates, "_PART_CANDIDATES", 30)
+    with pytest.raises(StoppedError):
+        fit(X, y, location=place, engine=CountingEngine(3, label="candidates"))
+    engine = CountingEngine()
+    resumed = results(fit(X, y, location=place, engine=engine))
+    # One task draws the candidates, three find their bounds.
+    assert engine.done["candidates"] == 1
+    for found, expected in zip(resumed, whole, strict=True):
+        assert np.array_equal(found, expected)
 
 
 @pytest.mark.slow
