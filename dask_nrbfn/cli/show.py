@@ -72,9 +72,6 @@ _LINES: dict[str, Callable[[Any], Iterable[str]]] = {
         _line(f"weight of {name}", f"{weight:.4g}") for name, weight in weights.items()
     ),
     "cells": lambda cells: (_cell_line(*each) for each in enumerate(cells)),
-    "drift": lambda drift: (
-        _line(f"drift {name}", _readable(name, value)) for name, value in (drift or {}).items()
-    ),
     "schema": lambda schema: [schema_text(schema)],
 }
 """The lines of figures with their own layout."""

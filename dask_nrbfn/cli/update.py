@@ -96,7 +96,7 @@ def update(
     order, and read like the columns that RUN was trained on.
 
     The new version becomes the run's latest model. Rows that the run already holds are an error.
-    Prints how the new rows differ, and whether a refresh of the basis is due.
+    Prints the error of the old model on the new rows, and whether a refresh of the basis is due.
     """
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.plan import update_s

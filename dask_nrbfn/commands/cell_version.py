@@ -4,21 +4,21 @@ import math
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.commands.version import check_left, drift_of, figures_of_rows, read_model, seen_kind
+from dask_nrbfn.commands.version import check_left, figures_of_rows, read_model
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import SolvedCell
-from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewRowSums, NumberDrift
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.moments import Moments, MomentSums
+from dask_nrbfn.numeric.new_rows import NewRowSums, target_spread
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
@@ -169,11 +169,10 @@ class _Cell:
                 Phi *= factors[:, None]
                 sums.add(Phi, targets.bordered(rows.targets, factors))
                 seen.append(
-                    seen_kind(self._model).from_block(
+                    NewRowSums.from_block(
                         scores + self._intercept,
                         rows.targets[rows.own],
                         rows.weights[rows.own],
-                        n_far=0,
                         n_basis_rows=int(np.isin(hash_values(scaled), hashes)[rows.own].sum()),
                     )
                 )
@@ -270,26 +269,24 @@ def _merge(run: Run, base: str, place: str, cells: list[int], other: Run, other_
 def _finish(
     run: Run, base: str, place: str, forget: bool, target_range: Floats | None
 ) -> dict[str, Any]:
-    """Store the model of a version with new rows; return its figures and their drift."""
+    """Store the model of a version with new rows; return its figures."""
     model = read_model(run, base)
     stage, cells = _networks_of(place), range(model.n_cells)
     figures = _write_model(run, model, place, target_range)
-    kind = seen_kind(model)
+    names = NewRowSums.array_names()
     sums = [
-        kind.from_arrays(
-            {name: run.read_part(stage, cell, f"seen_{name}") for name in kind.array_names()}
-        )
+        NewRowSums.from_arrays({name: run.read_part(stage, cell, f"seen_{name}") for name in names})
         for cell in cells
         if (run.part_record(stage, cell) or {})["seen"]
     ]
     seen: NewRowSums = reduce(add, sums)
-    drift = None if forget else _drift(run, model, base, seen)
-    of_rows = figures_of_rows(seen, drift, forget=forget)
+    of_base = [run.read_part(_networks_of(base), cell, "target_products") for cell in cells]
+    of_rows = figures_of_rows(seen, model, np.sum(of_base, axis=0), forget=forget)
     return {**figures, **of_rows, "reasons": [*of_rows["reasons"], *figures["reasons"]]}
 
 
 def _finish_merge(run: Run, base: str, place: str, target_range: Floats | None) -> dict[str, Any]:
-    return {**_write_model(run, read_model(run, base), place, target_range), "drift": None}
+    return {**_write_model(run, read_model(run, base), place, target_range), "new_error": None}
 
 
 def _write_model(run: Run, model: Model, place: str, target_range: Floats | None) -> dict[str, Any]:
@@ -330,36 +327,6 @@ def _write_model(run: Run, model: Model, place: str, target_range: Floats | None
         "reasons": [_SINGULAR.format(n_singular)] if n_singular else [],
     }
     if model.target_names is not None:
-        unexplained = unexplained_share(solved.residuals.sum(axis=0), _spread(total))
+        unexplained = unexplained_share(solved.residuals.sum(axis=0), target_spread(total))
         figures["training_r2"] = (1.0 - unexplained).tolist()
     return figures
-
-
-def _spread(target_products: Floats) -> Floats:
-    """Return the sums of squared differences of the targets from their means, float64 (q,)."""
-    squares, sums = target_products.diagonal()[1:], target_products[0, 1:]
-    return np.maximum(squares - sums**2 / target_products[0, 0], 0.0)
-
-
-def _drift(run: Run, model: Model, base: str, seen: NewRowSums) -> Drift | NumberDrift:
-    stage, cells = _networks_of(base), _cells_of(model)
-    read = partial(run.read_part, stage)
-    every = range(cells.n_cells)
-    total = np.sum([read(cell, "target_products") for cell in every], axis=0)
-    weight = float(total[0, 0])
-    solved = read_solved(run, stage, cells.n_cells)
-    own_scores = 0.0
-    if isinstance(seen, NewLabelSums):
-        cross = np.concatenate([read(cell, "products")[1:] for cell in every], axis=1)
-        of_constant = [
-            float(cells.intercepts[cell] @ read(cell, "target_products")[0, 1:]) for cell in every
-        ]
-        own_scores = float((model.weights * cross).sum()) + math.fsum(of_constant)
-    return drift_of(
-        seen,
-        own_scores=own_scores / weight,
-        fitting_error=model.fitting_error,
-        residuals=solved.residuals.sum(axis=0) / weight,
-        variances=_spread(total) / weight,
-        far_is_known=False,
-    )

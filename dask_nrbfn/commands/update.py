@@ -24,7 +24,6 @@ from dask_nrbfn.commands.version import (
     combine_runs,
     read_full_model,
     read_model,
-    seen_kind,
     solve_version,
 )
 from dask_nrbfn.engine import Engine
@@ -41,6 +40,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.new_rows import NewRowSums
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
@@ -146,7 +146,7 @@ def update_run(
     -------
     dict
         The record of the version: "version", "action", "members", "n_rows", "weight", figures of
-        the fit, "drift", "reasons" for a refresh, "refresh_due", "error_rate" of the judge,
+        the fit, "new_error", "reasons" for a refresh, "refresh_due", "error_rate" of the judge,
         seconds and bytes.
 
     Raises
@@ -215,17 +215,13 @@ def update_run(
             )
         with engine.stage(action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
             figures = _mended(draft, stage, step)
-        _check_new_error(figures["drift"], max_new_error)
+        _check_new_error(figures["new_error"], max_new_error)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
 
-def _check_new_error(drift: Mapping[str, Any] | None, most: float | None) -> None:
+def _check_new_error(error: float | None, most: float | None) -> None:
     """Raise WorseModelError if the old model has too large an error on the new rows."""
-    # A branch that has no rows yet has no error.
-    if most is None or drift is None:
-        return
-    error = drift["error_rate"] if "error_rate" in drift else drift["relative_error"]
-    if error is not None and not error <= most:
+    if most is not None and error is not None and not error <= most:
         raise WorseModelError(
             f"the old model has an error of {error:.4g} on the new rows, but only {most:.4g} is "
             "allowed; it is kept.",
@@ -484,17 +480,15 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held = solving + of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        # A block also has distances to the basis, with their own factors.
-        width = dataset.row_width
         passing = moments_bytes(
             r,
-            width=width,
-            basis_bytes=of_basis(copies=7),
+            width=dataset.row_width,
+            basis_bytes=of_basis(copies=5),
             n_targets=q,
             n_folds=1,
             reading_bytes=dataset.reading_bytes,
         )
-        held = max(held, passing + 8 * block_rows(r) * (r + 2 * width))
+        held = max(held, passing + 8 * block_rows(r) * 2 * q)
     if model.cells is not None:
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
@@ -516,7 +510,7 @@ def _sum_and_solve(
     reduction = Reduction(
         stage,
         UpdatePass,
-        {"": Moments, "_seen": seen_kind(model)},
+        {"": Moments, "_seen": NewRowSums},
         PartLayout.of(dataset.n_rows, model.params.n_parts),
         (draft.base, codes),
     )

@@ -1,9 +1,8 @@
 """A version of a run: its moments, to which rows are added or subtracted, and its model."""
 
-import math
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -11,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.distances import BasisDistances
-from dask_nrbfn.numeric.drift import Drift, NewLabelSums, NewNumberSums, NewRowSums, NumberDrift
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
-from dask_nrbfn.numeric.kernels import distance_exponent
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
+from dask_nrbfn.numeric.new_rows import NewRowSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total
-from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_system, write_sums
+from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, write_sums
 from dask_nrbfn.stages.prune import choose_kept, full_system
 from dask_nrbfn.stages.weights import WEIGHTS, describe_network
 from dask_nrbfn.stages.width import WIDTH, read_targets
@@ -81,37 +78,30 @@ class UpdatePass(MomentsPass):
         base: str,
         codes_in_model: list[int] | None,
     ) -> None:
-        model, width = read_full_model(run, base), WIDTH.recorded(run)
+        model = read_full_model(run, base)
         reading = Reading(
             block_rows=block_rows(model.n_basis),
-            weighting=RowWeights.from_list(width.class_weights, codes_in_model),
+            weighting=RowWeights.from_list(WIDTH.recorded(run).class_weights, codes_in_model),
             codes_in_model=codes_in_model,
         )
         targets = read_targets(run, model.n_targets)
         super().__init__(model.features, reading, targets=targets, n_rows=stop - start)
         self._model = model
-        self._far_distance = math.inf if width.far_distance is None else width.far_distance
-        self._distances = BasisDistances.from_basis(
-            model.basis, model.scaling, exponent=distance_exponent(model.params)
-        )
         self._basis_hashes = hash_values(run.read("basis/values"))
         self._seen: list[NewRowSums] = []
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
-        Phi = self._buffer[: block.n_rows]
-        nearest = self._distances.nearest(block.X, buffer=Phi, threads=self._threads)
         super().add(block)
-        scores = row_products(Phi, self._model.weights)
+        scores = row_products(self._buffer[: block.n_rows], self._model.weights)
         if block.factors is not None:
             scores /= block.factors[:, None]
         if self._model.intercept is not None:
             scores += self._model.intercept
-        seen = seen_kind(self._model).from_block(
+        seen = NewRowSums.from_block(
             scores,
             block.targets,
             np.ones(len(scores)) if block.weights is None else block.weights,
-            n_far=int(np.count_nonzero(nearest > self._far_distance)),
             n_basis_rows=int(np.isin(hash_values(block.X), self._basis_hashes).sum()),
         )
         self._seen.append(seen)
@@ -119,11 +109,6 @@ class UpdatePass(MomentsPass):
     def sums(self) -> Sums:
         """Return the moments, and the sums over the scores."""
         return {**super().sums(), "_seen": reduce(add, self._seen)}
-
-
-def seen_kind(model: Model) -> type[NewRowSums]:
-    """Return the type of the sums over the scores of new rows."""
-    return NewLabelSums if model.target_names is None else NewNumberSums
 
 
 def solve_version(
@@ -189,7 +174,7 @@ def combine_rows(
     Returns
     -------
     dict
-        "n_rows", "n_basis_rows", "drift" and "reasons" for a refresh.
+        See `figures_of_rows`.
 
     Raises
     ------
@@ -198,7 +183,7 @@ def combine_rows(
     """
     before = moments.total_weight
     seen: NewRowSums = read_total(run, reduction, "_seen")
-    drift = _drift(run, model, moments, seen) if before and not forget else None
+    figures = figures_of_rows(seen, model, moments.target_products, forget=forget)
     of_rows: Moments = read_total(run, reduction)
     if forget:
         moments -= of_rows
@@ -208,32 +193,27 @@ def combine_rows(
     expected = before - seen.weight if forget else before + seen.weight
     normalized = model.params.normalized
     check_moments(moments, expected, normalized=normalized, largest=before)
-    return figures_of_rows(seen, drift, forget=forget)
+    return figures
 
 
 def figures_of_rows(
-    seen: NewRowSums, drift: Drift | NumberDrift | None, *, forget: bool
+    seen: NewRowSums, model: Model, target_products: Floats, *, forget: bool
 ) -> dict[str, Any]:
     """Return the figures of new or forgotten rows in a version, with reasons for a refresh.
 
-    Parameters
-    ----------
-    seen : NewRowSums
-    drift : Drift, NumberDrift or None
-    forget : bool
-
-    Returns
-    -------
-    dict
-        "n_rows", "n_basis_rows", "drift" and "reasons".
+    "new_error" is the error of the earlier model on new rows; `target_products` are those of the
+    earlier rows.
     """
-    reasons = [] if drift is None else drift.reasons()
+    reasons, new_error = [], None
     if forget and seen.n_basis_rows:
         reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]
+    if not forget:
+        of_classes = model.target_names is None
+        new_error = seen.error_rate() if of_classes else seen.relative_error(target_products)
     return {
         "n_rows": seen.n_rows,
         "n_basis_rows": seen.n_basis_rows,
-        "drift": None if drift is None else asdict(drift),
+        "new_error": new_error,
         "reasons": reasons,
     }
 
@@ -257,66 +237,13 @@ def combine_runs(
     Returns
     -------
     dict
-        "n_rows", "drift" and "reasons", which are empty.
+        "n_rows", "new_error" and "reasons", which are empty.
     """
     further = read_version_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
     moments += further
     check_moments(moments, expected, normalized=model.params.normalized)
-    return {"n_rows": n_rows, "drift": None, "reasons": []}
-
-
-def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift | NumberDrift:
-    system, weight = read_system(run, before), before.total_weight
-    return drift_of(
-        seen,
-        own_scores=float((model.weights * before.cross).sum()) / weight,
-        fitting_error=model.fitting_error,
-        residuals=system.squared_residuals(model.weights) / weight,
-        variances=system.target_squares / weight,
-        far_is_known=WIDTH.recorded(run).far_distance is not None,
-    )
-
-
-def drift_of(
-    seen: NewRowSums,
-    *,
-    own_scores: float,
-    fitting_error: float | None,
-    residuals: Floats,
-    variances: Floats,
-    far_is_known: bool,
-) -> Drift | NumberDrift:
-    """Return the drift of new rows from the rows of a model.
-
-    Parameters
-    ----------
-    seen : NewRowSums
-    own_scores : float
-        Mean score of the own label of the rows of the model.
-    fitting_error : float or None
-        Fitting error of the model.
-    residuals, variances : float64 (q,)
-        See `NumberDrift.of`.
-    far_is_known : bool
-        See `Drift.of`.
-
-    Returns
-    -------
-    Drift or NumberDrift
-    """
-    if isinstance(seen, NewNumberSums):
-        return NumberDrift.of(
-            seen, residuals=residuals, variances=variances, far_is_known=far_is_known
-        )
-    assert isinstance(seen, NewLabelSums)
-    assert fitting_error is not None
-    return Drift.of(
-        seen,
-        confidence_before=own_scores,
-        fitting_error_before=fitting_error,
-        far_is_known=far_is_known,
-    )
+    return {"n_rows": n_rows, "new_error": None, "reasons": []}
 
 
 def check_left(moments: Moments, taken: Moments) -> None:

@@ -696,23 +696,6 @@ class BasisDistances:
         )
         return squared
 
-    def nearest(self, X: Rows, *, buffer: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the distance of every row to its nearest basis row.
-
-        Parameters
-        ----------
-        X : (b, p)
-        buffer : float64 (b, r), optional
-            Scratch space.
-        threads : int
-
-        Returns
-        -------
-        float64 (b,)
-        """
-        nearest: Floats = self.squared(X, out=buffer, threads=threads).min(axis=1)
-        return np.sqrt(nearest, out=nearest)
-
     def total(
         self,
         X: Rows,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import CubicSpline
 
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
@@ -518,6 +517,8 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
     The minimum is that of a cubic spline in the logarithm of the temperature, next to the best grid
     point. Its loss is within 2e-4 of the loss at that temperature.
     """
+    from scipy.interpolate import CubicSpline
+
     grid, best = np.log(INVERSE_TEMPERATURES), int(np.argmin(log_losses))
     logarithm, lowest = grid[best], float(log_losses[best])
     if 0 < best < len(grid) - 1:

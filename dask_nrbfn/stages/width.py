@@ -3,7 +3,6 @@
 import logging
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -32,11 +31,6 @@ from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
-# A row is far from the basis if this share of the other training rows is nearer. The second number
-# is the number of rows of each part that are sampled for the distance.
-_NEARER_SHARE = 0.99
-_SAMPLED_ROWS = 1024
-
 # Number of evenly spaced rows whose median targets become the origin of the targets.
 _ORIGIN_ROWS = 101
 
@@ -46,25 +40,13 @@ _CLUSTERS = "_clusters"
 
 @dataclass(frozen=True)
 class WidthRecord:
-    """The width, and figures with which later rows are compared.
+    """The width, and what later rows need too: class weights, and the origin of numbers.
 
-    Distances are those of the kernel.
-
-    Attributes
-    ----------
-    width, mean_distance : float
-        The mean is weighted by the sample weights.
-    far_distance : float or None
-        Distance to the nearest basis row beyond which a row is far; None if all sampled rows are
-        basis rows.
-    class_weights : list of float or None
-    target_origin : list of float or None
-        For targets that are numbers, see `Targets`.
+    The mean of the distances of the kernel is weighted by the sample weights.
     """
 
     width: float
     mean_distance: float
-    far_distance: float | None
     class_weights: list[float] | None
     target_origin: list[float] | None = None
 
@@ -96,8 +78,7 @@ def _compute(job: StageJob) -> WidthRecord:
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
     origin = _middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
-    far = float(np.quantile(sums.nearest, _NEARER_SHARE)) if len(sums.nearest) else None
-    return WidthRecord(width, mean_distance, far, class_weights, origin)
+    return WidthRecord(width, mean_distance, class_weights, origin)
 
 
 def _check_width(width: float) -> None:
@@ -160,22 +141,9 @@ def read_targets(run: Run, n_targets: int) -> Targets:
 
 @dataclass(frozen=True, eq=False)
 class _DistanceSums(RowSum):
-    """Distances between rows and all basis rows.
-
-    Attributes
-    ----------
-    total : float
-        Sum of all distances, weighted by the sample weights.
-    nearest : float64 (s,)
-        Distance of each row of a sample to its nearest basis row, in the order of the rows.
-    """
+    """``total``: the sum of all distances between rows and basis rows, weighted by the rows."""
 
     total: float
-    nearest: Floats
-
-    def __add__(self, other: Self) -> Self:
-        nearest = np.concatenate([self.nearest, other.nearest])
-        return type(self)(self.total + other.total, nearest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,10 +167,7 @@ class _WidthPass:
         )
         self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
-        step = -(-(stop - start) // _SAMPLED_ROWS)
-        self._sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
         self._totals: list[float] = []
-        self._nearest: list[Floats] = []
         self._clusters = np.zeros(n_basis) if _has_shares(run) else None
 
     def add(self, block: FoldedBlock) -> None:
@@ -215,13 +180,9 @@ class _WidthPass:
         )
         if self._clusters is not None and nearest is not None:
             self._clusters += np.bincount(nearest, block.weights, minlength=len(self._clusters))
-        places = self._sampled - block.start
-        sample = block.X[places[(places >= 0) & (places < block.n_rows)]]
-        buffer = self._buffer[: sample.shape[0]]
-        self._nearest.append(self._distances.nearest(sample, buffer=buffer, threads=threads))
 
     def sums(self) -> Sums:
-        sums: Sums = {"": _DistanceSums(math.fsum(self._totals), np.concatenate(self._nearest))}
+        sums: Sums = {"": _DistanceSums(math.fsum(self._totals))}
         return sums if self._clusters is None else sums | {_CLUSTERS: _ClusterSums(self._clusters)}
 
 

@@ -82,8 +82,7 @@ def test_update__numbers():
     (_, Y), (X, new) = surfaces(200), surfaces(200, seed=1)
     squared = ((new - Model.load("run").scores(X)) ** 2).mean(axis=0)
     shown = succeed("update", "run", "b", *HERE)
-    assert f"drift relative_error {(squared / Y.var(axis=0)).mean():.6g}\n" in shown
-    assert "drift relative_error_before 0." in shown
+    assert f"new_error          {(squared / Y.var(axis=0)).mean():.6g}\n" in shown
     record = figures("inspect", "run", here=())["versions"][0]
     assert f"training_r2        {listed(record['training_r2'])}\n" in shown
     line = f"fitting error {record['fitting_error']:.4f}, R2 {listed(record['training_r2'])}\n"
@@ -100,7 +99,7 @@ def test_merge__numbers():
     figures("update", "site", "b")
     figures("update", "site", "a", "--forget")
     merged = figures("merge", "run", "site")
-    assert (merged["action"], merged["drift"]) == ("merge", None)
+    assert (merged["action"], merged["new_error"]) == ("merge", None)
     assert len(merged["training_r2"]) == 2
 
 

@@ -34,14 +34,7 @@ def place(tmp_path, monkeypatch):
 def test_update_and_forget():
     record = figures("update", "run", "b")
     assert (record["version"], record["action"], record["n_rows"]) == (1, "add", 120)
-    assert set(record["drift"]) == {
-        "error_rate",
-        "confidence",
-        "confidence_before",
-        "fitting_error",
-        "fitting_error_before",
-        "far_share",
-    }
+    assert 0 <= record["new_error"] < 0.2
     problem, _ = refuse("update", "run", "b", "--workers", 0)
     assert "holds the rows of" in problem
     shown = succeed("update", "run", "b", "--forget", "--workers", 0)

@@ -88,7 +88,7 @@ def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
     assert model.cells.n_rows.sum() == 400
     assert record["weight"] == pytest.approx(rows[2].sum())
     if targets == "classes":
-        assert 0 < record["drift"]["error_rate"] < 1
+        assert 0 < record["new_error"] < 1
     else:
         assert record["training_r2"] == pytest.approx(
             [

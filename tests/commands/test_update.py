@@ -480,9 +480,8 @@ def test_update_run__far_rows_have_no_scores_without_normalization(tmp_path, row
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
     X, y = table_of(rows[1:2])
     record = update(run, write_table(tmp_path / "far", X + 1e6, y))
-    assert record["drift"]["fitting_error"] is None
-    assert record["drift"]["far_share"] == 1.0
-    assert record["refresh_due"]
+    # All scores are 0, and the first class is predicted.
+    assert record["new_error"] == pytest.approx((y != 0).mean(), rel=1e-12)
 
 
 def test_update_run__damaged_metadata_elsewhere_does_not_fail_what_is_done(tmp_path, run, rows):
@@ -669,38 +668,11 @@ def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
     assert record["error_rate"] == expected < 0.2
 
 
-def test_update_run__drift_is_that_of_the_new_rows(run, rows):
-    model = Model.load(run.location)
-    record = update(run, rows[1])["drift"]
-    figures = []
-    for X, y in (table_of(rows[:1]), table_of(rows[1:2])):
-        scores, F = model.scores(X), np.eye(3)[y]
-        residuals = np.sum((F - scores) ** 2) / np.sum(scores**2)
-        figures.append((np.mean(np.sum(F * scores, axis=1)), residuals + 1))
-    confidence, errors = zip(*figures, strict=True)
-    X, y = table_of(rows[1:2])
-    assert record["error_rate"] == pytest.approx(
-        np.mean(model.scores(X).argmax(axis=1) != y), rel=1e-12
-    )
-    assert record["confidence_before"] == pytest.approx(confidence[0], rel=1e-6)
-    assert record["confidence"] == pytest.approx(confidence[1], rel=1e-6)
-    assert record["fitting_error_before"] == pytest.approx(errors[0], rel=1e-6)
-    assert record["fitting_error"] == pytest.approx(errors[1], rel=1e-6)
-    fitted = table_of(rows[:1])[0]
-    others = np.setdiff1d(np.arange(len(fitted)), run.read("basis/rows"))
-    far = np.quantile(reference_distances(fitted[others], model.basis).min(axis=1), 0.99)
-    nearest = reference_distances(X, model.basis).min(axis=1)
-    assert record["far_share"] == pytest.approx(np.mean(nearest > far), abs=1e-12)
-
-
-def test_update_run__a_refresh_is_due_when_rows_are_elsewhere(tmp_path, run):
-    X, y = spirals(100, seed=4)
-    record = update(run, write_table(tmp_path / "shifted", X + 5.0, y))
-    assert record["refresh_due"]
-    assert any("far from the basis" in reason for reason in record["reasons"])
-    assert any("score of the own label" in reason for reason in record["reasons"])
-    record = update(run, write_table(tmp_path / "few", X[:5] * 0.9, y[:5]))
-    assert record["refresh_due"]
+def test_update_run__the_new_error_is_that_of_the_earlier_model(run, rows):
+    (X, y), model = table_of(rows[1:2]), Model.load(run.location)
+    expected = np.mean(model.scores(X).argmax(axis=1) != y)
+    assert update(run, rows[1])["new_error"] == pytest.approx(expected, rel=1e-12)
+    assert update(run, rows[1], forget=True)["new_error"] is None
 
 
 def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):

@@ -120,7 +120,6 @@ def test_width__is_the_mean_of_naive_distances(exponent):
     nearest = np.empty(50, dtype=np.intp)
     assert between.total(X, nearest=nearest) == pytest.approx(expected.sum(), rel=1e-13)
     np.testing.assert_array_equal(nearest, expected.argmin(axis=1))
-    np.testing.assert_allclose(between.nearest(X), expected.min(axis=1), rtol=1e-13)
 
 
 def test_activations__constant_and_duplicated_and_rescaled_columns():

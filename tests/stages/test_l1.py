@@ -62,15 +62,6 @@ def test_fit__is_the_ridge_that_is_written_out(exponent, penalty):
     assert (model.scores(X).argmax(axis=1) == y).mean() > 0.9
 
 
-def test_fit__far_distance_is_that_of_the_kernel():
-    X, y = spirals(150)
-    run = fit(X, y)
-    basis, rows = run.read("basis/values"), run.read("basis/rows")
-    others = np.setdiff1d(np.arange(150), rows)
-    expected = np.quantile(reference_l1_distances(X[others], basis).min(axis=1), 0.99)
-    assert run.stages["width"]["far_distance"] == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
