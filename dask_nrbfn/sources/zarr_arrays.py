@@ -58,7 +58,7 @@ def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
     if not hasattr(store, "root"):
         raise ParameterError(
             f"source is in a {type(store).__name__}.",
-            "Pass a group on a disk or in an object store, or its arrays to `ingest_dask` as "
+            "Pass a group on a disk or in an object store, or its arrays to ingest_dask as "
             "dask.array.from_zarr returns them.",
         )
     return os.path.join(store.root, opened.path).rstrip("/"), {}
