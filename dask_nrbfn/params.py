@@ -209,12 +209,9 @@ class FitParams(Params):
         "normalized": activations of a row divided by their sum (the paper's). "plain": activations
         without normalization. "auto": "normalized" for classes and with `components`, else "plain".
     kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}
-        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t^q)``,
+        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
         ``exp(-t)``, ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)``
-        with ``a = sqrt(5) t``. d is Euclidean, and with "laplace-l1"
-        ``(sum_l |x_l - g_l|^q)^(1/q)``, for q = 1 the l1 distance.
-    kernel_exponent : float
-        q of "laplace-l1", above 0 and at most 2.
+        with ``a = sqrt(5) t``. d is Euclidean, and with "laplace-l1" the l1 distance.
     width_factor : float
         Sigma divided by the mean distance between rows and basis rows; 1 is the paper's.
     class_weight : {"balanced"} or None
@@ -337,14 +334,6 @@ class FitParams(Params):
         str,
         "Kernel function of the distance.",
         choices=tuple(KERNELS),
-        predicts=True,
-    )
-    kernel_exponent: float = option(
-        1.0,
-        float,
-        "Power of the differences of columns that laplace-l1 sums; 1: l1 distances.",
-        above=0,
-        most=2,
         predicts=True,
     )
     width_factor: float = option(
@@ -482,11 +471,8 @@ class FitParams(Params):
     @property
     def predicting(self) -> tuple[Any, ...]:
         """Values of the parameters on which predictions from the arrays of a model depend."""
-        names = [name for name, definition in self.options().items() if definition.predicts]
-        if self.kernel_exponent == 1:
-            # Digests that runs and predictions hold are older than this parameter.
-            names.remove("kernel_exponent")
-        return tuple(getattr(self, name) for name in names)
+        options = self.options().items()
+        return tuple(getattr(self, name) for name, each in options if each.predicts)
 
     @property
     def normalized(self) -> bool:

@@ -592,7 +592,7 @@ def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
         cube.n_features * 2 * (cube.stored_bytes + 3 * cube.dtype.itemsize) + 8 * (4 * q + 2)
     )
     held += activations_bytes(model) + 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
-    engine.expected_bytes = process_bytes(model.exponent) + held
+    engine.expected_bytes = process_bytes(l1=model.l1) + held
     remedy = "Write the scene in smaller chunks"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 

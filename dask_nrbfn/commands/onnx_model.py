@@ -164,11 +164,11 @@ def onnx_model(
     graph = _new_graph(np.dtype(dtype))
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
-    centre, exponent = basis.mean(axis=0), model.exponent
+    centre = basis.mean(axis=0)
     rows = _scaled_rows(model, _features(model, graph)) - centre
     centred = (basis - centre) / model.width
     # The error of an exponent, for the basis row that is farthest from the mean.
-    powers = np.abs(centred) ** (2.0 if exponent is None else exponent)
+    powers = np.abs(centred) if model.l1 else np.square(centred)
     rounding = float(np.finfo(dtype).eps * powers.sum(axis=1).max())
     scores = _scores(model, centred, rows / model.width)
     if model.target_names is not None:
@@ -286,30 +286,24 @@ def _scaled_rows(model: Model, X: Tensor) -> Tensor:
 
 def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
-    if model.exponent is None:
-        activations = _activations(model, basis, rows)
-    else:
-        activations = _l1_activations(model, basis, rows, model.exponent)
-    scores = activations @ model.weights.T
+    scores = (_l1_activations if model.l1 else _activations)(model, basis, rows) @ model.weights.T
     scores = scores if model.intercept is None else scores + model.intercept
     if model.target_range is None:
         return scores
     return np.minimum(np.maximum(scores, model.target_range[0]), model.target_range[1])
 
 
-def _l1_activations(model: Model, basis: Floats, rows: Tensor, exponent: float) -> Tensor:
-    """Return the activations (rows, r) of ``exp(-sum_l |x_l - g_l|^q)``."""
+def _l1_activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
+    """Return the activations (rows, r) of ``exp(-sum_l |x_l - g_l|)``."""
     graph, (r, p) = rows.graph, basis.shape
-    if model.params.normalized and exponent == 1:
+    if model.params.normalized:
         # As `CityBlockFactors.shifted_logarithms`: far rows keep the digits of their differences.
         rows = np.minimum(np.maximum(rows, basis.min(axis=0)), basis.max(axis=0))
     row_axis = graph.node("Unsqueeze", rows, graph.constant([1], np.int64))
     size, sums = max(1, _DIFFERENCES // p), []
     for start in range(0, r, size):
-        powers = np.absolute(row_axis - basis[None, start : start + size])
-        if exponent != 1:
-            powers = graph.node("Pow", powers, exponent)
-        sums.append(powers.sum(axis=2, keepdims=False))
+        differences = np.absolute(row_axis - basis[None, start : start + size])
+        sums.append(differences.sum(axis=2, keepdims=False))
     logarithms = -graph.node("Concat", *sums, axis=1)
     if model.params.normalized:
         return graph.node("Softmax", logarithms, axis=1)

@@ -385,7 +385,7 @@ def refresh_s(run: Location, datasets: Sequence[Dataset], n_judged: int = 0) -> 
 
 def _passes_s(model: Model, n_rows: int, further: Mapping[str, float]) -> float:
     r, p, q = model.n_active, model.basis.shape[1], len(model.weights)
-    of_pair = product_flops(p, p, p, model.exponent)
+    of_pair = product_flops(p, p, p, l1=model.l1)
     work: Counter[str] = Counter(
         {
             "moments_flops": n_rows * r * (of_pair + 2 * q),

@@ -492,7 +492,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     if model.cells is not None:
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
-    held += process_bytes(model.exponent)
+    held += process_bytes(l1=model.l1)
     engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
 

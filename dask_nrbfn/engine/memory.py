@@ -14,19 +14,9 @@ NNDESCENT_PROCESS_BYTES = 460 * 2**20
 _LOOPS_BYTES = 150 * 2**20
 
 
-def process_bytes(exponent: float | None) -> int:
-    """Return the bytes of a worker that has computed distances.
-
-    Parameters
-    ----------
-    exponent : float or None
-        Of the distances, as `Kernel` has it.
-
-    Returns
-    -------
-    int
-    """
-    return PROCESS_BYTES + (0 if exponent is None else _LOOPS_BYTES)
+def process_bytes(*, l1: bool) -> int:
+    """Return the bytes of a worker that has computed Euclidean or l1 distances."""
+    return PROCESS_BYTES + (_LOOPS_BYTES if l1 else 0)
 
 
 def usable_bytes(limit_bytes: int, n_threads: int) -> int:

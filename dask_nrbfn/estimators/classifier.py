@@ -281,8 +281,6 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
     features : {"normalized", "plain"}, default="normalized"
         Whether the activations of a row are divided by their sum.
     kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}, default="gaussian"
-    kernel_exponent : float, default=1.0
-        Power of the differences of columns in "laplace-l1".
     width_factor : float, default=1.0
         Kernel width divided by the mean distance between rows and basis rows.
     class_weight : dict, "balanced" or None, default=None

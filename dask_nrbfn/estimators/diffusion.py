@@ -46,8 +46,6 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     scale : {"auto", "none", "standard", "unit"}, default="auto"
         Columns to mean 0 and variance 1, or rows to unit length.
     kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}, default="gaussian"
-    kernel_exponent : float, default=1.0
-        Power of the differences of columns in "laplace-l1".
     n_parts : int, default=None
         Number of parts of each pass over the rows.
     random_state : int, RandomState instance or None, default=0
@@ -89,7 +87,6 @@ feature_names_
     basis: str | ArrayLike = "random"
     width_factor: float = 1.0
     kernel: str = "gaussian"
-    kernel_exponent: float = 1.0
 
     @classmethod
     def load(cls, location: Location) -> Self:

@@ -354,7 +354,6 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     n_neighbors: int | None = None
     metric_rounds: int = 5
-    kernel_exponent: float = 1.0
     cells: int | str | None = None
     cell_overlap: float = 0.0
     unlabelled: Any = None

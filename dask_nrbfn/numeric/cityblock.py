@@ -21,109 +21,59 @@ if TYPE_CHECKING:
 _BLOCK_ROWS, _BLOCK_COLUMNS = 16, 512
 
 
-def power_sums(
-    rows: Floats, columns: Floats, exponent: float, out: Floats, *, factor: float | None = None
+def absolute_sums(
+    rows: Floats, columns: Floats, out: Floats, *, factor: float | None = None
 ) -> None:
-    """Write ``s = sum_l |x_l - g_l|^q`` of all pairs of a row x and a basis row g into `out`.
+    """Write ``s = sum_l |x_l - g_l|`` of rows and basis rows, or ``f s^2``, to `out`.
 
-    Parameters
-    ----------
-    rows : float64 (b, p)
-        C-contiguous and writable, because numba compiles a loop for each layout.
-    columns : float64 (p, r)
-        The transposed basis, C-contiguous and writable.
-    exponent : float
-        q.
-    out : float64 (b, r)
-    factor : float, optional
-        f, for squared distances ``f s^(2/q)`` instead of sums.
+    Rows (b, p) and the transposed basis (p, r) are float64, C-contiguous and writable, because
+    numba compiles a loop for each layout; `out` is (b, r).
 
     Notes
     -----
-    ``3 b r p`` flops for q = 1, at .7 times the pairs per second of a float64 product. All numbers
-    are float64, because the difference of two near rows may have no right digit in float32. The
-    columns of a pair are added in the same order in every block, so blocks do not change bits.
+    ``3 b r p`` flops, at .7 times the pairs per second of a float64 product. All numbers are
+    float64, because the difference of two near rows may have no right digit in float32. The columns
+    of a pair are added in the same order in every block, so blocks do not change bits.
     """
-    if exponent == 1:
-        _compiled(_absolute_sums)(rows, columns, 0.0 if factor is None else factor, out)
-        return
-    out[...] = 0.0
-    powers = np.empty_like(out)
-    for values, of_basis in zip(rows.T, columns, strict=True):
-        np.subtract(values[:, None], of_basis, out=powers)
-        np.abs(powers, out=powers)
-        # The operator is faster than np.power for 2 and 0.5.
-        powers **= exponent
-        out += powers
-    if factor is not None:
-        out **= 2.0 / exponent
-        out *= factor
+    _compiled(_absolute_sums)(rows, columns, 0.0 if factor is None else factor, out)
 
 
-def sparse_power_sums(
+def sparse_absolute_sums(
     rows: "csr_array",
     columns: "csr_array",
     norms: Floats,
-    exponent: float,
     out: Floats,
     *,
     factor: float | None = None,
 ) -> None:
-    """Write the result of `power_sums` for rows in CSR into `out`.
-
-    Parameters
-    ----------
-    rows : CSR (b, p)
-    columns : CSR (p, r)
-        The transposed basis.
-    norms : float64 (r,)
-        ``sum_l |g_l|^q``.
-    exponent : float
-        q.
-    out : float64 (b, r)
-    factor : float, optional
-        f.
+    """Write the result of `absolute_sums` for rows (b, p) and columns (p, r) in CSR to `out`.
 
     Notes
     -----
-    ``|x|^q + |g|^q`` summed over the stored values, plus ``|x_l - g_l|^q - |x_l|^q - |g_l|^q``
-    where both rows store column l. Rounding is relative to the two norms.
+    ``|x| + |g|`` summed over the stored values, with ``sum_l |g_l|`` in `norms` (r,), plus
+    ``|x_l - g_l| - |x_l| - |g_l|`` where both rows store column l. Rounding is relative to the two
+    norms.
     """
-    stored = np.concatenate([[0.0], np.cumsum(np.abs(rows.data) ** exponent)])
+    stored = np.concatenate([[0.0], np.cumsum(np.abs(rows.data))])
     own = stored[rows.indptr[1:]] - stored[rows.indptr[:-1]]
     np.add(own[:, None], norms, out=out)
     loop = _compiled(_add_meetings)
     basis = (columns.data, columns.indices, columns.indptr)
-    loop(rows.data, rows.indices, rows.indptr, *basis, exponent, out)
+    loop(rows.data, rows.indices, rows.indptr, *basis, out)
     np.maximum(out, 0.0, out=out)
     if factor is not None:
-        out **= 2.0 / exponent
+        np.square(out, out=out)
         out *= factor
 
 
-def signed_power_sums(rows: Floats, basis: Floats, factors: Floats, exponent: float) -> Floats:
-    """Return ``sum_j f_cij s_ijl |x_il - g_jl|^(q - 1)``, s the sign of ``x_il - g_jl``.
+def signed_sums(rows: Floats, basis: Floats, factors: Floats) -> Floats:
+    """Return ``sum_j f_cij s_ijl``, s the sign of ``x_il - g_jl``, float64 (K, b, p).
 
-    Parameters
-    ----------
-    rows : float64 (b, p)
-        Contiguous and writable, like all arrays here.
-    basis : float64 (r, p)
-    factors : float64 (K, b, r)
-        f.
-    exponent : float
-        q. Terms whose difference is 0 are 0.
-
-    Returns
-    -------
-    float64 (K, b, p)
-
-    Notes
-    -----
-    ``(2 K + 3) b r p`` flops.
+    Rows (b, p), basis (r, p) and factors (K, b, r) are contiguous and writable. ``(2 K + 3) b r p``
+    flops.
     """
     sums = np.zeros((len(factors), *rows.shape))
-    _compiled(_add_signed_powers)(rows, basis, factors, exponent, sums)
+    _compiled(_add_signed)(rows, basis, factors, sums)
     return sums
 
 
@@ -141,7 +91,7 @@ def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
 
 
 def _absolute_sums(rows: Floats, columns: Floats, factor: float, out: Floats) -> None:
-    """Write the sums of q = 1, or their squares times a factor that is not 0."""
+    """Write the sums, or their squares times a factor that is not 0."""
     n_rows, p = rows.shape
     r = columns.shape[1]
     for first in range(0, n_rows, _BLOCK_ROWS):
@@ -180,26 +130,18 @@ def _add_meetings(
     basis_values: Floats,
     basis_indices: NDArray[Any],
     basis_starts: NDArray[Any],
-    exponent: float,
     out: Floats,
 ) -> None:
     for i in range(len(starts) - 1):
         sums = out[i]
         for place in range(starts[i], starts[i + 1]):
             x, column = values[place], indices[place]
-            own = abs(x) ** exponent
             for other in range(basis_starts[column], basis_starts[column + 1]):
                 g = basis_values[other]
-                if exponent == 1.0:
-                    sums[basis_indices[other]] += abs(x - g) - own - abs(g)
-                else:
-                    power = abs(x - g) ** exponent - own - abs(g) ** exponent
-                    sums[basis_indices[other]] += power
+                sums[basis_indices[other]] += abs(x - g) - abs(x) - abs(g)
 
 
-def _add_signed_powers(
-    rows: Floats, basis: Floats, factors: Floats, exponent: float, sums: Floats
-) -> None:
+def _add_signed(rows: Floats, basis: Floats, factors: Floats, sums: Floats) -> None:
     n_rows, p = rows.shape
     signed = np.empty(p)
     for i in range(n_rows):
@@ -208,10 +150,6 @@ def _add_signed_powers(
             g = basis[j]
             for k in range(p):
                 signed[k] = 1.0 if x[k] > g[k] else (-1.0 if x[k] < g[k] else 0.0)
-            if exponent != 1.0:
-                for k in range(p):
-                    if signed[k] != 0.0:
-                        signed[k] *= abs(x[k] - g[k]) ** (exponent - 1.0)
             for c in range(len(factors)):
                 factor, of_target = factors[c, i, j], sums[c, i]
                 for k in range(p):

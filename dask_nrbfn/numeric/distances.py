@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from dask_nrbfn.numeric.cityblock import power_sums, sparse_power_sums
+from dask_nrbfn.numeric.cityblock import absolute_sums, sparse_absolute_sums
 from dask_nrbfn.numeric.products import over_strips, row_products
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_values, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
@@ -25,16 +25,12 @@ _SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
 # Elements of the rows that are filled together, 32 MiB.
 _FILLED_ELEMENTS = 2**22
 
-# Coordinates of farther rows are moved to this distance from the mean of the basis, in widths.
-# Rounding of their squares is then 1e-6, and at 1e5 widths the nearest row already wins.
-_FARTHEST_WIDTHS = 1e5
-
 # Flops of BLAS, at 50 GFLOP/s, that take as long as a product of two values in CSR (5 ns), and as a
 # product of a value in CSR and a value of an array (0.6 ns).
 _MEETING_FLOPS, _COLUMN_FLOPS = 250, 30
 
-# Flops of BLAS that take as long as an absolute difference, and as its power.
-_DIFFERENCE_FLOPS, _POWER_FLOPS = 3.0, 200.0
+# Flops of BLAS that take as long as an absolute difference.
+_DIFFERENCE_FLOPS = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,26 +141,11 @@ class EuclideanFactors(DistanceFactors):
 
 
 def factors_of(
-    basis: Rows, scaling: Scaling | None, factor: float, exponent: float | None = None
+    basis: Rows, scaling: Scaling | None, factor: float, *, l1: bool = False
 ) -> DistanceFactors:
-    """Return the factors of a basis, in CSR if few of its values are stored.
-
-    Parameters
-    ----------
-    basis : (r, p)
-        Scaled basis rows.
-    scaling : Scaling or None
-        Scaling of the rows.
-    factor : float
-    exponent : float, optional
-        q of the distances `CityBlockFactors`; None: Euclidean ones.
-
-    Returns
-    -------
-    DistanceFactors
-    """
-    if exponent is not None:
-        return CityBlockFactors(scaling, factor, basis, exponent)
+    """Return the factors of a scaled basis (r, p), in CSR if few of its values are stored."""
+    if l1:
+        return CityBlockFactors(scaling, factor, basis)
     if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
@@ -179,7 +160,7 @@ def _is_kept_sparse(row_values: float, n_features: int) -> bool:
 
 
 def product_flops(
-    n_features: int, row_values: float, basis_values: float, exponent: float | None = None
+    n_features: int, row_values: float, basis_values: float, *, l1: bool = False
 ) -> float:
     """Return the BLAS flops that take as long as the distance of a row and a basis row.
 
@@ -189,16 +170,12 @@ def product_flops(
         p.
     row_values, basis_values : float
         Mean stored values of a row and of a basis row; p for an array.
-    exponent : float, optional
-        See `factors_of`.
 
     Returns
     -------
     float
     """
-    of_arrays = n_features * (
-        2.0 if exponent is None else _DIFFERENCE_FLOPS if exponent == 1 else _POWER_FLOPS
-    )
+    of_arrays = n_features * (_DIFFERENCE_FLOPS if l1 else 2.0)
     if row_values == n_features:
         return of_arrays
     if _is_kept_sparse(basis_values, n_features):
@@ -345,14 +322,12 @@ def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class CityBlockFactors(DistanceFactors):
-    """The factors of ``d = (sum_l |x_l - g_l|^q)^(1/q)``, for q = 1 the l1 distance.
+    """The factors of the l1 distance ``d = sum_l |x_l - g_l|``.
 
     Attributes
     ----------
     basis : (r, p)
         Scaled.
-    exponent : float
-        q.
 
     Notes
     -----
@@ -361,7 +336,6 @@ class CityBlockFactors(DistanceFactors):
     """
 
     basis: Rows
-    exponent: float
     cancels: ClassVar[bool] = False
 
     def squared(  # noqa: D102
@@ -369,55 +343,45 @@ class CityBlockFactors(DistanceFactors):
     ) -> Floats:
         squared = np.empty((X.shape[0], self.basis.shape[0])) if out is None else out
         in_csr = self._is_summed_sparse(X)
-        power_sums_of = self._sparse_power_sums if in_csr else self._power_sums
+        sums_of = self._sparse_sums if in_csr else self._sums
         # Computed before several threads ask for it.
         _ = self._stored_columns if in_csr else self._columns
 
         def square(strip: slice) -> None:
             with np.errstate(over="ignore"):
-                power_sums_of(X[strip], squared[strip], self.factor)
+                sums_of(X[strip], squared[strip], self.factor)
 
         over_strips(square, squared.shape, threads)
         return squared
 
     def shifted_logarithms(self, X: Rows) -> Floats:
-        """Return ``e^q - t^q``, ``t^2 = -2 f d^2`` and e the least t of each row, float64 (b, r).
+        """Return ``e - t``, ``t^2 = -2 f d^2`` and e the least t of each row, float64 (b, r).
 
         X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all
-        l1 distances of its row, so it is moved to the border of the range first. Then the result
-        loses no digits however far a row lies. With other exponents the direction of a row matters,
-        and the row is moved towards the mean of the basis. Rows in CSR are not moved.
+        distances of its row, so it is moved to the border of the range first. Then the result loses
+        no digits however far a row lies. Rows in CSR are not moved.
         """
-        scale = float(np.sqrt(-2.0 * self.factor))
         sums = np.empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
-            self._sparse_power_sums(X, sums)
+            self._sparse_sums(X, sums)
         else:
+            columns = self._columns
+            least, largest = columns.min(axis=1), columns.max(axis=1)
             for strip in _filled_strips(*X.shape):
-                rows = self._brought_near(self._filled(X[strip]), _FARTHEST_WIDTHS / scale)
-                power_sums(rows, self._columns, self.exponent, sums[strip])
+                rows = np.clip(self._filled(X[strip]), least, largest)
+                absolute_sums(rows, columns, sums[strip])
         sums -= sums.min(axis=1, keepdims=True)
-        sums *= -(scale**self.exponent)
+        sums *= -float(np.sqrt(-2.0 * self.factor))
         return sums
 
-    def _brought_near(self, rows: Floats, farthest: float) -> Floats:
-        columns = self._columns
-        if self.exponent == 1:
-            return np.clip(rows, columns.min(axis=1), columns.max(axis=1))
-        centre = columns.mean(axis=1)
-        rows -= centre
-        rows /= np.maximum(np.abs(rows).max(axis=1, keepdims=True) / farthest, 1.0)
-        rows += centre
-        return rows
-
-    def _sparse_power_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
+    def _sparse_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
         rows = csr_array(X if self.scaling is None else self.scaling.apply(X), dtype=np.float64)
-        sparse_power_sums(rows, *self._stored_columns, self.exponent, out, factor=factor)
+        sparse_absolute_sums(rows, *self._stored_columns, out, factor=factor)
 
-    def _power_sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
+    def _sums(self, X: Rows, out: Floats, factor: float | None = None) -> None:
         for strip in _filled_strips(*X.shape):
             rows = self._filled(X[strip])
-            power_sums(rows, self._columns, self.exponent, out[strip], factor=factor)
+            absolute_sums(rows, self._columns, out[strip], factor=factor)
 
     def _is_summed_sparse(self, X: Rows) -> bool:
         if not is_sparse(X) or (self.scaling is not None and self.scaling.fills):
@@ -438,9 +402,9 @@ class CityBlockFactors(DistanceFactors):
 
     @cached_property
     def _stored_columns(self) -> tuple[csr_array, Floats]:
-        """The transposed basis in CSR (p, r), and ``sum_l |g_l|^q`` (r,)."""
+        """The transposed basis in CSR (p, r), and ``sum_l |g_l|`` (r,)."""
         columns = canonical(self.basis.T)
-        return columns, np.asarray((abs(columns) ** self.exponent).sum(axis=0))
+        return columns, np.asarray(abs(columns).sum(axis=0))
 
 
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
@@ -654,7 +618,7 @@ class BasisDistances:
         basis: ArrayLike | Rows,
         scaling: Scaling | None = None,
         *,
-        exponent: float | None = None,
+        l1: bool = False,
     ) -> Self:
         """Return the distances to a basis.
 
@@ -663,14 +627,12 @@ class BasisDistances:
         basis : array-like or CSR (r, p)
             Scaled basis rows.
         scaling : Scaling, optional
-        exponent : float, optional
-            See `factors_of`.
 
         Returns
         -------
         BasisDistances
         """
-        return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, exponent))
+        return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows.

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.cityblock import signed_power_sums
+from dask_nrbfn.numeric.cityblock import signed_sums
 from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
@@ -68,11 +68,10 @@ class GradientSums(RowSum):
         Notes
         -----
         ``grad f_c = sum_j w_cj s_j (x - g_j)`` with s_j the `slopes`. Takes ``2 (q + 1) b r p``
-        flops and ``16 b r + 16 b p`` bytes. Of a kernel ``k = exp(-sum_l |x_l - g_l|^e / sigma^e)``
-        it is ``-e / sigma^e sum_j w_cj k_j sign(x_l - g_jl) |x_l - g_jl|^(e - 1)``, 0 where x_l and
-        g_jl are equal.
+        flops and ``16 b r + 16 b p`` bytes. Of the kernel of l1 distances it is
+        ``-sum_j w_cj k_j sign(x_l - g_jl) / sigma``.
         """
-        if features.exponent is not None:
+        if features.l1:
             return cls(_l1_squares(X, features, weights, row_weights, threads))
         slopes, basis = features.slopes(X, threads=threads), features.basis
         rows = X if features.scaling is None else features.scaling.apply(X)
@@ -93,15 +92,14 @@ def _l1_squares(
     threads: int,
 ) -> Floats:
     """Return the sums of squared derivatives of a kernel of l1 distances, float64 (p,)."""
-    assert features.exponent is not None
-    exponent, basis = features.exponent, np.array(features.basis)
+    basis = np.array(features.basis)
     slopes = features.activations(X, threads=threads)
-    slopes *= -exponent / features.width**exponent
+    slopes *= -1.0 / features.width
     rows = np.array(X if features.scaling is None else features.scaling.apply(X), dtype=np.float64)
 
     def squares_of(strip: slice) -> Floats:
         factors = slopes[strip] * weights[:, None, :]
-        gradients = signed_power_sums(rows[strip], basis, factors, exponent)
+        gradients = signed_sums(rows[strip], basis, factors)
         squares = np.square(gradients, out=gradients).sum(axis=0)
         of_strip: Floats = (
             squares.sum(axis=0) if row_weights is None else row_weights[strip] @ squares

@@ -1,7 +1,7 @@
 """Kernels: functions of the distance between two rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,16 +17,15 @@ FARTHEST = 1e150
 class Kernel:
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
 
-    The kernel is ``factor(t) exp(-rate t^q)`` with q = 1 for Euclidean distances, or the Gaussian
-    ``exp(-t^2 / 2)``.
+    The kernel is ``factor(t) exp(-rate t)``, or the Gaussian ``exp(-t^2 / 2)``.
 
     Attributes
     ----------
     slope : callable or None
         Takes t, returns the derivative of the kernel by ``t^2``; None if distances are not
         Euclidean.
-    exponent : float or None
-        q, with ``d = (sum_l |x_l - g_l|^q)^(1/q)``; None: d is Euclidean.
+    l1 : bool
+        Whether d is the l1 distance; otherwise d is Euclidean.
     rate : float or None
         None: the kernel is the Gaussian. 0: the kernel is the factor alone.
     log_factor : callable or None
@@ -42,7 +41,7 @@ class Kernel:
     """
 
     slope: Callable[[Floats], Floats] | None
-    exponent: float | None = None
+    l1: bool = False
     rate: float | None = None
     log_factor: Callable[[Floats], Floats] | None = None
     width_factors: tuple[float, ...] = (0.15, 0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
@@ -53,8 +52,6 @@ class Kernel:
             return exponents
         t = distances_in_place(exponents)
         if self.log_factor is None:
-            if self.exponent not in (None, 1.0):
-                t **= self.exponent
             t *= -self.rate
             return t
         t = np.minimum(t, FARTHEST, out=t)
@@ -110,14 +107,12 @@ LAPLACIAN = Kernel(
 )
 """``exp(-t)``; not smooth where the distance is 0, where its slope is infinite."""
 
-LAPLACE_L1 = Kernel(
-    width_factors=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2), rate=1.0, exponent=1.0, slope=None
-)
-"""``exp(-sum_l |x_l - g_l|^q / sigma^q)``, a product of functions of one column each.
+LAPLACE_L1 = Kernel(width_factors=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2), rate=1.0, l1=True, slope=None)
+"""``exp(-sum_l |x_l - g_l| / sigma)``, a product of functions of one column each.
 
-It sees columns one at a time, as decision trees do. The family l_{p,q} with p = q of Beaglehole,
+It sees columns one at a time, as decision trees do. l_{p,q} with p = q = 1 of Beaglehole,
 Holzmueller, Radhakrishnan and Belkin, "xRFM: Accurate, scalable, and interpretable feature learning
-models for tabular data" (2025); q = 1 unless a fit has another `kernel_exponent`.
+models for tabular data" (2025).
 """
 
 _RATE32, _RATE52 = float(np.sqrt(3)), float(np.sqrt(5))
@@ -145,29 +140,8 @@ MATERN52 = Kernel(
 """The Matern kernel of smoothness 5/2, ``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) t``."""
 
 
-def distance_exponent(params: FitParams) -> float | None:
-    """Return the exponent of the distances of the kernel of a fit; None if Euclidean."""
-    return kernel_named(params.kernel, params.kernel_exponent).exponent
-
-
-def kernel_named(name: str, exponent: float = 1.0) -> Kernel:
-    """Return the kernel with a name.
-
-    Parameters
-    ----------
-    name : str
-    exponent : float
-        q; kernels of Euclidean distances have none.
-
-    Returns
-    -------
-    Kernel
-
-    Raises
-    ------
-    ParameterError
-        If the name is unknown.
-    """
+def kernel_named(name: str) -> Kernel:
+    """Return the kernel with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["kernel"].check("kernel", name)
     kernel: Kernel = KERNELS[name]
-    return kernel if kernel.exponent is None else replace(kernel, exponent=exponent)
+    return kernel

@@ -60,8 +60,6 @@ class RadialFeatures:
         Applied to rows; the basis is scaled already.
     kernel : str
         One of `KERNELS`.
-    kernel_exponent : float
-        See `kernel_named`.
     normalized : bool
 
     Notes
@@ -93,7 +91,6 @@ class RadialFeatures:
     width: float
     scaling: Scaling | None
     kernel: str
-    kernel_exponent: float
     normalized: bool
     _factors: DistanceFactors
 
@@ -105,7 +102,6 @@ class RadialFeatures:
         scaling: Scaling | None = None,
         *,
         kernel: str = "gaussian",
-        kernel_exponent: float = 1.0,
         normalized: bool = True,
     ) -> Self:
         """Return the radial basis functions of a basis and a width.
@@ -119,7 +115,6 @@ class RadialFeatures:
         scaling : Scaling, optional
             Scaling of the rows.
         kernel : str
-        kernel_exponent : float
         normalized : bool
 
         Returns
@@ -131,19 +126,18 @@ class RadialFeatures:
         ParameterError
             If the kernel is unknown.
         """
-        exponent = kernel_named(kernel, kernel_exponent).exponent
         rows = float_rows(basis)
-        factors = factors_of(rows, scaling, -0.5 / width**2, exponent)
-        return cls(rows, float(width), scaling, kernel, kernel_exponent, normalized, factors)
+        factors = factors_of(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
+        return cls(rows, float(width), scaling, kernel, normalized, factors)
 
     @property
     def _kernel(self) -> Kernel:
-        return kernel_named(self.kernel, self.kernel_exponent)
+        return kernel_named(self.kernel)
 
     @property
-    def exponent(self) -> float | None:
-        """Exponent of the distances; None for Euclidean ones."""
-        return self._kernel.exponent
+    def l1(self) -> bool:
+        """Whether distances are l1 distances; otherwise they are Euclidean."""
+        return self._kernel.l1
 
     @property
     def n_basis(self) -> int:
@@ -157,7 +151,6 @@ class RadialFeatures:
             self.width,
             self.scaling,
             kernel=self.kernel,
-            kernel_exponent=self.kernel_exponent,
             normalized=self.normalized,
         )
 

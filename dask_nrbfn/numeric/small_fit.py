@@ -157,12 +157,11 @@ class SmallNetwork:
     width_factor: float
     normalized: bool
     ridges: tuple[Ridge, ...]
-    kernel_exponent: float = 1.0
 
     @property
-    def exponent(self) -> float | None:
-        """Exponent of the distances of the kernel; None if Euclidean."""
-        return kernel_named(self.kernel, self.kernel_exponent).exponent
+    def l1(self) -> bool:
+        """Whether the kernel is one of l1 distances."""
+        return kernel_named(self.kernel).l1
 
 
 def try_networks(
@@ -203,7 +202,7 @@ def try_networks(
     for each fold and ridge. Only the chosen ridge has a temperature. Each network takes
     ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
     """
-    judging = _Judging(table, scaling, networks[0].exponent, held_out, threads=threads)
+    judging = _Judging(table, scaling, networks[0].l1, held_out, threads=threads)
     return [*each(partial(judging.best, smoothly=smoothly, n_components=n_components), networks)]
 
 
@@ -239,7 +238,7 @@ def judge_network(
         rows that are not held out, and if all systems are singular.
     """
     judging = _Judging(
-        table, scaling, network.exponent, held_out, threads=threads, shares_distances=False
+        table, scaling, network.l1, held_out, threads=threads, shares_distances=False
     )
     return judging.best_with_scores(network, n_components)
 
@@ -270,9 +269,7 @@ def network_moments(
     -------
     NetworkMoments
     """
-    judging = _Judging(
-        table, scaling, network.exponent, (), threads=threads, shares_distances=False
-    )
+    judging = _Judging(table, scaling, network.l1, (), threads=threads, shares_distances=False)
     features = judging.features(network)
     ((gram, *others),) = judging.sums_of_groups(features)
     return NetworkMoments(features, judging.shares, Moments(pack_in_place(gram), *others))
@@ -332,7 +329,7 @@ class _Judging:
         self,
         table: SmallTable,
         scaling: Scaling,
-        exponent: float | None,
+        l1: bool,
         held_out: Sequence[int],
         *,
         threads: int,
@@ -349,7 +346,7 @@ class _Judging:
         self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
         self._basis = scaling.apply(table.basis)
-        distances = BasisDistances.from_basis(self._basis, scaling, exponent=exponent)
+        distances = BasisDistances.from_basis(self._basis, scaling, l1=l1)
         self._mean_distance, self.shares = self._spread(distances)
         self._squared: Floats | None = None
         n_rows, r = self._table.X.shape[0], self._basis.shape[0]
@@ -381,7 +378,6 @@ class _Judging:
             network.width_factor * self._mean_distance,
             self._scaling,
             kernel=network.kernel,
-            kernel_exponent=network.kernel_exponent,
             normalized=network.normalized,
         )
 

@@ -314,9 +314,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         spread_weights=of_cell.weights,
         block_rows=block_rows(len(basis.rows)),
     )
-    network = SmallNetwork(
-        params.kernel, params.width_factor, params.normalized, _ridges(run), params.kernel_exponent
-    )
+    network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
     fitted = fit_cell(
         table,
         scaling,

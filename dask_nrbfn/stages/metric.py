@@ -143,10 +143,10 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
 
 def _learning(params: FitParams, tuning: TuneParams | None) -> list[list[str]]:
     """Return the kernels with learned weights, one list for each kind of distances."""
-    tried = {kernel_named(name).exponent for name in Trials(params, tuning).kernels}
+    tried = {kernel_named(name).l1 for name in Trials(params, tuning).kernels}
     return [
-        [name for name in _FACTORS if kernel_named(name).exponent == each]
-        for each in (None, 1.0)
+        [name for name in _FACTORS if kernel_named(name).l1 == each]
+        for each in (False, True)
         if each in tried
     ]
 
@@ -176,7 +176,7 @@ def _stage_of(kernel: str, number: int) -> str:
 
     If no network of a round could be solved, the next kind of distances begins with its number.
     """
-    kind = "" if kernel_named(kernel).exponent is None else "l1-"
+    kind = "l1-" if kernel_named(kernel).l1 else ""
     return f"{_ROUND}{kind}{number}"
 
 
@@ -188,8 +188,8 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
     figures = [each[judged_sums(dataset).smooth] for each in rounds]
     if not figures:
         return 0
-    exponents = [kernel_named(each["kernel"]).exponent for each in rounds]
-    equal = min(figures[exponents.index(each)] for each in set(exponents))
+    kinds = [kernel_named(each["kernel"]).l1 for each in rounds]
+    equal = min(figures[kinds.index(each)] for each in set(kinds))
     gained = 1 - min(figures) / equal if equal > 0 else 0.0
     return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
 
@@ -257,12 +257,9 @@ def _scaling(run: Run, root: Floats) -> Scaling:
     return replace(unlearned_scaling(run, LEARNED), root=root)
 
 
-def _small_network(
-    run: Run, kernel: str, width_factor: float, alphas: Sequence[float]
-) -> SmallNetwork:
+def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
     ridges = tuple(Ridge("weights", alpha) for alpha in alphas)
-    exponent = run.chosen_params.kernel_exponent
-    return SmallNetwork(kernel, width_factor, False, ridges, exponent)
+    return SmallNetwork(kernel, width_factor, False, ridges)
 
 
 def _round(
@@ -283,7 +280,7 @@ def _round(
         root = learned_root(
             sample.take(seen),
             _scaling(run, _root(run, number - 1, kernel)),
-            _small_network(run, kernel, width_factor, [alpha]),
+            _small_network(kernel, width_factor, [alpha]),
             each=partial(side_by_side, at_once=1),
             threads=blas_threads(),
         )
@@ -291,7 +288,7 @@ def _round(
     entries = try_side_by_side(
         sample,
         _scaling(run, root),
-        [_small_network(run, *each, _ALPHAS) for each in tried],
+        [_small_network(*each, _ALPHAS) for each in tried],
         held_out=(_HELD_OUT,),
         smoothly=True,
     )

@@ -210,7 +210,6 @@ def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
         params.width_factor,
         params.normalized,
         tuple(Trials(params, replace(tuning, localities=(0.0,))).ridges),
-        params.kernel_exponent,
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
-from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
@@ -363,7 +362,7 @@ def _compute(job: StageJob) -> SearchRecord:
         logger.info("search: ended: %s", stopped)
     curve, compared, winner = _finals(job, search, best, n_rows)
     n_chosen = smallest_of(curve).n_basis if curve else None
-    chosen = _chosen(run, winner.combination if winner else best, n_chosen)
+    chosen = _chosen(winner.combination if winner else best, n_chosen)
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     return SearchRecord(
         tried=[*search.judged.values()],
@@ -423,13 +422,9 @@ def _log_curve(curve: list[Final], size: int) -> None:
     logger.info("search: error by basis rows: %s; %d are chosen", told, size)
 
 
-def _chosen(run: Run, best: Combination, size: int | None) -> dict[str, Any]:
+def _chosen(best: Combination, size: int | None) -> dict[str, Any]:
     """Return the chosen parameters, with the size of the basis if the search has chosen it."""
-    chosen = asdict(best) | ({} if size is None else {"basis_size": size})
-    if kernel_named(chosen["kernel"]).exponent is None and run.params.kernel_exponent != 1:
-        # A later fit with these parameters would raise an error for an exponent without effect.
-        chosen["kernel_exponent"] = 1.0
-    return chosen
+    return asdict(best) | ({} if size is None else {"basis_size": size})
 
 
 def _different(run: Run) -> list[Combination]:

@@ -180,12 +180,9 @@ class FitSizes:
 
         If several kernels are tried, the mean of all.
         """
-        exponent = self.params.kernel_exponent
-        kernels = [
-            kernel_named(name, exponent) for name in Trials(self.params, self.tuning).kernels
-        ]
+        kernels = [kernel_named(name) for name in Trials(self.params, self.tuning).kernels]
         flops = sum(
-            product_flops(self.p, self.row_values, self._basis_values, each.exponent)
+            product_flops(self.p, self.row_values, self._basis_values, l1=each.l1)
             for each in kernels
         )
         return n_basis * flops / len(kernels)
@@ -261,7 +258,7 @@ class FitSizes:
         """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
         own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
         kernels = Trials(self.params, self.tuning).kernels
-        return max(own, *(process_bytes(kernel_named(each).exponent) for each in kernels))
+        return max(own, *(process_bytes(l1=kernel_named(each).l1) for each in kernels))
 
     @property
     def reader_bytes(self) -> int:

@@ -322,17 +322,6 @@ class Trials(NamedTuple):
                 asked = replace(self.params, penalty=name, features=features[-1], basis=bases[-1])
                 check_penalty(asked, named="penalties" if self._given.penalties else "penalty")
 
-    def check_kernel_exponent(self) -> None:
-        """Raise ParameterError if `kernel_exponent` is set, and no kernel has an exponent."""
-        asked, tried = self.params.kernel_exponent, self.kernels
-        if asked != 1 and all(kernel_named(name).exponent is None for name in tried):
-            of_fit = self.tuning is None or self.tuning.kernels is None
-            raise ParameterError(
-                f"`kernel_exponent` is {asked}, but {'`kernel` is' if of_fit else '`kernels` are'} "
-                f"{', '.join(tried)}.",
-                "Leave `kernel_exponent` out, or give the kernel laplace-l1.",
-            )
-
     @property
     def _given(self) -> TuneParams:
         assert self.tuning is not None

@@ -9,7 +9,7 @@ import numpy as np
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.kernels import distance_exponent
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
@@ -99,7 +99,6 @@ def read_features(run: Run) -> RadialFeatures:
         WIDTH.recorded(run).width,
         scaling,
         kernel=params.kernel,
-        kernel_exponent=params.kernel_exponent,
         normalized=params.normalized,
     )
 
@@ -163,7 +162,7 @@ class _WidthPass:
             block_rows=block_rows(n_basis), weighting=RowWeights.of(dataset, run.chosen_params)
         )
         self._distances = BasisDistances.from_basis(
-            scaling.apply(basis), scaling, exponent=distance_exponent(run.chosen_params)
+            scaling.apply(basis), scaling, l1=kernel_named(run.chosen_params.kernel).l1
         )
         self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
@@ -202,8 +201,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if `class_weight` or `kernel_exponent` has no effect."""
-    Trials(context.params, context.tuning).check_kernel_exponent()
+    """Raise ParameterError if `class_weight` has no effect."""
     asked = context.params.class_weight
     if context.dataset.of_numbers and asked is not None and not context.embeds:
         raise ParameterError(

@@ -127,9 +127,9 @@ class Model(Shown):
         return 1 if self.cells is None else self.cells.n_cells
 
     @property
-    def exponent(self) -> float | None:
-        """Exponent of the distances in the kernel; None for Euclidean distances."""
-        return kernel_named(self.params.kernel, self.params.kernel_exponent).exponent
+    def l1(self) -> bool:
+        """Whether the kernel is one of l1 distances."""
+        return kernel_named(self.params.kernel).l1
 
     @property
     def n_features(self) -> int:
@@ -238,7 +238,6 @@ class Model(Shown):
                 cells.widths[cell],
                 Scaling("learned", np.zeros_like(root), np.ones_like(root), root),
                 kernel=params.kernel,
-                kernel_exponent=params.kernel_exponent,
                 normalized=params.normalized,
             )
         return self._features_of_cells[cell]
@@ -331,7 +330,6 @@ class Model(Shown):
             self.width,
             self.scaling,
             kernel=self.params.kernel,
-            kernel_exponent=self.params.kernel_exponent,
             normalized=self.params.normalized,
         )
 

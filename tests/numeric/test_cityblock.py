@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric import cityblock, distances, products
-from dask_nrbfn.numeric.cityblock import power_sums
+from dask_nrbfn.numeric.cityblock import absolute_sums
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.gradients import GradientSums
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -16,7 +16,6 @@ from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_l1_distances
 
-EXPONENTS = (0.5, 0.7, 1.0, 1.4, 2.0)
 WIDTH = 1.7
 
 
@@ -24,38 +23,36 @@ def draw(n_rows, p, seed=0):
     return np.random.default_rng(seed).normal(size=(n_rows, p))
 
 
-def features_of(basis, *, exponent=1.0, scaling=None, normalized=False, width=WIDTH):
+def features_of(basis, *, scaling=None, normalized=False, width=WIDTH):
     return RadialFeatures.from_basis(
         basis,
         width,
         scaling,
         kernel="laplace-l1",
-        kernel_exponent=exponent,
         normalized=normalized,
     )
 
 
-def naive(X, basis, exponent=1.0, normalized=False):
-    logarithms = -((reference_l1_distances(X, basis, exponent) / WIDTH) ** exponent)
+def naive(X, basis, normalized=False):
+    logarithms = -reference_l1_distances(X, basis) / WIDTH
     if not normalized:
         return np.exp(logarithms)
     powers = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("exponent", EXPONENTS)
 @pytest.mark.parametrize(("n", "p", "r"), [(1, 1, 1), (5, 4, 1), (1, 7, 3), (37, 9, 600)])
-def test_power_sums__naive(n, p, r, exponent):
+def test_absolute_sums__naive(n, p, r):
     X, basis, out = draw(n, p), draw(r, p, 1), np.full((n, r), np.nan)
-    power_sums(X, np.ascontiguousarray(basis.T), exponent, out)
-    expected = (np.abs(X[:, None] - basis) ** exponent).sum(axis=2)
+    absolute_sums(X, np.ascontiguousarray(basis.T), out)
+    expected = np.abs(X[:, None] - basis).sum(axis=2)
     np.testing.assert_allclose(out, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (16, 512), (64, 64)])
-def test_power_sums__same_bits_in_any_blocks(monkeypatch, size):
+def test_absolute_sums__same_bits_in_any_blocks(monkeypatch, size):
     X, columns, out = draw(37, 9), draw(9, 130, 1), np.empty((2, 37, 130))
-    power_sums(X, columns, 1.0, out[0], factor=-0.7)
+    absolute_sums(X, columns, out[0], factor=-0.7)
     monkeypatch.setattr(cityblock, "_BLOCK_ROWS", size[0])
     monkeypatch.setattr(cityblock, "_BLOCK_COLUMNS", size[1])
     # The loop as Python runs it: the machine code has the sizes of its first call.
@@ -63,40 +60,37 @@ def test_power_sums__same_bits_in_any_blocks(monkeypatch, size):
     np.testing.assert_array_equal(*out)
 
 
-@pytest.mark.parametrize("exponent", EXPONENTS)
 @pytest.mark.parametrize("normalized", [True, False])
-def test_activations__naive(exponent, normalized):
+def test_activations__naive(normalized):
     X, basis = draw(60, 5), draw(21, 5, 1)
-    features = features_of(basis, exponent=exponent, normalized=normalized)
-    expected = naive(X, basis, exponent, normalized)
+    features = features_of(basis, normalized=normalized)
+    expected = naive(X, basis, normalized)
     np.testing.assert_allclose(features.activations(X), expected, rtol=1e-12)
     weights = draw(3, 21, 2)
     sums = features.weighted_sums(X, weights)
     np.testing.assert_allclose(sums, expected @ weights.T, rtol=1e-11, atol=1e-13)
-    between = naive(basis, basis, exponent)
+    between = naive(basis, basis)
     np.testing.assert_allclose(features.between_basis_rows(), between, rtol=1e-12)
 
 
 @given(
     lengths=row_chunkings(max_rows=90),
-    exponent=st.sampled_from(EXPONENTS),
     normalized=st.booleans(),
 )
 @settings(max_examples=30)
-def test_activations__same_bits_in_any_chunks(lengths, exponent, normalized):
+def test_activations__same_bits_in_any_chunks(lengths, normalized):
     X = draw(sum(lengths), 3)
-    features = features_of(draw(9, 3, 1), exponent=exponent, normalized=normalized)
+    features = features_of(draw(9, 3, 1), normalized=normalized)
     blocks = [features.activations(block) for block in split(X, lengths)]
     np.testing.assert_array_equal(np.concatenate(blocks), features.activations(X))
 
 
-@pytest.mark.parametrize("exponent", [1.0, 1.4])
-def test_activations__same_bits_with_any_threads(monkeypatch, exponent):
+def test_activations__same_bits_with_any_threads(monkeypatch):
     monkeypatch.setattr(products, "_STRIP_ELEMENTS", 7 * 30)
     X, basis = draw(400, 6), draw(30, 6, 1)
     row_weights = np.linspace(1, 2, 400)
-    features = features_of(basis, exponent=exponent)
-    between = BasisDistances.from_basis(basis, exponent=exponent)
+    features = features_of(basis)
+    between = BasisDistances.from_basis(basis, l1=True)
     weights = draw(2, 30, 3)
     for threads in (2, 3):
         for work in (
@@ -112,11 +106,10 @@ def test_activations__same_bits_with_any_threads(monkeypatch, exponent):
             np.testing.assert_array_equal(work(X, threads=threads), work(X))
 
 
-@pytest.mark.parametrize("exponent", EXPONENTS)
-def test_width__is_the_mean_of_naive_distances(exponent):
+def test_width__is_the_mean_of_naive_distances():
     X, basis = draw(50, 4), draw(8, 4, 1)
-    between = BasisDistances.from_basis(basis, exponent=exponent)
-    expected = reference_l1_distances(X, basis, exponent)
+    between = BasisDistances.from_basis(basis, l1=True)
+    expected = reference_l1_distances(X, basis)
     nearest = np.empty(50, dtype=np.intp)
     assert between.total(X, nearest=nearest) == pytest.approx(expected.sum(), rel=1e-13)
     np.testing.assert_array_equal(nearest, expected.argmin(axis=1))
@@ -150,24 +143,16 @@ def test_activations__is_1_for_a_repeated_row_of_any_offset():
 
 
 @pytest.mark.parametrize("far", [1e6, 1e12, 1e200])
-@pytest.mark.parametrize("exponent", EXPONENTS)
-def test_activations__of_far_rows_sum_to_1(far, exponent):
+def test_activations__of_far_rows_sum_to_1(far):
     basis, directions = draw(8, 3), draw(20, 3, 1)
-    features = features_of(basis, exponent=exponent, normalized=True)
+    features = features_of(basis, normalized=True)
     Phi = features.activations(WIDTH * far * directions)
     np.testing.assert_allclose(Phi.sum(axis=1), 1.0, rtol=1e-14)
-    if exponent == 1:
-        # Only the side on which a row lies matters.
-        logarithms = np.sign(directions) @ basis.T / WIDTH
-        expected = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
-        expected /= expected.sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(Phi, expected, rtol=1e-12)
-    elif exponent > 1:
-        # The nearest row wins the more, the farther a row is.
-        nearest = reference_l1_distances(1e3 * directions, basis, exponent).argmin(axis=1)
-        np.testing.assert_array_equal(Phi.argmax(axis=1), nearest)
-    else:
-        np.testing.assert_allclose(Phi, 1 / 8, atol=0.03)
+    # Only the side on which a row lies matters.
+    logarithms = np.sign(directions) @ basis.T / WIDTH
+    expected = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(Phi, expected, rtol=1e-12)
 
 
 SHARES = [(0.02, 0.02), (0.02, 1.0), (0.3, 0.02), (0.3, 0.5)]
@@ -175,8 +160,7 @@ SHARES = [(0.02, 0.02), (0.02, 1.0), (0.3, 0.02), (0.3, 0.5)]
 
 @pytest.mark.parametrize("kind", ["none", "unit", "standard"])
 @pytest.mark.parametrize(("share", "of_basis"), SHARES)
-@pytest.mark.parametrize("exponent", [0.7, 1.0])
-def test_activations__of_rows_in_csr(kind, share, of_basis, exponent):
+def test_activations__of_rows_in_csr(kind, share, of_basis):
     rng = np.random.default_rng(0)
     X, basis = (
         rng.normal(size=(n, 200)) * (rng.random((n, 200)) < stored)
@@ -187,9 +171,9 @@ def test_activations__of_rows_in_csr(kind, share, of_basis, exponent):
     scaling = Scaling.from_statistics(kind, ColumnStatistics.from_block(rows), centred=share > 0.1)
     scaled = scaling.apply(canonical(csr_array(basis)))
     for normalized in (True, False):
-        expected = naive(scaling.apply(X), scaling.apply(basis), exponent, normalized)
+        expected = naive(scaling.apply(X), scaling.apply(basis), normalized)
         for each in (scaled, scaling.apply(basis)):
-            features = features_of(each, exponent=exponent, scaling=scaling, normalized=normalized)
+            features = features_of(each, scaling=scaling, normalized=normalized)
             np.testing.assert_allclose(features.activations(rows), expected, atol=1e-9)
             np.testing.assert_allclose(features.activations(X), expected, rtol=1e-9, atol=1e-12)
 
@@ -201,29 +185,23 @@ def test_activations__of_rows_in_csr_filled_in_pieces(monkeypatch):
     np.testing.assert_array_equal(Phi, features_of(basis).activations(X))
 
 
-@pytest.mark.parametrize("exponent", EXPONENTS)
-def test_gradients__naive(exponent):
+def test_gradients__naive():
     """Squared derivatives by each scaled feature, from the written-out formula."""
     X, basis, weights = draw(30, 4), draw(9, 4, 1), draw(2, 9, 2)
     # A difference of 0 has no derivative, and counts as 0.
     X[3, 1], X[5] = basis[2, 1], basis[4]
     row_weights = np.linspace(0.5, 2, 30)
-    d = X[:, None] - basis
-    powers = np.zeros_like(d)
-    np.power(np.abs(d), exponent - 1, out=powers, where=d != 0)
-    of_kernel = -exponent / WIDTH**exponent * np.sign(d) * powers
-    of_kernel *= naive(X, basis, exponent)[:, :, None]
+    of_kernel = -np.sign(X[:, None] - basis) / WIDTH * naive(X, basis)[:, :, None]
     gradients = np.einsum("cj,ijl->icl", weights, of_kernel)
     expected = row_weights @ np.square(gradients).sum(axis=1)
-    features = features_of(basis, exponent=exponent)
+    features = features_of(basis)
     found = GradientSums.from_block(X, features, weights, row_weights=row_weights).squares
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
-@pytest.mark.parametrize("exponent", [1.0, 1.4, 2.0])
-def test_gradients__are_those_of_finite_differences(exponent):
+def test_gradients__are_those_of_finite_differences():
     X, basis, weights, step = draw(30, 4), draw(9, 4, 1), draw(2, 9, 2), 1e-6
-    features = features_of(basis, exponent=exponent)
+    features = features_of(basis)
     expected = [
         np.square(
             (features.weighted_sums(X + unit, weights) - features.weighted_sums(X - unit, weights))
@@ -248,6 +226,6 @@ def test_compiled__without_a_directory_for_machine_code(monkeypatch):
     monkeypatch.setattr(numba, "njit", njit)
     cityblock._compiled.cache_clear()
     out = np.empty((3, 2))
-    power_sums(draw(3, 4), draw(4, 2, 1), 1.0, out)
+    absolute_sums(draw(3, 4), draw(4, 2, 1), out)
     assert np.isfinite(out).all()
     cityblock._compiled.cache_clear()

@@ -13,7 +13,7 @@ from dask_nrbfn.storage.model import Model
 from tests.added_choices import add_choice
 from tests.tables import spirals, write_table
 
-EUCLIDEAN = [name for name in KERNELS if kernel_named(name).exponent is None]
+EUCLIDEAN = [name for name in KERNELS if not kernel_named(name).l1]
 
 
 def value(kernel, t):

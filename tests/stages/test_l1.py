@@ -10,7 +10,6 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import metric
@@ -39,18 +38,16 @@ def fit(X, y, params=PARAMS, **options):
 
 
 def kernel_of(X, model):
-    q = model.params.kernel_exponent
-    return np.exp(-((reference_l1_distances(X, model.basis, q) / model.width) ** q))
+    return np.exp(-reference_l1_distances(X, model.basis) / model.width)
 
 
-@pytest.mark.parametrize("exponent", [0.7, 1.0, 1.4])
 @pytest.mark.parametrize("penalty", ["weights", "kernel"])
-def test_fit__is_the_ridge_that_is_written_out(exponent, penalty):
+def test_fit__is_the_ridge_that_is_written_out(penalty):
     X, y = spirals(150)
     weights = np.random.default_rng(0).uniform(0.5, 2, 150)
-    params = replace(PARAMS, kernel_exponent=exponent, penalty=penalty, width_factor=0.5)
+    params = replace(PARAMS, penalty=penalty, width_factor=0.5)
     model = Model.load(fit(X, y, params, weights=weights).location)
-    distances = reference_l1_distances(X, model.basis, exponent)
+    distances = reference_l1_distances(X, model.basis)
     width = 0.5 * weights @ distances.sum(axis=1) / (weights.sum() * 30)
     assert model.width == pytest.approx(width, rel=1e-12)
     Phi, T = kernel_of(X, model), np.eye(3)[y]
@@ -81,46 +78,16 @@ def test_fit__every_kind_learns(changes):
     assert (model.scores(X).argmax(axis=1) == y).mean() > 0.8
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
-def test_exponent__of_another_kernel_is_an_error(kernel):
-    X, y = spirals(60)
-    with pytest.raises(ParameterError, match=f"kernel_exponent is 0.7, but kernel is {kernel}"):
-        fit(X, y, replace(PARAMS, kernel=kernel, kernel_exponent=0.7))
-    table, tuning = write_table(MemoryStore(), X, y), replace(TUNING, kernels=(kernel, "matern32"))
-    params = replace(PARAMS, kernel="gaussian", kernel_exponent=0.7)
-    with pytest.raises(ParameterError, match=f"but kernels are {kernel}, matern32. Leave"):
-        tune_dataset(table, MemoryStore(), params, tuning, ENGINE)
-
-
-@pytest.mark.parametrize("exponent", [0.0, -1.0, 2.1, "1"])
-def test_exponent__that_is_not_allowed(exponent):
-    with pytest.raises(ParameterError, match="kernel_exponent"):
-        FitParams(kernel="laplace-l1", kernel_exponent=exponent)
-
-
-def test_exponent__is_forgotten_where_another_kernel_is_chosen():
-    # Of a circle no column tells anything alone.
-    X = np.random.default_rng(0).normal(size=(200, 2))
-    table = write_table(MemoryStore(), X, (np.linalg.norm(X, axis=1) > 1).astype(int))
-    params = replace(PARAMS, kernel="gaussian", kernel_exponent=0.1)
-    tuning = replace(TUNING, kernels=("laplace-l1", "gaussian"))
-    run = tune_dataset(table, MemoryStore(), params, tuning, ENGINE)
-    assert run.chosen_params.kernel == "gaussian"
-    assert run.chosen_params.kernel_exponent == 1.0
-    fit_dataset(table, MemoryStore(), run.chosen_params, ENGINE)
-
-
 def steps(n_rows, p, seed=0):
     """Return rows and classes that thresholds of three columns decide; the others are noise."""
     X = np.random.default_rng(seed).normal(size=(n_rows, p))
     return X, (np.sign(X[:, :3]).sum(axis=1) > 0).astype(int)
 
 
-@pytest.mark.parametrize("exponent", [1.0, 1.4])
-def test_metric__learns_columns_with_it(monkeypatch, exponent):
+def test_metric__learns_columns_with_it(monkeypatch):
     monkeypatch.setattr(metric, "_FACTORS", {"laplace-l1": (0.4, 0.8)})
     X, y = steps(500, 9)
-    params = replace(PARAMS, scale="learned", metric_rounds=2, kernel_exponent=exponent)
+    params = replace(PARAMS, scale="learned", metric_rounds=2)
     run = fit(X, y, params)
     weights = Model.load(run.location).scaling.feature_weights
     assert {each["kernel"] for each in METRIC.recorded(run).rounds} == {"laplace-l1"}
@@ -169,12 +136,11 @@ def test_tune__chooses_it_where_columns_count_alone():
 
 def test_estimators__take_it(tmp_path):
     X, y = spirals(120)
-    options = {"kernel": "laplace-l1", "kernel_exponent": 0.8, "basis": "random", "basis_size": 30}
+    options = {"kernel": "laplace-l1", "basis": "random", "basis_size": 30}
     network = NRBFNClassifier(**options, alpha=1e-6).fit(X, y)
     network.save(tmp_path / "model")
     again = NRBFNClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(X), network.predict(X))
-    assert again.kernel_exponent == 0.8
     assert NRBFNRegressor(**options).fit(*surfaces(120)).score(*surfaces(120)) > 0.5
     assert DiffusionMap(**options).fit_transform(X).shape == (120, 2)
 
@@ -183,13 +149,9 @@ def test_fit__of_rows_in_csr_is_that_of_an_array():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 60)) * (rng.random((120, 60)) < 0.05)
     y = (X.sum(axis=1) > 0).astype(int)
-    for exponent in (1.0, 0.7):
-        of_csr, of_arrays = (
-            Model.load(fit(rows, y, replace(PARAMS, kernel_exponent=exponent)).location)
-            for rows in (csr_array(X), X)
-        )
-        assert of_csr.width == pytest.approx(of_arrays.width, rel=1e-12)
-        np.testing.assert_allclose(of_csr.scores(csr_array(X)), of_arrays.scores(X), atol=1e-7)
+    of_csr, of_arrays = (Model.load(fit(rows, y).location) for rows in (csr_array(X), X))
+    assert of_csr.width == pytest.approx(of_arrays.width, rel=1e-12)
+    np.testing.assert_allclose(of_csr.scores(csr_array(X)), of_arrays.scores(X), atol=1e-7)
 
 
 def test_metric__weights_are_those_that_are_written_out(monkeypatch):

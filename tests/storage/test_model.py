@@ -247,7 +247,6 @@ OTHER_FIELDS = {
 OTHER_PARAMS = {
     "features": "plain",
     "kernel": "laplacian",
-    "kernel_exponent": 0.5,
     "loss": "logistic",
 }
 

@@ -46,7 +46,6 @@ CHANGES = {
     "basis": ("auto", "random"),
     "features": ("auto", "plain"),
     "kernel": ("gaussian", "laplacian"),
-    "kernel_exponent": (1.0, 0.7),
     "width_factor": (1.0, 0.5),
     "class_weight": (None, "balanced"),
 }

@@ -49,7 +49,7 @@ def rates(p: int, r: int, *, threads: int, repeats: int) -> list[float]:
     rng = np.random.default_rng(0)
     n = min(max(ELEMENTS // p, 64), 8192)
     X, basis = rng.normal(size=(n, p)), rng.normal(size=(r, p))
-    distances, out = BasisDistances.from_basis(basis, exponent=1.0), np.empty((n, r))
+    distances, out = BasisDistances.from_basis(basis, l1=True), np.empty((n, r))
     few = X[: max(n // 8, 1)]
     works: list[tuple[int, Callable[[], object]]] = [
         (n, lambda: distances.squared(X, out=out, threads=threads)),
