@@ -248,9 +248,6 @@ class FitParams(Params):
         other loss, and only the penalty that the search chose, or the first one. Only for dense
         rows and the squared loss. None: 1, but "auto" in a tuning of at least 4,000 rows with the
         effort "normal" or "thorough", unless another parameter needs one network.
-    cell_overlap : float
-        Rows at most this many standard deviations of the split column from a border between cells
-        train the networks on both sides.
     n_neighbors : int or None
         k of the soft-kNN confidence, and the maximum number of neighbours of a row for `locality`.
         The row itself is not counted. None: 20, or all other rows if there are fewer.
@@ -393,14 +390,6 @@ class FitParams(Params):
         words=("auto",),
         metavar="INTEGER|auto",
         none="1; a tuning: auto unless the effort is quick",
-    )
-    cell_overlap: float = option(
-        0.0,
-        float,
-        "Rows at most this many standard deviations from a border between cells train the networks "
-        "on both sides.",
-        least=0,
-        most=1,
     )
     # Always an int after `resolve_auto`.
     n_neighbors: int = option(

@@ -85,9 +85,7 @@ KINDS = {
         DRAWN, tuning=replace(TUNING, width_factors=(0.3,), components=(3, 12))
     ),
     "cells": Kind(replace(PLAIN, cells=3, basis_size=10, scale="learned"), "weighted"),
-    "overlapping cells": Kind(
-        replace(SEARCHED, cells=3, cell_overlap=0.2, class_weight="balanced")
-    ),
+    "balanced cells": Kind(replace(SEARCHED, cells=3, class_weight="balanced")),
     "cells of numbers": Kind(replace(CENTRES, cells=3, penalty="clusters"), "numbers"),
     "cells of few labels": Kind(replace(DRAWN, cells=2), "unlabelled"),
     "tuned cells": Kind(

@@ -137,7 +137,7 @@ def _tell(finished: "Run", as_json: bool) -> None:
 # Options about targets, options that an embedding lacks, and options with another help text.
 _NOT_OF_EMBEDDINGS = frozenset(
     {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
-    | {"cells", "cell_overlap"}
+    | {"cells"}
 )
 
 

@@ -111,7 +111,7 @@ def _route(
     model = read_model(run, base)
     cells = _cells_of(model)
     scaled = np.asarray(model.scaling.apply(block.X))
-    members = cells.tree.route(scaled, margin=model.params.cell_overlap)
+    members = cells.tree.route(scaled)
     weighting = RowWeights.from_list(CELLS.recorded(run).class_weights, codes)
     routed = routed_rows(block, start, members, weighting, n_cells=cells.n_cells)
     if codes is None:
@@ -165,15 +165,15 @@ class _Cell:
                 scaled = np.asarray(self._model.scaling.apply(rows.X))
                 factors = np.sqrt(rows.weights)
                 Phi = self._activations(scaled)
-                scores = row_products(Phi, np.ascontiguousarray(self._weights))[rows.own]
+                scores = row_products(Phi, np.ascontiguousarray(self._weights))
                 Phi *= factors[:, None]
                 sums.add(Phi, targets.bordered(rows.targets, factors))
                 seen.append(
                     NewRowSums.from_block(
                         scores + self._intercept,
-                        rows.targets[rows.own],
-                        rows.weights[rows.own],
-                        n_basis_rows=int(np.isin(hash_values(scaled), hashes)[rows.own].sum()),
+                        rows.targets,
+                        rows.weights,
+                        n_basis_rows=int(np.isin(hash_values(scaled), hashes).sum()),
                     )
                 )
         return sums.moments(), reduce(add, seen) if seen else None

@@ -299,9 +299,6 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
     cells : int or {"auto"}, default=None
         Number of cells that a tree cuts the rows into, each with its own network. "auto": cells of
         at most 3 rows for each basis row. None: 1.
-    cell_overlap : float, default=0.0
-        Rows at most this many standard deviations from a border between cells train the networks
-        on both sides.
     metric_rounds : int, default=5
         Maximum number of rounds in which the weights of columns are learned.
     n_parts : int, default=None

@@ -355,7 +355,6 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     n_neighbors: int | None = None
     metric_rounds: int = 5
     cells: int | str | None = None
-    cell_overlap: float = 0.0
     unlabelled: Any = None
     _kept_run: _KeptRun | None = field(default=None, init=False)
 

@@ -159,7 +159,7 @@ class NRBFNRegressor(PlainNetwork, NumberNetwork):
         The value in all columns of y of rows without targets, such as NaN. These rows can become
         basis rows and count in scale and width; everything else is learned from the other rows.
         None: every row has targets.
-    kernel, width_factor, scale, cells, cell_overlap, metric_rounds, prune, \
+    kernel, width_factor, scale, cells, metric_rounds, prune, \
 components, n_parts, missing, store
         See `NRBFNClassifier`.
 

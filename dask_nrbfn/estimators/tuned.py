@@ -94,7 +94,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         See `NRBFNClassifier`. None, unless the effort is "quick": "auto", if networks of cells do
         better than one network on held-out rows.
     n_neighbors, confidence_threshold, basis, candidates, class_weight, neighbors, n_partitions, \
-overlap, min_recall, scale, cell_overlap, metric_rounds, n_parts, \
+overlap, min_recall, scale, metric_rounds, n_parts, \
 random_state, unlabelled, missing, store
         See `NRBFNClassifier`.
 
@@ -158,7 +158,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 scales, bases, search_basis, search_rows, basis_size, cells
         See `NRBFNClassifierCV`.
-    n_neighbors, basis, scale, cell_overlap, metric_rounds, n_parts, \
+    n_neighbors, basis, scale, metric_rounds, n_parts, \
 random_state, unlabelled, missing, store
         See `NRBFNRegressor`.
 

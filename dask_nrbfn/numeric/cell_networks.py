@@ -101,7 +101,7 @@ class CellNetworks:
         ------
         RoutedRows
         """
-        rows, cells, _ = self.tree.route(scaled)
+        rows, cells = self.tree.route(scaled)
         ends = np.cumsum(np.bincount(cells, minlength=self.n_cells))
         for cell in np.unique(cells):
             first = ends[cell - 1] if cell else 0

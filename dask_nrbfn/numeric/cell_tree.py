@@ -20,21 +20,18 @@ class Members(NamedTuple):
     Attributes
     ----------
     rows : int64 (m,)
-        Places among the routed rows; with a margin, some rows are in several cells.
+        Places among the routed rows.
     cells : int64 (m,)
         Ascending.
-    own : bool (m,)
-        Whether the row lies in the cell itself, not only within its margin.
     """
 
     rows: NDArray[np.int64]
     cells: NDArray[np.int64]
-    own: NDArray[np.bool_]
 
     def of_cells(self, wanted: Sequence[int]) -> "Members":
         """Return the members of some cells."""
         kept = np.isin(self.cells, wanted)
-        return Members(self.rows[kept], self.cells[kept], self.own[kept])
+        return Members(self.rows[kept], self.cells[kept])
 
 
 class Side(NamedTuple):
@@ -55,8 +52,6 @@ class CellTree:
         The column that each node splits; -1 for a leaf.
     thresholds : float64 (m,)
         Scaled rows with a value of at most this go to the first child; 0 for a leaf.
-    deviations : float64 (m,)
-        Standard deviation of the column among the rows of the node; 0 for a leaf.
     children : int64 (m,)
         The first of two consecutive children; for a leaf, the number of its cell.
 
@@ -71,7 +66,6 @@ class CellTree:
 
     columns: NDArray[np.int64]
     thresholds: Floats
-    deviations: Floats
     children: NDArray[np.int64]
 
     @classmethod
@@ -95,7 +89,7 @@ class CellTree:
         A node is split at the median of the column with the largest deviation, among columns whose
         median leaves a quarter of the rows on each side. A node without such a column is a cell.
         """
-        columns, thresholds, deviations, children = [-1], [0.0], [0.0], [-1]
+        columns, thresholds, children = [-1], [0.0], [-1]
         # Of equally large nodes the first is split first.
         waiting = [(-len(rows), 0, np.arange(len(rows)))]
         leaves = 1
@@ -104,19 +98,16 @@ class CellTree:
             split = _split(rows[members])
             if split is None:
                 continue
-            first = rows[members, split.column] <= split.threshold
-            columns[node], thresholds[node], deviations[node] = split
+            columns[node], thresholds[node] = split
+            first = rows[members, columns[node]] <= thresholds[node]
             children[node] = len(columns)
             for side in (members[first], members[~first]):
                 heapq.heappush(waiting, (-len(side), len(columns), side))
                 columns.append(-1)
                 thresholds.append(0.0)
-                deviations.append(0.0)
                 children.append(-1)
             leaves += 1
-        tree = cls(
-            np.array(columns), np.array(thresholds), np.array(deviations), np.array(children)
-        )
+        tree = cls(np.array(columns), np.array(thresholds), np.array(children))
         tree.children[tree.leaves] = np.arange(tree.n_cells)
         return tree
 
@@ -169,7 +160,7 @@ class CellTree:
     def is_sound(self, n_features: int) -> bool:
         """Return whether the tree routes every row with `n_features` features to a cell."""
         size, inner = len(self.columns), np.flatnonzero(self.columns >= 0)
-        same = {each.shape for each in (self.thresholds, self.deviations, self.children)}
+        same = {each.shape for each in (self.thresholds, self.children)}
         if same != {(size,)} or (self.columns >= n_features).any():
             return False
         first = self.children[inner]
@@ -182,44 +173,20 @@ class CellTree:
             and np.array_equal(ends, np.arange(self.n_cells))
         )
 
-    def route(self, rows: Floats, *, margin: float = 0.0) -> Members:
-        """Return the cells of scaled rows.
-
-        Parameters
-        ----------
-        rows : float64 (b, p)
-        margin : float
-            Rows at most this many deviations of a split from its threshold go to both sides.
-
-        Returns
-        -------
-        Members
-        """
-        places = np.arange(len(rows))
-        nodes, own = np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
+    def route(self, rows: Floats) -> Members:
+        """Return the cells of scaled rows (b, p)."""
+        nodes = np.zeros(len(rows), np.int64)
         while (inner := np.flatnonzero(self.columns[nodes] >= 0)).size:
             split = nodes[inner]
-            beyond = rows[places[inner], self.columns[split]] - self.thresholds[split]
-            reach = margin * self.deviations[split]
-            second = beyond > 0
+            second = rows[inner, self.columns[split]] > self.thresholds[split]
             nodes[inner] = self.children[split] + second
-            both = np.flatnonzero(np.abs(beyond) <= reach) if margin else np.empty(0, np.int64)
-            nodes = np.append(nodes, self.children[split[both]] + ~second[both])
-            places = np.append(places, places[inner[both]])
-            own = np.append(own, np.zeros(len(both), np.bool_))
         cells = self.children[nodes]
-        order = np.lexsort((places, cells))
-        return Members(places[order], cells[order], own[order])
+        order = np.argsort(cells, kind="stable")
+        return Members(order, cells[order])
 
 
-class _Split(NamedTuple):
-    column: int
-    threshold: float
-    deviation: float
-
-
-def _split(rows: Floats) -> _Split | None:
-    """Return the split of some rows, or None if no column can be split."""
+def _split(rows: Floats) -> tuple[int, float] | None:
+    """Return column and threshold of the split of some rows; None if no column can be split."""
     deviations = rows.std(axis=0)
     least = _LEAST_SIDE * len(rows)
     for column in np.argsort(-deviations, kind="stable"):
@@ -229,5 +196,5 @@ def _split(rows: Floats) -> _Split | None:
         threshold = float(np.median(values))
         n_first = np.count_nonzero(values <= threshold)
         if min(n_first, len(rows) - n_first) >= least:
-            return _Split(int(column), threshold, float(deviations[column]))
+            return int(column), threshold
     return None

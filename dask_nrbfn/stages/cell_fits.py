@@ -100,7 +100,7 @@ def fit_cells(
     sizes = run_task(engine, count_rows, run, rows, len(blocks), label="cells")
     largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
     held = PROCESS_BYTES + dataset.reading_bytes + largest
-    engine.check_budget("cells", held, remedy="Give a smaller `cell_overlap`, or `cells`=1")
+    engine.check_budget("cells", held, remedy="Give `cells`=1")
     units = [(rows, cell, keeps_scores) for cell in cells]
     return map_parts(
         run,
@@ -121,7 +121,7 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     dataset : Dataset
     params : FitParams
     n_rows : int
-        Rows of the cell and of its margin.
+        Rows of the cell.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def _route_block(
     """Store the rows of a block cell by cell, for all cells or only for the wanted cells."""
     (block,) = dataset.blocks(start, stop, stop - start)
     tree, scaled = read_tree(run), read_scaling(run).apply(block.X)
-    members = tree.route(scaled, margin=run.chosen_params.cell_overlap)
+    members = tree.route(scaled)
     if wanted is not None:
         members = members.of_cells(wanted)
     weighting = RowWeights.of(dataset, run.chosen_params)
@@ -177,7 +177,7 @@ def routed_rows(
     PartResult
         The fields of `CellRows`, and the number of rows of each cell as "counts".
     """
-    places, cells, own = members
+    places, cells = members
     assert block.targets is not None
     weights = weighting.of_rows(block.targets, block.weights)
     weights = np.ones(len(block.targets)) if weights is None else weights
@@ -189,7 +189,6 @@ def routed_rows(
             "targets": block.targets[places],
             "weights": weights[places],
             "numbers": start + places,
-            "own": own,
         },
         slice_rows=_SLICE_ROWS,
     )
@@ -216,7 +215,7 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
 
 
 class CellRows(NamedTuple):
-    """The rows of a cell and of its margin, in row order.
+    """The rows of a cell, in row order.
 
     Attributes
     ----------
@@ -225,15 +224,12 @@ class CellRows(NamedTuple):
     weights : float64 (n,)
     numbers : int64 (n,)
         Row numbers.
-    own : bool (n,)
-        Whether a row lies in the cell itself.
     """
 
     X: NDArray[Any]
     targets: NDArray[Any]
     weights: Floats
     numbers: NDArray[np.int64]
-    own: NDArray[np.bool_]
 
     @classmethod
     def joined(cls, pieces: Sequence[Iterable[NDArray[Any]]]) -> Self:
@@ -335,11 +331,10 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         **fitted.moments.arrays(),
     }
     if keeps_scores:
-        own = of_cell.own
-        arrays |= {"scores": fitted.held_out[own], "numbers": of_cell.numbers[own]}
+        arrays |= {"scores": fitted.held_out, "numbers": of_cell.numbers}
     return PartResult(
         {
-            "n_rows": int(np.count_nonzero(of_cell.own)),
+            "n_rows": len(of_cell.X),
             "n_basis": r,
             "learned": bool((fitted.root != 1.0).any()),
             "width": fitted.width,
@@ -365,15 +360,15 @@ def _judged(
     run: Run, dataset: Dataset, of_cell: CellRows, fitted: CellFit
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the error on the held-out rows of a cell, and the sums over these rows."""
-    own, scores = of_cell.take(of_cell.own), fitted.held_out[of_cell.own]
-    targets = read_cell_targets(run, dataset).shifted(own.targets)
+    scores = fitted.held_out
+    targets = read_cell_targets(run, dataset).shifted(of_cell.targets)
     kind = judged_sums(dataset)
-    sums = kind.from_block(scores[:, None], targets, own.weights)
+    sums = kind.from_block(scores[:, None], targets, of_cell.weights)
     name = kind.compared[0]
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
-        draw = drawn.take(own.numbers, scores, targets, own.weights)
+        draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return {name: sums.figures(0)[name]}, arrays
 

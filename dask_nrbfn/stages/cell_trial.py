@@ -164,9 +164,7 @@ def _rows_of(run: Run, rows: str, cells: list[int]) -> CellRows:
     """Return the rows of some cells, in ascending order."""
     pieces = [read_cell(run, rows, cell) for cell in cells]
     joined = CellRows.joined(pieces)
-    own = np.flatnonzero(joined.own)
-    order = own[np.argsort(joined.numbers[own])]
-    return joined.take(order)
+    return joined.take(np.argsort(joined.numbers))
 
 
 def _table(run: Run, dataset: Dataset, of_cells: CellRows) -> SmallTable:

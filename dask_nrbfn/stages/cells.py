@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from math import ceil, log2
 from operator import add
 from typing import Any
 
@@ -260,9 +259,7 @@ def _cost(s: FitSizes) -> StageCost:
     """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
     params, tuning = s.params, s.tuning
     n_cells, r = planned_cells(params, s.n), basis_of_cell(params)
-    # At every split, the share of the rows of a normal column that lie within the overlap.
-    overlapping = (1.0 + 0.8 * params.cell_overlap) ** ceil(log2(max(n_cells, 1)))
-    mean = round(overlapping * -(-s.n // n_cells))
+    mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most = min(s.n, 2 * mean)
     r = min(r, mean)

@@ -180,11 +180,6 @@ def _resolve_cells(
     dataset: Dataset, params: FitParams, tuning: TuneParams | None, validation: Dataset | None
 ) -> int | str:
     """Return the number of cells of a fit: "auto" for a tuning that may use several cells."""
-    if params.cell_overlap and (params.cells == 1 or (tuning is None and params.cells is None)):
-        raise ParameterError(
-            f"`cell_overlap` is {params.cell_overlap}, but all rows are in one cell.",
-            "Leave `cell_overlap` out, or give `cells`.",
-        )
     if params.cells is not None:
         return params.cells
     if tuning is None or tuning.effort == "quick" or (validation or tuning.validation):

@@ -103,9 +103,7 @@ def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
-@pytest.mark.parametrize(
-    "changes", [{}, {"penalty": "kernel", "cell_overlap": 0.1}, {"features": "normalized"}]
-)
+@pytest.mark.parametrize("changes", [{}, {"penalty": "kernel"}, {"features": "normalized"}])
 def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)

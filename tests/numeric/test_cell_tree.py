@@ -58,22 +58,8 @@ def test_route__as_from_the_root_down():
     expected = naive_cells(tree, further)
     np.testing.assert_array_equal(members.cells, np.sort(expected))
     np.testing.assert_array_equal(expected[members.rows], members.cells)
-    assert members.own.all()
     # In row order within each cell.
     assert (np.diff(members.rows)[np.diff(members.cells) == 0] > 0).all()
-
-
-def test_route__rows_within_the_margin_are_on_both_sides():
-    rows = rows_of(n_columns=1)
-    tree = CellTree.grown(rows, most_rows=600)
-    (threshold, _, _), deviation = tree.thresholds, rows.std()
-    members = tree.route(rows, margin=0.2)
-    near = np.abs(rows[:, 0] - threshold) <= 0.2 * deviation
-    counts = np.bincount(members.rows, minlength=len(rows))
-    np.testing.assert_array_equal(counts, 1 + near)
-    own = tree.route(rows)
-    np.testing.assert_array_equal(members.rows[members.own], own.rows)
-    np.testing.assert_array_equal(members.cells[members.own], own.cells)
 
 
 def test_splits__describe_the_rows_of_a_cell():

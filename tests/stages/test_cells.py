@@ -250,19 +250,6 @@ def test_cells__unlabelled_rows_are_left_out():
     np.testing.assert_allclose(model.scaling.restore(model.basis), X[rows], atol=1e-12)
 
 
-def test_cells__overlap_adds_rows_of_the_other_side():
-    X, y = spirals(300)
-    run = fit_table(X, y, replace(PARAMS, cell_overlap=0.3))
-    tree = Model.load(run.location).cells.tree
-    within, own = (np.bincount(tree.route(X, margin=margin).cells) for margin in (0.3, 0.0))
-    np.testing.assert_allclose(total_weight(run), within)
-    assert (within > own).all()
-    assert Model.load(run.location).cells.n_rows.tolist() == own.tolist()
-    # Every row is judged once, by its own cell.
-    assert run.read("cells/confusion").sum() == 300
-    assert_refused(X, y, replace(PARAMS, cells=None, cell_overlap=0.3), "all rows are in one cell")
-
-
 def test_cells__described(tmp_path):
     X, y = spirals(300)
     run = fit_table(X, y, replace(PARAMS, scale="standard"), place=tmp_path / "run")

@@ -25,7 +25,6 @@ from tests.storage.written import table, write_dataset
 CHANGES = {
     "n_neighbors": (None, 21),
     "cells": (None, 4),
-    "cell_overlap": (0.0, 0.1),
     "prune": (None, 30),
     "components": (None, 30),
     "confidence_threshold": (0.9, 0.8),
