@@ -130,8 +130,8 @@ class DamagedDataError(NRBFNError, OSError):
     """Stored bytes fail their checksum, are cut short, or do not have the expected format."""
 
 
-class NewerVersionError(NRBFNError, OSError):
-    """A newer version of this package wrote the stored data; the data is never replaced."""
+class FormatVersionError(NRBFNError, OSError):
+    """Stored data has the format of another version of this package; it is never replaced."""
 
 
 class DamagedResultError(DamagedDataError):

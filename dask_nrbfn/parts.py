@@ -9,7 +9,7 @@ the same to the last bit, whichever part is finished first.
 import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
@@ -532,12 +532,12 @@ def _is_summed(run: Run, reduction: Reduction, parts: range | None) -> bool:
 
 
 def _finished(run: Run, stage: str) -> dict[range, SumRecord]:
-    records = {parts: _record_of(each) for parts, each in run.finished_parts(stage).items()}
-    return {parts: record for parts, record in records.items() if record is not None}
+    return {parts: SumRecord(**each) for parts, each in run.finished_parts(stage).items()}
 
 
 def _record(run: Run, stage: str, parts: range) -> SumRecord | None:
-    return _record_of(run.part_record(stage, parts))
+    written = run.part_record(stage, parts)
+    return None if written is None else SumRecord(**written)
 
 
 def _stored_record(run: Run, stage: str, parts: range) -> SumRecord:
@@ -550,15 +550,6 @@ def _stored_record(run: Run, stage: str, parts: range) -> SumRecord:
 def _gone(stage: str, parts: Iterable[int]) -> DamagedResultError:
     problem = f"stored sums of {stage} are missing."
     return DamagedResultError(problem, "Start the job again.", stage, tuple(parts))
-
-
-def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
-    """Return a written record; None if there is no record, or an older version wrote it."""
-    if written is None:
-        return None
-    names = [each.name for each in fields(SumRecord)]
-    known = {name: written[name] for name in names if name in written}
-    return SumRecord(**known) if len(known) == len(names) else None
 
 
 def _store(

@@ -1,13 +1,10 @@
 """Descriptions of a dataset, run, model, map or predictions, without reading rows."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_nrbfn.numeric.calibration import Calibration
-from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
@@ -15,7 +12,6 @@ from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import check_stored
-from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
@@ -116,14 +112,14 @@ def run_figures(run: Run) -> dict[str, Any]:
     judged = judged_record(stages)
     # A tuning may have left the weights that it tried.
     metric = stages.get("metric", {}) if run.chosen_params.scale == LEARNED else {}
-    classes = attributes.get("target_names") is None
+    classes = attributes["target_names"] is None
     n_unlabelled = run.n_rows - run.of_labelled().n_rows
     return {
         "n_rows": n_rows_held(attributes),
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
-        **_describe_schema(read_schema(attributes, run.location)),
-        **describe_targets(attributes["n_classes"], attributes.get("target_names")),
+        **_describe_schema(Schema.of_record(attributes["schema"])),
+        **describe_targets(attributes["n_classes"], attributes["target_names"]),
         **({"n_cells": cells["n_cells"]} if cells else {}),
         "n_basis": (cells or stages.get("basis", {})).get("n_basis"),
         "n_kept": stages.get("prune", {}).get("n_kept"),
@@ -173,7 +169,8 @@ def describe_tuning(run: Run) -> dict[str, Any]:
 
 
 def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
-    # Imports the stages, which the description of a dataset or a run does not need.
+    # Imports scipy and the stages, which the description of a dataset or a run does not need.
+    from dask_nrbfn.numeric.held_out import class_figures
     from dask_nrbfn.stages.refine import read_held_out_confusion
 
     confusion = read_held_out_confusion(run)
@@ -244,17 +241,13 @@ def describe_model(model: "Model") -> dict[str, Any]:
         **({} if model.cells is None else {"n_cells": model.n_cells, "alpha": None}),
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
-        **_describe_calibration(model.calibration),
+        **dict.fromkeys(("temperature", "log_slope", "biases")),
+        **({} if model.calibration is None else vars(model.calibration)),
         **({"classes": model.classes.tolist()} if model.target_names is None else {}),
         **_heaviest(model.heaviest_features),
         **_describe_schema(model.schema),
         "params": model.params.to_dict(),
     }
-
-
-def _describe_calibration(calibration: Calibration | None) -> dict[str, Any]:
-    names = [each.name for each in fields(Calibration)]
-    return dict.fromkeys(names) if calibration is None else vars(calibration)
 
 
 def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:

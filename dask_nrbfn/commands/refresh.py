@@ -23,6 +23,7 @@ from dask_nrbfn.errors import (
     plural,
 )
 from dask_nrbfn.numeric.rows import canonical
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.source import Block, Source
@@ -30,7 +31,6 @@ from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import (
     Location,
     exists,
@@ -108,7 +108,7 @@ def refresh_run(
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         for further in beside:
             dataset = dataset.with_unlabelled(further)
-        names = old.attributes.get("target_names")
+        names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
         _begin_or_resume(old, dataset, building, engine, min_recall)
@@ -219,7 +219,7 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
     if member["content"] != (content_beside(dataset) if beside else dataset.content):
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
     # Encoded as when the dataset was added to the run.
-    return dataset.encoded_by(read_schema(run.attributes, run.location))
+    return dataset.encoded_by(Schema.of_record(run.attributes["schema"]))
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:

@@ -10,7 +10,6 @@ from typing import Any
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import new_file
-from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 
 _SUFFIXES = (".toml", ".json")
@@ -28,10 +27,10 @@ def load_schema(location: Location) -> Schema:
     """
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
         return _of_file(Path(location))
-    schema = read_schema(_attributes(location), location)
+    schema = Schema.of_record(_attributes(location)["schema"])
     if schema is None:
         raise DataError(
-            f"{location} has no schema: it was made of arrays of numbers, or by an older version.",
+            f"{location} has no schema: it was made of arrays of numbers.",
             "Leave `schema` out.",
         )
     return schema

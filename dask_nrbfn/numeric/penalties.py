@@ -154,10 +154,8 @@ class Ridge(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return the ridge of an entry of a path; an old entry may lack newer fields."""
-        penalty = entry.get("penalty") or FitParams.penalty
-        locality = entry.get("locality") or FitParams.locality
-        return cls(penalty, entry["alpha"], locality, entry.get("components"))
+        """Return the ridge of an entry of a path."""
+        return cls(**{name: entry[name] for name in cls._fields})
 
     @classmethod
     def in_params(cls, params: FitParams) -> Self:

@@ -285,13 +285,12 @@ class RidgeSolution:
     Attributes
     ----------
     weights : float64 (K, r)
-    reciprocal_condition : float or None
-        Estimate of the smallest eigenvalue of the penalized matrix over its Frobenius norm; None in
-        runs of older versions, which did not store the estimate.
+    reciprocal_condition : float
+        Estimate of the smallest eigenvalue of the penalized matrix over its Frobenius norm.
     """
 
     weights: Floats
-    reciprocal_condition: float | None
+    reciprocal_condition: float
 
     def spread(self, kept: NDArray[np.bool_]) -> Self:
         """Return the solution with weights of 0 for the basis rows that are not `kept`, (r,)."""

@@ -314,6 +314,11 @@ class Schema:
         return {"columns": columns, **_given_fields(self)}
 
     @classmethod
+    def of_record(cls, recorded: Mapping[str, Any] | None) -> Self | None:
+        """Return the schema that a dataset, run or model records; None if it records none."""
+        return None if recorded is None else cls.from_dict(recorded)
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the schema of JSON values, such as `to_dict` returns.
 

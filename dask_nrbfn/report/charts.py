@@ -457,14 +457,11 @@ def width_chart(
 def _lines_by_width(
     tried: Sequence[dict[str, Any]], criterion: Criterion
 ) -> dict[str, dict[float, float]]:
-    """Return the drawn error by width, for the best combinations of the other parameters.
-
-    Runs of older versions did not try scales and bases.
-    """
+    """Return the drawn error by width, for the best combinations of the other parameters."""
     names = [
         name
         for name in ("scale", "basis", "basis_rule", "features", "kernel")
-        if len({record.get(name) for record in tried}) > 1
+        if len({record[name] for record in tried}) > 1
     ]
     lines: dict[str, dict[float, float]] = {}
     for record in tried:

@@ -105,7 +105,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     if "search" not in finished.stages:
         return
     search = finished.stages["search"]
-    sizes = [record["n_basis"] for record in search.get("curve", ())]
+    sizes = [record["n_basis"] for record in search["curve"]]
     if len(sizes) > 1 and params.basis_size == max(sizes):
         yield Concern(
             f"basis_size={params.basis_size} is the largest that was tried, and errors still fell.",
@@ -114,7 +114,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         )
     tried = [
         record["width_factor"]
-        for record in [*search["tried"], *search.get("finals", ())]
+        for record in [*search["tried"], *search["finals"]]
         if record["kernel"] == params.kernel
     ]
     if side := _border(params.width_factor, tried):

@@ -334,11 +334,11 @@ def tuning_tables(results: Results) -> list[TextTable]:
 
 def _combinations(results: Results) -> TextTable:
     search, criterion = results.finished.stages["search"], results.criterion.name
-    rounds = search.get("rounds") or [search]
+    rounds = search["rounds"]
 
     def place(record: dict[str, Any]) -> tuple[Any, ...]:
         # Combinations that were tried on most rows come first, those without an error last.
-        size = rounds[record.get("round", 0)]
+        size = rounds[record["round"]]
         error = record[criterion]
         figures = error or 0.0, record.get("log_loss") or 0.0
         return -size["n_rows"], -size["n_basis"], error is None, *figures
@@ -363,7 +363,7 @@ def _compared(
 ) -> TextTable:
     """Return a table of combinations with the parameters that vary among some."""
     chosen = results.finished.stages["search"]["chosen"]
-    # Runs of older versions varied fewer parameters. A basis size is chosen later.
+    # A basis size is chosen later.
     chosen = {name: value for name, value in chosen.items() if name in among[0]}
     varied = [name for name in chosen if len({record[name] for record in among}) > 1]
     return TextTable(
@@ -383,10 +383,10 @@ def _compared(
 
 def _caption(search: dict[str, Any], *, n_shown: int) -> str:
     """Return the number of combinations, the rows and basis of the search, and why it ended."""
-    n_tried, rounds = len(search["tried"]), search.get("rounds") or []
+    n_tried, rounds = len(search["tried"]), search["rounds"]
     best = f" ({n_shown} best)" if n_shown < n_tried else ""
     on = f"in {len(rounds)} rounds on up to" if len(rounds) > 1 else "on"
-    ended = f"; ended: {search['stopped']}" if search.get("stopped") else ""
+    ended = f"; ended: {search['stopped']}" if search["stopped"] else ""
     return (
         f"{plural(n_tried, 'combination')} tried{best} {on} "
         f"{plural(search['n_rows'], 'row')} with a basis of {search['n_basis']:,}{ended}"

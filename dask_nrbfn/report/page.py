@@ -83,7 +83,7 @@ def write_report(
 
 def _page(results: Results) -> str:
     finished, facts = results.finished, run_facts(results)
-    schema = finished.attributes.get("schema")
+    schema = finished.attributes["schema"]
     return template_named(_TEMPLATE).render(
         name=str(finished.run.location).rstrip("/").rpartition("/")[2],
         started=finished.stages["columns"]["started"],
@@ -154,7 +154,7 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     return {
         "tables": tuning_tables(results),
         "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),
-        "sizes": search and charts.size_chart(search.get("curve", ()), search["chosen"], criterion),
+        "sizes": search and charts.size_chart(search["curve"], search["chosen"], criterion),
         "widths": search and charts.width_chart(search["tried"], search["chosen"], criterion),
     }
 

@@ -338,7 +338,7 @@ class ClassResults(Results):
 
 
 def _calibration_error(figures: Mapping[str, Any]) -> str:
-    """Return the expected calibration error as a part of a line; empty for older runs."""
+    """Return the expected calibration error as a part of a line; empty if there is none."""
     error = figures.get("expected_calibration_error")
     return "" if error is None else f", expected calibration error {decimals(error)}"
 
@@ -540,7 +540,7 @@ def results_of(
         if evaluation is not None:
             raise _of_another_model("targets", "none: it is an embedding")
         return EmbeddingResults(finished)
-    names = finished.attributes.get("target_names")
+    names = finished.attributes["target_names"]
     if names is None:
         n_classes = len(finished.labels)
         if isinstance(evaluation, NumberEvaluation):

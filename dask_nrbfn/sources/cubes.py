@@ -3,7 +3,6 @@
 import itertools
 import logging
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +30,6 @@ logger = logging.getLogger(__name__)
 # Number of pixels that are read at once, unless a chunk has more. Fewer are not worth a request.
 BOX_PIXELS = 2**16
 
-_DATE = re.compile(r"-?\d{4,}-\d\d-\d\d")
 
 Box = Mapping[str, slice]
 """Consecutive pixels along each of some dimensions."""
@@ -346,8 +344,6 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
     if names is None or wanted is None or tuple(names) == tuple(wanted):
         return []
     remedy = "Give all features of the training rows, each once and in any order."
-    if all(map(_DATE.match, names)) and all(name.lstrip("-").isdecimal() for name in wanted):
-        remedy = "Ingest and fit again: an earlier version named dates by numbers."
     for name in wanted:
         if names.count(name) != 1:
             raise DataError(

@@ -18,7 +18,6 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.format import todays_moments
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
@@ -232,34 +231,12 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> l
 
 def _leaves(run: Run) -> tuple[str, ...]:
     """Return the arrays of the moments of all rows."""
-    return tuple(f"moments/{name}" for name in _array_names(run, "moments", ""))
-
-
-def _array_names(run: Run, place: str, suffix: str) -> tuple[str, ...]:
-    # As the first versions stored them.
-    if run.has(f"{place}/class_weights{suffix}"):
-        return ("packed_gram", "cross", "class_weights")
-    return tuple(_DIMENSIONS)
+    return tuple(f"moments/{name}" for name in _DIMENSIONS)
 
 
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
-    """Return stored moments.
-
-    Parameters
-    ----------
-    run : Run
-    place : str
-        A group of the run.
-    suffix : str
-        Suffix of the names of the arrays.
-
-    Returns
-    -------
-    Moments
-    """
-    names = _array_names(run, place, suffix)
-    arrays = [run.read(f"{place}/{name}{suffix}") for name in names]
-    return Moments(*(todays_moments(*arrays) if "class_weights" in names else arrays))
+    """Return the moments that are stored in the group `place` of a run."""
+    return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
 
 
 def _cost(s: FitSizes) -> StageCost:

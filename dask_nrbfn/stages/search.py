@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
@@ -138,9 +138,8 @@ class SearchRecord:
         The best combination.
     n_rows, n_basis : int
         Rows of the sample and of its largest basis.
-    rounds : list of dict or None
-        Combinations, rows and basis rows of each round, and the figures of the best; None in runs
-        of older versions, which tried all combinations on all rows.
+    rounds : list of dict
+        Combinations, rows and basis rows of each round, and the figures of the best.
     stopped : str or None
         Why no other widths were tried.
     narrowed : dict
@@ -156,11 +155,11 @@ class SearchRecord:
     chosen: dict[str, Any]
     n_rows: int
     n_basis: int
-    rounds: list[dict[str, Any]] | None = None
-    stopped: str | None = None
-    narrowed: dict[str, Any] = field(default_factory=dict)
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    finals: list[dict[str, Any]] = field(default_factory=list)
+    rounds: list[dict[str, Any]]
+    stopped: str | None
+    narrowed: dict[str, Any]
+    curve: list[dict[str, Any]]
+    finals: list[dict[str, Any]]
 
 
 class _Search:

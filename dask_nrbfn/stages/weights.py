@@ -47,7 +47,7 @@ class WeightsRecord:
     fitting_error: float
     spectral_risk: float
     objective: float
-    reciprocal_condition: float | None = None
+    reciprocal_condition: float
     training_r2: list[float] | None = None
 
 
@@ -63,16 +63,9 @@ def _compute(job: StageJob) -> WeightsRecord:
     return record
 
 
-def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> None:
-    """Warn if the system is so ill-conditioned that rounding decides much of the weights.
-
-    Parameters
-    ----------
-    reciprocal_condition : float or None
-        None: not known.
-    alpha : float
-    """
-    if reciprocal_condition is not None and reciprocal_condition < ILL_CONDITIONED:
+def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
+    """Warn if the system is so ill-conditioned that rounding decides much of the weights."""
+    if reciprocal_condition < ILL_CONDITIONED:
         warnings.warn(
             f"the ridge system at alpha={alpha:g} has a reciprocal condition of "
             f"{reciprocal_condition:.1e}: rounding decides much of the weights. Give a larger "
@@ -88,7 +81,7 @@ def _solve(run: Run) -> WeightsRecord:
         solution = system.solve(chosen.alpha)
     else:
         place = ridges_of(run).index(chosen)
-        condition = PATH.recorded(run).path[place].get("reciprocal_condition")
+        condition = PATH.recorded(run).path[place]["reciprocal_condition"]
         solution = RidgeSolution(read_path_weights(run, None).weights[place], condition)
     network = describe_network(run, system, solution, alpha=chosen.alpha)
     write_array(run.group("weights"), "values", network.weights, "target", "basis")

@@ -26,7 +26,6 @@ from dask_nrbfn.storage.array import (
     get_stored,
 )
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
-from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, feature_attributes
 from dask_nrbfn.storage.group import mark_complete
 from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
 
@@ -440,29 +439,22 @@ def finish_dataset(
             counts[label] = counts.get(label, 0) + count
     written = [summary.checksums or {} for summary in summaries]
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
-    content, marks = sum(summary.content for summary in summaries), feature_attributes(schema)
+    content = sum(summary.content for summary in summaries)
     if refers(group["X"]):
         n_values = [summary.n_values for summary in summaries if summary.n_values is not None]
         finish_reference(group, "X", checksums.pop("X"), n_values or None)
-        marks["format_version"] = REFERRING_VERSION
     elif "X" not in checksums:
         checksums |= finish_sparse(group, "X")
-        marks["format_version"] = SPARSE_VERSION
-    if sparse:
-        marks["sparse"] = True
     if schema is not None:
         # Contents of datasets with the same coding then add up like those of plain datasets.
         content *= schema.coding_factor
         feature_names = tuple(column.name for column in schema.columns)
-    if read_as is not None:
-        marks["read_as"] = dict(read_as)
+    mark, labelled = unlabelled, None
     if unlabelled is not None:
-        # All numbers of such rows are NaN, which JSON cannot express.
-        unlabelled = unlabelled if target_names is None else np.nan
-        marks |= {
-            "unlabelled": unlabelled if target_names is None else "nan",
-            "labelled_rows": [summary.n_labelled for summary in summaries],
-        }
+        labelled = [summary.n_labelled for summary in summaries]
+        if target_names is not None:
+            # All numbers of such rows are NaN, which JSON cannot express.
+            unlabelled, mark = np.nan, "nan"
     mark_complete(
         group,
         kind="dataset",
@@ -477,6 +469,10 @@ def finish_dataset(
             "chunk_checksums": checksums,
             "fingerprint": fingerprint(get_stored(group, "X"), summaries, unlabelled, schema),
             "content": f"{content % 2**64:016x}",
-            **marks,
+            "schema": None if schema is None else schema.to_dict(),
+            "sparse": sparse,
+            "read_as": None if read_as is None else dict(read_as),
+            "unlabelled": mark,
+            "labelled_rows": labelled,
         },
     )

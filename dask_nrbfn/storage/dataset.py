@@ -43,7 +43,6 @@ from dask_nrbfn.storage.dense import (
     chunk_rows_stored,
     expect_chunks,
 )
-from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import View, viewed
 from dask_nrbfn.storage.referenced import ReferencedRows
@@ -141,21 +140,21 @@ class Dataset(Shown):
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
-        names, target_names = attributes["feature_names"], attributes.get("target_names")
+        names, target_names = attributes["feature_names"], attributes["target_names"]
         has_targets = attributes["has_labels"] or target_names is not None
-        mark, labelled = attributes.get("unlabelled"), attributes.get("labelled_rows")
+        mark, labelled = attributes["unlabelled"], attributes["labelled_rows"]
         with recorded_by(location):
             classes = np.asarray(attributes["classes"])
             counts = np.asarray(attributes["class_counts"], dtype=np.int64)
             labelled = None if labelled is None else np.asarray(labelled, dtype=np.int64)
-        schema = read_schema(attributes, location)
+        schema = Schema.of_record(attributes["schema"])
         if schema is not None:
             names = schema.feature_names
         dataset = cls(
             location,
             get_stored(group, "X"),
             get_array(group, "y") if has_targets else None,
-            get_array(group, "weights") if attributes.get("has_weights") else None,
+            get_array(group, "weights") if attributes["has_weights"] else None,
             classes,
             counts,
             attributes["fingerprint"],
@@ -164,14 +163,14 @@ class Dataset(Shown):
             None if target_names is None else tuple(target_names),
             mark if mark is None or target_names is None else np.nan,
             labelled,
-            get_array(group, "ids") if attributes.get("has_ids") else None,
+            get_array(group, "ids") if attributes["has_ids"] else None,
             schema,
-            attributes.get("read_as"),
-            expands_sparse=attributes.get("sparse", False),
+            attributes["read_as"],
+            expands_sparse=attributes["sparse"],
         )
         dataset._check_lengths()
         if not as_it_is:
-            checksums = attributes.get("chunk_checksums", {})
+            checksums = attributes["chunk_checksums"]
             for name in dataset._arrays.keys() & checksums.keys():
                 expect_chunks(dataset._arrays[name], checksums[name])
         elif isinstance(dataset.X, ReferencedRows):

@@ -23,8 +23,8 @@ from zarr.storage import LocalStore
 from dask_nrbfn.errors import (
     DamagedDataError,
     ExistsError,
+    FormatVersionError,
     MissingDataError,
-    NewerVersionError,
     NRBFNError,
     ParameterError,
     RunBusyError,
@@ -38,7 +38,6 @@ from dask_nrbfn.outputs import (
 )
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.sources.formats import how_to_ingest
-from dask_nrbfn.storage.format import FORMAT_VERSION, READ_VERSIONS, UPGRADE
 from dask_nrbfn.storage.local import (
     MOVED,
     DurableStore,
@@ -66,6 +65,9 @@ _UNFINISHED = "unfinished"
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
+
+FORMAT_VERSION = 1
+"""The number of the stored format; any change of what is stored raises it."""
 
 RECORDED = ("kind", "format_version", "checksum")
 """Attributes that identify a group of this package."""
@@ -123,8 +125,8 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
         If nothing is stored at `location`.
     DamagedDataError
         If the group has another kind, or is not finished.
-    NewerVersionError
-        If the group has a newer format.
+    FormatVersionError
+        If the group has another format.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
     _check_identity(group, kind)
@@ -172,10 +174,10 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
         )
     version = attributes.get("format_version")
-    if version not in READ_VERSIONS:
-        _check_not_newer(place, version)
-        raise DamagedDataError(
-            _format_problem(place, version),
+    if version != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{place} has format version {version}, but this version of dask_nrbfn reads "
+            f"{FORMAT_VERSION}.",
             f"Use the version of dask_nrbfn that wrote the {kind}, or write the {kind} again.",
         )
     if not is_sealed(attributes):
@@ -227,13 +229,6 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
             store = store_at(location)
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
-    except DamagedDataError:
-        # Metadata of a newer format may be unreadable for zarr but readable as JSON.
-        version = None
-        with suppress(ValueError, TypeError, KeyError):
-            version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
-        _check_not_newer(location, version)
-        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
@@ -243,20 +238,6 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
         ) from error
-
-
-def _check_not_newer(place: object, version: object) -> None:
-    """Raise NewerVersionError if a recorded format is newer than this package reads."""
-    if isinstance(version, int) and version > READ_VERSIONS[-1]:
-        raise NewerVersionError(_format_problem(place, version), UPGRADE)
-
-
-def _format_problem(place: object, version: object) -> str:
-    first, last = READ_VERSIONS[0], READ_VERSIONS[-1]
-    return (
-        f"{place} has format version {version}, but this version of dask_nrbfn reads {first} to "
-        f"{last}."
-    )
 
 
 def attributes_of(group: zarr.Group) -> dict[str, Any]:
@@ -281,17 +262,8 @@ def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
-    """Change attributes of a group that is marked complete.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    attributes : mapping of str
-        JSON-serializable values. Other attributes are kept.
-    """
-    changed = {**attributes_of(group), **attributes}
-    changed["format_version"] = max(FORMAT_VERSION, changed["format_version"])
-    group.update_attributes(sealed(changed))
+    """Change attributes, JSON-serializable values, of a group that is marked complete."""
+    group.update_attributes(sealed({**attributes_of(group), **attributes}))
 
 
 @contextmanager
@@ -808,7 +780,7 @@ def exists(location: Location) -> bool:
         _open(location, kind="group", mode="r")
     except MissingDataError:
         return False
-    except (DamagedDataError, NewerVersionError):
+    except DamagedDataError:
         pass
     return True
 

@@ -28,13 +28,6 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.format import (
-    CELLS_VERSION,
-    calibration_attributes,
-    feature_attributes,
-    read_schema,
-    stored_params,
-)
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
@@ -384,10 +377,9 @@ class Model(Shown):
                 "spectral_risk": self.spectral_risk,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
-                **feature_attributes(self.schema, sparse=is_sparse(self.basis)),
-                **calibration_attributes(self.calibration),
-                **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
-                **({} if self.cells is None else {"format_version": CELLS_VERSION}),
+                "schema": None if self.schema is None else self.schema.to_dict(),
+                "calibration": None if self.calibration is None else self.calibration.to_dict(),
+                "read_as": None if self.read_as is None else dict(self.read_as),
             },
         )
 
@@ -411,11 +403,11 @@ class Model(Shown):
             return read_rows(get_array(group, name))
 
         classes = array("classes")
-        names, target_names = attributes["feature_names"], attributes.get("target_names")
-        schema = read_schema(attributes, group.store_path)
+        names, target_names = attributes["feature_names"], attributes["target_names"]
+        schema = Schema.of_record(attributes["schema"])
         if schema is not None and not schema.is_plain:
             names = schema.feature_names
-        params = stored_params(attributes["params"], group.store_path)
+        params = FitParams(**attributes["params"])
         model = cls(
             basis=read_rows(get_stored(group, "basis")),
             width=attributes["width"],
@@ -430,14 +422,14 @@ class Model(Shown):
             params=params,
             fitting_error=attributes["fitting_error"],
             spectral_risk=attributes["spectral_risk"],
-            calibration=Calibration.of(attributes),
+            calibration=Calibration.of(attributes["calibration"] or {}),
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else array("intercept"),
             target_range=array("target_range") if "target_range" in group else None,
             places=None if params.prune is None else array("places"),
             schema=schema,
-            read_as=attributes.get("read_as"),
+            read_as=attributes["read_as"],
             cells=CellNetworks.from_arrays(
                 {name: array(name) for name in CellNetworks.array_names()}
             )

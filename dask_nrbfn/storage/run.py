@@ -25,6 +25,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import (
@@ -36,12 +37,6 @@ from dask_nrbfn.storage.array import (
     write_array,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.format import (
-    feature_attributes,
-    read_schema,
-    stored_params,
-    stored_tuning,
-)
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
@@ -174,15 +169,15 @@ class Run(Shown):
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
                 "target_names": dataset.target_names,
-                "schema": None,
+                "schema": None if dataset.schema is None else dataset.schema.to_dict(),
                 "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
                 "part_rows": layout.part_rows,
                 "chunk_rows": layout.chunk_rows,
                 "environment": dict(environment),
                 "decisions": {},
                 "stages": {},
+                "versions": [],
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
-                **feature_attributes(dataset.schema, sparse=dataset.is_sparse),
             },
         )
         return cls.open(location)
@@ -201,12 +196,12 @@ class Run(Shown):
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
-        tuning = attributes.get("tuning")
+        tuning = attributes["tuning"]
         run = cls(
             location,
             attributes["run_id"],
-            stored_params(attributes["params"], location),
-            stored_tuning(tuning, location) if tuning else None,
+            FitParams(**attributes["params"]),
+            None if tuning is None else TuneParams(**tuning),
             attributes["fingerprint"],
             attributes["n_rows"],
             attributes["n_parts"],
@@ -241,9 +236,6 @@ class Run(Shown):
         if self.tuning is not None and tuning is not None:
             old |= self.tuning.to_dict()
             new |= tuning.to_dict()
-        if "cells" not in self.attributes["params"]:
-            # An earlier version, which had no `cells`, began the run.
-            new["cells"] = old["cells"]
         if new["n_parts"] is None or new["n_parts"] == self.n_parts:
             new["n_parts"] = old["n_parts"]
         changed = [
@@ -257,7 +249,7 @@ class Run(Shown):
 
     def of_labelled(self) -> Self:
         """Return the run for stages that use only the rows with labels."""
-        layout = self.attributes.get("labelled")
+        layout = self.attributes["labelled"]
         if layout is None or isinstance(self.location, View):
             return self
         labelled = PartLayout(**layout)
@@ -267,18 +259,18 @@ class Run(Shown):
     @property
     def of_numbers(self) -> bool:
         """Whether the targets are numbers, not classes."""
-        return self.attributes.get("target_names") is not None
+        return self.attributes["target_names"] is not None
 
     @property
     def is_mixed(self) -> bool:
         """Whether the features are of several kinds; see `Dataset.is_mixed`."""
-        schema = read_schema(self.attributes, self.location)
+        schema = Schema.of_record(self.attributes["schema"])
         return schema is not None and not schema.is_plain
 
     @property
     def embeds(self) -> bool:
         """Whether the run is an embedding, which projects rows and learns no targets."""
-        return bool(self.attributes.get("embeds"))
+        return bool(self.attributes["embeds"])
 
     @property
     def begun_by(self) -> str:
@@ -448,7 +440,7 @@ class Run(Shown):
     @property
     def decisions(self) -> dict[str, dict[str, Any]]:
         """Choices that were made for "auto", by stage; they also hold on other workers."""
-        decided: dict[str, dict[str, Any]] = self.attributes.get("decisions", {})
+        decided: dict[str, dict[str, Any]] = self.attributes["decisions"]
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -612,7 +604,7 @@ class Run(Shown):
             logger.warning("The record of %s is damaged. The part is computed again.", name)
             return None
         # A task of an earlier run at this location may have written the part.
-        return written if written.get("run_id", self.run_id) == self.run_id else None
+        return written if written["run_id"] == self.run_id else None
 
     def write_part(
         self,

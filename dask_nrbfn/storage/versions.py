@@ -24,7 +24,7 @@ def version_name(version: int) -> str:
 
 def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the records of the versions after the fit, from a run's attributes."""
-    records: list[dict[str, Any]] = attributes.get("versions", [])
+    records: list[dict[str, Any]] = attributes["versions"]
     return records
 
 

@@ -14,7 +14,6 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.sites import write_site
-from tests.storage.written import edit_attributes
 from tests.tables import spirals, surfaces, write_table
 
 ENGINE = InlineEngine()
@@ -277,14 +276,3 @@ def test_update_cells__all_rows_are_not_forgotten(tmp_path):
     with pytest.raises(DataError, match="without rows"):
         update_run(run.location, dataset, ENGINE, forget=True)
     assert Model.load(run.location).digest() == before
-
-
-def test_fit__a_run_of_one_network_by_an_earlier_version_goes_on(tmp_path):
-    dataset = write(tmp_path / "rows", *spirals(200))
-    params = replace(PARAMS, cells=None)
-    run = fit_dataset(dataset, tmp_path / "run", params, ENGINE)
-    earlier = {name: value for name, value in run.params.to_dict().items() if "cell" not in name}
-    edit_attributes(tmp_path / "run", params=earlier, checked=True)
-    assert fit_dataset(dataset, tmp_path / "run", params, ENGINE).params.cells == 1
-    opened = Run.open(tmp_path / "run")
-    opened._check_same(dataset, replace(run.params, cells="auto"), None, False)

@@ -15,7 +15,6 @@ from dask_nrbfn import (
     NRBFNClassifier,
     NRBFNError,
     fit_dataset,
-    ingest_arrays,
     ingest_file,
     predict_scene,
 )
@@ -127,17 +126,6 @@ def test_dates__times_of_day_and_other_calendars(tmp_path):
         scene = Scene.at(File(str(tmp_path / f"{name}.zarr")), ["ndvi"], "time")
         with open_scene(scene.place) as opened:
             assert scene.cube(opened).feature_names == expected
-
-
-@pytest.mark.parametrize("names", [range(0, 290, 10), pd.date_range(FIRST, periods=29).asi8])
-def test_dates__runs_that_know_them_by_numbers(dated, tmp_path, names):
-    pixels = dated_scene()["ndvi"].stack(pixel=("y", "x")).transpose("pixel", "time").to_numpy()
-    frame = pd.DataFrame(pixels, columns=[*map(str, names)])
-    cover = dated_scene()["cover"].to_numpy().ravel()
-    dataset = ingest_arrays(frame, cover, tmp_path / "pixels")
-    fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
-    with pytest.raises(NRBFNError, match="earlier version named dates by numbers"):
-        labels(tmp_path / "run", dated / "A.zarr", tmp_path / "map", **BY_TIME)
 
 
 @pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4", "scipy"])

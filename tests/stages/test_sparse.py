@@ -25,8 +25,7 @@ from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.trials import resolve_tuning
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.format import SPARSE_VERSION
-from dask_nrbfn.storage.group import attributes_of, open_group
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 
@@ -197,14 +196,12 @@ def test_predict__of_sparse_rows(tmp_path):
         is_like(each, judged[0], 1e-9)
 
 
-def test_model__of_sparse_rows_is_written_in_a_format_of_its_own():
+def test_model__of_sparse_rows_is_stored_in_csr():
     of_csr, of_arrays = fitted({})
-    for run, version in ((of_csr, SPARSE_VERSION), (of_arrays, 4)):
-        assert attributes_of(open_group(run.location, kind="run"))["format_version"] == version
+    for run in (of_csr, of_arrays):
         place = MemoryStore()
         model = Model.load(run.location)
         model.save(place)
-        assert attributes_of(open_group(place, kind="model"))["format_version"] == version
         again = Model.load(place)
         assert is_sparse(again.basis) == is_sparse(model.basis)
         assert again.digest() == model.digest()

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, NewerVersionError
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.format import READ_VERSIONS
 from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
 from tests.storage.written import (
@@ -393,19 +392,9 @@ def test_open__another_kind(tmp_path):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("version", [0, 2, READ_VERSIONS.stop, "3"])
-def test_open__another_format_version(tmp_path, version):
-    write_dataset(tmp_path / "data", table(5))
-    edit_attributes(tmp_path / "data", format_version=version)
-    kind = NewerVersionError if version == READ_VERSIONS.stop else DamagedDataError
-    with pytest.raises(kind, match=rf"format version {version}, but this .* reads 3 to 9"):
-        Dataset.open(tmp_path / "data")
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        "format_version",
         "has_labels",
         "has_weights",
         "classes",
@@ -475,17 +464,6 @@ def test_blocks__concurrent_readers(tmp_path, pool):
         spans = executor.map(read_span, [dataset.location] * len(starts), starts, stops)
         for rows, a, b in zip(spans, starts, stops, strict=True):
             np.testing.assert_array_equal(rows, X[a:b])
-
-
-@pytest.mark.parametrize("word", ["has_weights", "target_names"])
-def test_open__without_a_word_on_weights_or_numbers_has_none(tmp_path, word):
-    fingerprint = write_dataset(tmp_path / "data", table(5), np.arange(5)).fingerprint
-    edit_attributes(tmp_path / "data", drop=word, checked=True)
-    dataset = Dataset.open(tmp_path / "data")
-    assert dataset.sample_weights is None
-    assert dataset.target_names is None
-    assert dataset.codes().tolist() == [0, 1, 2, 3, 4]
-    assert dataset.fingerprint == fingerprint
 
 
 @pytest.mark.parametrize("n_rows", [6, 8])

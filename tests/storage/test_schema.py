@@ -126,24 +126,12 @@ def test_dataset__with_a_plain_schema_is_as_without(tmp_path, dtype):
     for name in ("fingerprint", "content", "dtype", "n_features", "feature_names", "reading_bytes"):
         assert getattr(plain, name) == getattr(without, name)
     assert (plain.schema, without.schema) == (PLAIN, None)
-    formats = [
-        open_group(tmp_path / name, kind="dataset").attrs["format_version"]
-        for name in ("plain", "without")
-    ]
-    assert formats == [4, 4]
 
 
-def test_dataset__that_versions_without_schemas_would_misread_has_a_newer_format(tmp_path):
-    write_rows(tmp_path / "data")
-    assert open_group(tmp_path / "data", kind="dataset").attrs["format_version"] == 5
-    make_model(schema=FILLED, n_features=FILLED.n_features).save(tmp_path / "model")
-    assert open_group(tmp_path / "model", kind="model").attrs["format_version"] == 5
-    make_model(schema=PLAIN, n_features=3).save(tmp_path / "plain")
-    assert open_group(tmp_path / "plain", kind="model").attrs["format_version"] == 4
+def test_run__records_the_schema_of_its_dataset(tmp_path):
     of_plain = write_rows(tmp_path / "rows", table(N), schema=PLAIN)
-    for dataset, version in ((Dataset.open(tmp_path / "data"), 5), (of_plain, 4)):
+    for dataset in (write_rows(tmp_path / "data"), of_plain):
         run = Run.start(MemoryStore(), dataset, FitParams(), {})
-        assert run.attributes["format_version"] == version
         assert Schema.from_dict(run.attributes["schema"]) == dataset.schema
 
 

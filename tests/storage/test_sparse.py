@@ -24,7 +24,6 @@ from dask_nrbfn.storage.array import (
     write_array,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import flips
 
@@ -64,7 +63,6 @@ def test_dataset__blocks_and_rows(chunk_rows, block_rows, data):
 def test_dataset__is_what_anndata_reads(tmp_path):
     X, y = drawn(40, dtype=np.float32)
     dataset = ingest_arrays(X, y, tmp_path / "data", chunk_rows=7)
-    assert attributes_of(open_group(tmp_path / "data", kind="dataset"))["format_version"] == 6
     read = anndata.io.read_elem(zarr.open_group(tmp_path / "data", mode="r")["X"])
     assert_same(sp.csr_array(read), X)
     assert dataset.dtype == np.float32
