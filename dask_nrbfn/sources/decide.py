@@ -35,13 +35,21 @@ class Remedies(NamedTuple):
     others: str
     dates: str
     units: str
+    marks: str = ""
 
+
+# What empty cells are in CSV, as part of errors and lines.
+_MARKS = (
+    "In CSV, texts such as NA and None mark a missing value; pass `missing_values`='' if they are "
+    "values."
+)
 
 FOR_FILES = Remedies(
-    "Pass `missing`='impute' to fill in missing values, or `missing`='drop' to leave out rows that "
-    "lack a value.",
-    "Pass `missing`='drop' to leave out rows that lack a value. Or pass `missing`='impute' to fill "
-    "in features, and `unlabelled`='' to keep rows without a label ('nan' for numeric targets).",
+    "Pass `missing`='impute' to fill in missing values, or `missing`='drop' to leave out every row "
+    f"that lacks a value. {_MARKS}",
+    "Pass `unlabelled`='' to keep rows without a label ('nan' for numeric targets), and "
+    "`missing`='impute' to fill in features. Or pass `missing`='drop' to leave out every row that "
+    "lacks any value.",
     "Pass `id`={0!r} to use the column as an id, or `categorical`={0!r} to use it as a feature.",
     "pass `drop`={0!r} to leave the column out, or `id`={0!r} to use it as an id.",
     "If {2!r} is a mistake, pass `{1}`={0!r} for an error that names its row; if {2!r} marks a "
@@ -49,6 +57,7 @@ FOR_FILES = Remedies(
     " (`max_categories`)",
     "pass `date_format`='{0}={1}'",
     "Write all numbers in one unit, or pass `drop`={0!r} to leave the column out.",
+    _MARKS,
 )
 FOR_FRAMES = Remedies(
     "Fill in missing values, as networks do with `missing`='impute', or leave out rows that lack a "
@@ -162,19 +171,7 @@ def decide(
 
 
 def unnamed_error(origin: object, place: int) -> DataError:
-    """Return the error about a column without a name.
-
-    Parameters
-    ----------
-    origin : object
-        The table.
-    place : int
-        Index of the column, from 0.
-
-    Returns
-    -------
-    DataError
-    """
+    """Return the error about a column without a name."""
     return DataError(
         f"Column {place + 1} of {origin} has no name.",
         "Name the column if it is a feature, or remove the column if it is an index.",
@@ -198,19 +195,7 @@ def _gaps_error(
 
 
 def gap_error(problem: str, *, decided: bool = False) -> DataError:
-    """Return the error about a row without a value where there must be one.
-
-    Parameters
-    ----------
-    problem : str
-        What the error says is wrong.
-    decided : bool
-        Whether a given schema decides how missing values are handled.
-
-    Returns
-    -------
-    DataError
-    """
+    """Return the error about a row without a value where there must be one."""
     remedy = "Fill in the cell, or leave the row out, as `skip_bad` does."
     return DataError(problem, remedy if decided else FOR_FILES.gap)
 
@@ -384,6 +369,8 @@ class _Candidate:
             return column, self._about_numbers()
         texts, lines = _by_value(name, survey.texts)
         by_rows = sorted(texts.items(), key=lambda each: (-each[1], each[0]))
+        if missing > 0.5 and self.remedies.marks:
+            lines.append(f"{name} is missing in {missing:.0%} of the rows. {self.remedies.marks}")
         shown = tuple(sorted(text for text, _ in by_rows[: options.max_categories]))
         others = len(shown) < len(by_rows)
         if others:

@@ -136,23 +136,14 @@ class Asked:
         )
 
     def no_label_error(self, problem: str, *, is_target: bool = False) -> MissingLabelError:
-        """Return the error about a row without a label or target.
-
-        Parameters
-        ----------
-        problem : str
-            What the error says is wrong.
-        is_target : bool
-            Whether a numeric target is missing, not a label.
-
-        Returns
-        -------
-        MissingLabelError
-        """
+        """Return the error about a row without a label or target."""
         mark, noun = ("nan", "target") if is_target else ("", "label")
+        keep = f"pass `unlabelled`='{mark}' to keep"
         # The schema decided how missing values are handled.
-        leave_out = "Remove" if self.schema else "Pass `missing`='drop' to leave out"
-        remedy = f"{leave_out} rows without a {noun}, or pass `unlabelled`='{mark}' to keep them."
+        if self.schema:
+            return MissingLabelError(problem, f"Remove rows without a {noun}, or {keep} them.")
+        leave_out = "pass `missing`='drop' to leave out every row that lacks any value"
+        remedy = f"{keep.capitalize()} rows without a {noun}, or {leave_out}."
         return MissingLabelError(problem, remedy)
 
     @property

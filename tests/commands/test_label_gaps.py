@@ -90,7 +90,7 @@ def test_ingest__targets_with_gaps(tmp_path, suffix):
     assert (few.n_rows, few.unlabelled) == ((~GAPS).sum(), None)
     targets = few.take_targets(np.arange(few.n_rows))[:, 0]
     np.testing.assert_allclose(targets, T[~GAPS, 0], rtol=1e-12)
-    with pytest.raises(DataError, match=r"'t' of .* has no value in .*pass unlabelled='nan'"):
+    with pytest.raises(DataError, match=r"'t' of .* has no value in .*Pass unlabelled='nan'"):
         ingest_file(file, MemoryStore(), target="t")
 
 
@@ -111,8 +111,8 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     problem, fix = refuse("ingest", file, rows, "--label", "y")
     assert f"Column 'y' of {file} has no value in " in problem
     assert fix == (
-        "Pass --missing drop to leave out rows without a label, or pass --unlabelled '' to keep "
-        "them."
+        "Pass --unlabelled '' to keep rows without a label, or pass --missing drop to leave out "
+        "every row that lacks any value."
     )
     told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
     assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())

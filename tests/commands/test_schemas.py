@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from zarr.storage import MemoryStore
 
 from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.commands.schemas import load_schema
@@ -95,6 +96,17 @@ def test_program__gap_is_named_with_its_remedy(table, tmp_path):
     problem, fix = refuse("ingest", table, tmp_path / "data", "--label", "y", "--drop", "who")
     assert problem == f"Column 'a' of {table} has no value in line 2 and 4 further rows."
     assert fix.startswith("Pass --missing impute to fill in missing values, or --missing drop")
+    assert "texts such as NA and None mark a missing value; pass --missing-values '' if" in fix
+
+
+def test_ingest__marked_text_of_most_rows_is_reported(tmp_path, caplog):
+    file = tmp_path / "rows.csv"
+    file.write_text("veneer,y\nNone,1\nNone,2\nstone,1\n")
+    with caplog.at_level("INFO", "dask_nrbfn"):
+        ingest_file(file, MemoryStore(), label="y", missing="impute")
+    assert "veneer is missing in 67% of the rows. In CSV, texts such as NA and None" in caplog.text
+    schema = ingest_file(file, MemoryStore(), label="y", missing_values="").schema
+    assert schema.columns[0].categories == ("None", "stone")
 
 
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):
