@@ -8,7 +8,7 @@ import errno
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,19 +67,6 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
         with tempfile.TemporaryFile(dir=target.parent) as probe:
             probe.write(bytes(_PROBE_BYTES))
     return target
-
-
-def check_distinct(outputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Raise ParameterError if two parameters name the same file; None is ignored."""
-    names: dict[str, str] = {}
-    for name, path in outputs.items():
-        if path is None:
-            continue
-        other = names.setdefault(os.path.realpath(path), name)
-        if other != name:
-            raise ParameterError(
-                f"`{other}` and `{name}` are both {path}.", "Give two different paths."
-            )
 
 
 def check_path_outside_groups(path: str | os.PathLike[str]) -> None:

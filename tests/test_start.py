@@ -20,11 +20,9 @@ from tests.tables import spirals, write_table
 PACKAGES = ("dask_nrbfn", "dask_nrbfn.engine", "dask_nrbfn.report")
 
 HEAVY = {
-    "bokeh",
     "distributed",
     "jinja2",
     "matplotlib",
-    "prometheus_client",
     "pyarrow",
     "pynndescent",
     "sklearn",

@@ -12,7 +12,6 @@ import click
 
 from dask_nrbfn.cli.show import readable_bytes
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.engine.watch import Watch
 
 if TYPE_CHECKING:
     from dask_nrbfn.engine import Engine
@@ -43,8 +42,6 @@ class Job:
         Whether the same command continues one that was stopped.
     n_rows : int or None
         Number of rows of the work, once known.
-    watch : Watch
-        What its engine does.
     """
 
     bar: bool = False
@@ -53,7 +50,7 @@ class Job:
     what: str = ""
     keeps: bool = False
     n_rows: int | None = None
-    watch: Watch = field(default_factory=Watch)
+    _engine: "Engine | None" = None
     _start: float = field(default_factory=time.perf_counter)
 
     def begin(self, command: str, what: object, *, keeps: bool = False) -> None:
@@ -65,41 +62,23 @@ class Job:
         self,
         options: dict[str, Any],
         *,
-        out: Any = None,
-        overwrite: bool | None = None,
         expected_s: float = math.inf,
-        stage: str | None = None,
     ) -> "Iterator[Engine]":
-        """Yield the engine for the ``engine_options`` and ``watch_options`` of a command.
+        """Yield the engine for the ``engine_options`` of a command that takes `expected_s` seconds.
 
-        Some options are taken out of `options`. `overwrite` is given by a command whose
-        ``--overwrite`` is for `out` and the performance report. If `expected_s` are few and no
-        option asks for a cluster, none is started. `stage` is the only stage of the work.
+        If they are few and no option asks for a cluster, none is started.
         """
-        from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
+        from dask_nrbfn.engine import EngineOptions, connect
         from dask_nrbfn.engine.threads import threads_of_workers
-        from dask_nrbfn.outputs import check_distinct
 
-        files = {name: options.get(name) for name in ("performance_report", "metrics_file")}
-        check_distinct({"out": None if out is None else str(out), **files})
-        metrics = {name: options.pop(name, None) for name in ("metrics", "metrics_file")}
-        if overwrite is not None:
-            options["overwrite"] = overwrite and options["performance_report"] is not None
         chosen = EngineOptions(**options, bar=self.bar)
         if expected_s <= SMALL_WORK_S and not chosen.asks_for_cluster:
             logger.info("%s: small work runs in this process, without a cluster", self.command)
             # With the number of threads of a cluster's worker, results have the same bits.
             threads = chosen.threads or threads_of_workers(1)
             chosen = replace(chosen, workers=0, threads=threads)
-        with (
-            exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
-            connect(chosen, watch=self.watch) as engine,
-        ):
-            if stage is None:
-                yield engine
-                return
-            with engine.stage(stage, n_rows=self.n_rows or 0):
-                yield engine
+        with connect(chosen) as self._engine:
+            yield self._engine
 
     @contextmanager
     def summary(self) -> Iterator[None]:
@@ -121,7 +100,8 @@ class Job:
         if not self.command:
             return
         seconds = time.perf_counter() - self._start
-        peak_bytes = max(self.watch.peak_bytes, peak_resident_bytes())
+        of_tasks = 0 if self._engine is None else self._engine.most_bytes
+        peak_bytes = max(of_tasks, peak_resident_bytes())
         rows = "no" if self.n_rows is None else self.n_rows
         end = f"{rows} rows in {seconds:.1f} s, peak {readable_bytes(peak_bytes)}"
         level, end = logging.INFO, f"{end}, exit status {exit_status}"

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Container, Mapping
 from functools import reduce, wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,18 +83,6 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
         )(run)
 
     return decorate
-
-
-class _Address(click.ParamType):
-    """Host and port; without a host, all addresses of this machine."""
-
-    name = "[HOST:]PORT"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        host, _, port = value.rpartition(":")
-        return host or "0.0.0.0", click.IntRange(0, 65535).convert(port, param, ctx)
 
 
 class Values(click.ParamType):
@@ -239,34 +226,6 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
     if unlabelled_dataset is None:
         return opened
     return opened.with_unlabelled(Dataset.open(unlabelled_dataset))
-
-
-# For commands with their own --overwrite.
-watching = together(
-    click.option(
-        "--performance-report",
-        metavar="FILE",
-        help="Write dask's performance report as HTML.",
-    ),
-    click.option(
-        "--metrics",
-        type=_Address(),
-        help="Serve metrics to Prometheus while the job runs.  [port 0: any free port]",
-    ),
-    click.option(
-        "--metrics-file",
-        metavar="FILE",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Write the last metrics for the textfile collector of Prometheus's node exporter, "
-        "which needs the suffix .prom.",
-    ),
-)
-
-
-watch_options = together(
-    watching,
-    click.option("--overwrite", is_flag=True, help="Replace the file of --performance-report."),
-)
 
 
 def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from dask_nrbfn.cli.options import (
     schema_option,
     take,
     unlabelled_option,
-    watch_options,
-    watching,
 )
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 @schema_option
 @unlabelled_option
 @engine_options
-@watch_options
 @json_option
 @locations("dataset", "run", "schema", "unlabelled_dataset")
 @click.pass_obj
@@ -75,7 +72,6 @@ def fit(
 @schema_option
 @unlabelled_option
 @engine_options
-@watch_options
 @json_option
 @locations("dataset", "run", "validation", "schema", "unlabelled_dataset")
 @click.pass_obj
@@ -150,11 +146,10 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @options_of(FitLimits)
 @schema_option
 @engine_options
-@watching
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace OUT, and the file of --performance-report, once the new one is complete.",
+    help="Replace OUT once the new one is complete.",
 )
 @json_option
 @locations("dataset", "run", "schema", "output")
@@ -187,11 +182,11 @@ def embed(
     if output is not None:
         check_prediction_place(output, overwrite=overwrite)
     expected_s = fit_s(opened, params, embeds=True)
-    with job.engine(options, out=output, overwrite=overwrite, expected_s=expected_s) as engine:
+    with job.engine(options, expected_s=expected_s) as engine:
         finished = embed_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
         if output is not None:
-            with engine.stage("predict", n_rows=opened.n_rows):
-                predict_dataset(run, opened, output, engine, overwrite=overwrite)
+            engine.begin_stage()
+            predict_dataset(run, opened, output, engine, overwrite=overwrite)
     _tell(finished, as_json)
 
 
@@ -226,7 +221,7 @@ def report(
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
             expected_s = scores_s(Model.load(run), job.n_rows)
-            with job.engine(options, expected_s=expected_s, stage="evaluate") as engine:
+            with job.engine(options, expected_s=expected_s) as engine:
                 evaluation = evaluate_dataset(run, judged.dataset, engine)
     write_report(opened, target, evaluation=evaluation, overwrite=overwrite)
     click.echo(target)

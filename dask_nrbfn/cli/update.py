@@ -14,7 +14,6 @@ from dask_nrbfn.cli.options import (
     locations,
     options_of,
     together,
-    watch_options,
 )
 from dask_nrbfn.cli.reading import take_reading, target_options, written_options, x_option
 from dask_nrbfn.cli.show import show
@@ -75,7 +74,6 @@ def _judging(
 @target_options
 @written_options
 @engine_options
-@watch_options
 @json_option
 @locations("run", "rows", "evaluate")
 @click.pass_obj
@@ -128,7 +126,6 @@ def update(
 @click.argument("other")
 @_judge_options
 @engine_options
-@watch_options
 @json_option
 @locations("run", "other", "evaluate")
 @click.pass_obj
@@ -163,7 +160,6 @@ def merge(
 @target_options
 @written_options
 @engine_options
-@watch_options
 @json_option
 @locations("run", "rows", "evaluate")
 @click.pass_obj

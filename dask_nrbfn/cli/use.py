@@ -6,7 +6,7 @@ import click
 
 from dask_nrbfn.cli.group import Command
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
+from dask_nrbfn.cli.options import engine_options, json_option, locations
 from dask_nrbfn.cli.reading import (
     id_option,
     scene_options,
@@ -75,8 +75,7 @@ _SCENE = ("variable", "feature_dim")
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace OUT, or the columns of --to, and the file of --performance-report, once the new "
-    "one is complete.",
+    help="Replace OUT, or the columns of --to, once the new one is complete.",
 )
 @_clip_option
 @x_option
@@ -84,7 +83,6 @@ _SCENE = ("variable", "feature_dim")
 @written_options
 @scene_options
 @engine_options
-@watching
 @json_option
 @locations("run", "rows", "out")
 @click.pass_obj
@@ -154,9 +152,7 @@ def _predict(
     with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         expected_s = scores_s(model, job.n_rows)
-        with job.engine(
-            options, out=out, overwrite=overwrite, expected_s=expected_s, stage="predict"
-        ) as engine:
+        with job.engine(options, expected_s=expected_s) as engine:
             predicted = predict_dataset(
                 run,
                 opened.dataset,
@@ -192,9 +188,7 @@ def _annotate(
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         expected_s = scores_s(model, job.n_rows)
-        with job.engine(
-            options, out=rows, overwrite=overwrite, expected_s=expected_s, stage="predict"
-        ) as engine:
+        with job.engine(options, expected_s=expected_s) as engine:
             target.write(run, opened.dataset, engine)
     return {"n_rows": job.n_rows, "columns": [f"{target.inside}{name}" for name in target.columns]}
 
@@ -215,9 +209,7 @@ def _map(
     work = MapWork.of(run, scene, **chosen)
     job.n_rows = work.n_pixels
     expected_s = scores_s(model, job.n_rows)
-    with job.engine(
-        options, out=out, overwrite=overwrite, expected_s=expected_s, stage="predict"
-    ) as engine:
+    with job.engine(options, expected_s=expected_s) as engine:
         mapped = write_map(work, out, engine, overwrite=overwrite)
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
@@ -230,7 +222,6 @@ def _map(
 @target_options
 @written_options
 @engine_options
-@watch_options
 @json_option
 @locations("run", "rows")
 @click.pass_obj
@@ -259,7 +250,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
     with opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         expected_s = scores_s(model, job.n_rows)
-        with job.engine(options, expected_s=expected_s, stage="evaluate") as engine:
+        with job.engine(options, expected_s=expected_s) as engine:
             evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
     figures = {**of_file, **evaluation.figures()}

@@ -213,8 +213,8 @@ def update_run(
                 forget=forget,
                 target_range=added,
             )
-        with engine.stage(action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
-            figures = _mended(draft, stage, step)
+        engine.begin_stage(held_bytes)
+        figures = _mended(draft, stage, step)
         _check_new_error(figures["new_error"], max_new_error)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
@@ -272,15 +272,15 @@ def merge_runs(
             )
         held_bytes = _checked_bytes(draft, read_full_model(run, draft.base), None, engine)
         n_rows = n_rows_held(attributes)
-        with engine.stage(MERGE, n_rows=n_rows, expected_bytes=held_bytes):
-            if read_full_model(run, draft.base).cells is None:
-                target_range = read_model(added, place).target_range
-                arguments = (added.location, place, n_rows)
-                figures = _solve(draft, engine, combine_runs, arguments, target_range)
-            else:
-                name = version_name(draft.version)
-                figures = merge_cells(run, draft.base, name, added, place, engine)
-                figures["n_rows"] = n_rows
+        engine.begin_stage(held_bytes)
+        if read_full_model(run, draft.base).cells is None:
+            target_range = read_model(added, place).target_range
+            arguments = (added.location, place, n_rows)
+            figures = _solve(draft, engine, combine_runs, arguments, target_range)
+        else:
+            name = version_name(draft.version)
+            figures = merge_cells(run, draft.base, name, added, place, engine)
+            figures["n_rows"] = n_rows
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]

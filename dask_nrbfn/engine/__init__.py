@@ -11,19 +11,15 @@ from dask_nrbfn.lazy import lazy_names
 if TYPE_CHECKING:
     from dask_nrbfn.engine.connection import EngineOptions, connect, describe_engine
     from dask_nrbfn.engine.logs import log_json
-    from dask_nrbfn.engine.metrics import exported_metrics
     from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
-    from dask_nrbfn.engine.watch import StageFigures, Watch
 else:
-    # A command that runs no task starts without distributed and prometheus_client.
+    # A command that runs no task starts without distributed.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "connection": ["EngineOptions", "connect", "describe_engine"],
             "logs": ["log_json"],
-            "metrics": ["exported_metrics"],
             "tasks": ["DaskEngine", "Engine", "InlineEngine"],
-            "watch": ["StageFigures", "Watch"],
         },
     )
 
@@ -32,10 +28,7 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "InlineEngine",
-    "StageFigures",
-    "Watch",
     "connect",
     "describe_engine",
-    "exported_metrics",
     "log_json",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta
-from distributed import CancelledError, Client, LocalCluster, performance_report
+from distributed import CancelledError, Client, LocalCluster
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
@@ -25,10 +25,8 @@ from dask_nrbfn.engine.threads import (
     threads_of_workers,
     worker_environment,
 )
-from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.numeric.threads import blas_threads
-from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.params import Option
 from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit
 
@@ -56,10 +54,6 @@ class EngineOptions:
         Memory limit of each, such as "4GiB"; default: the machine's divided by the workers.
     bar : bool
         Draw progress bars if standard error is a terminal.
-    performance_report : str, path or None
-        File for dask's report of what the cluster did, as HTML.
-    overwrite : bool
-        Replace the file of the performance report if it exists.
 
     Raises
     ------
@@ -73,8 +67,6 @@ class EngineOptions:
     threads: int | None = None
     memory: str | None = None
     bar: bool = False
-    performance_report: str | os.PathLike[str] | None = None
-    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.scheduler and self.scheduler_file:
@@ -91,31 +83,16 @@ class EngineOptions:
                 Option(None, int, "", least=least).check(name, value)
         if self.memory is not None:
             _parse_memory(self.memory)
-        if self.performance_report is not None and self.workers == 0:
-            raise ParameterError(
-                "`performance_report` is given, but `workers` is 0.",
-                "Leave it out, or give `workers`: only a cluster writes a report.",
-            )
-        if self.overwrite and self.performance_report is None:
-            raise ParameterError(
-                "`overwrite` is given, but no `performance_report`.",
-                "Leave it out: it applies to the performance report only.",
-            )
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option selects or needs a cluster."""
+        """Whether an option selects a cluster."""
         shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
-        return self.performance_report is not None or any(each is not None for each in shaping)
+        return any(each is not None for each in shaping)
 
 
 @contextmanager
-def connect(
-    options: EngineOptions | None = None,
-    client: Client | None = None,
-    *,
-    watch: Watch | None = None,
-) -> Iterator[Engine]:
+def connect(options: EngineOptions | None = None, client: Client | None = None) -> Iterator[Engine]:
     """Yield an engine on `client`, on a running scheduler, or on a new local cluster.
 
     Parameters
@@ -123,8 +100,6 @@ def connect(
     options : EngineOptions, optional
     client : distributed.Client, optional
         Used as it is and left open. If it loses its scheduler, a new client is used instead.
-    watch : Watch, optional
-        Counts what the engine does; default: a new one.
 
     Yields
     ------
@@ -134,8 +109,6 @@ def connect(
     ------
     ClusterError
         If the scheduler cannot be reached or has no workers.
-    ExistsError, ParameterError, StorageError
-        If the performance report could not be written; see `check_output_file`.
 
     Notes
     -----
@@ -144,9 +117,7 @@ def connect(
     scheduler that answers again, or is started again at the same address, and a worker that joins
     continue the work.
     """
-    options, watch = options or EngineOptions(), watch or Watch()
-    if options.performance_report is not None:
-        check_output_file(options.performance_report, overwrite=options.overwrite)
+    options = options or EngineOptions()
     if client is None and options.workers == 0:
         # A limit holds for the libraries that are loaded before it: this call loads BLAS.
         available = available_threads()
@@ -156,12 +127,11 @@ def connect(
                 bar=options.bar,
                 threads=threads,
                 memory_bytes=_memory_bytes(options),
-                watch=watch,
             )
         return
     with _client(options, client) as connected:
-        engine = _engine(connected, bar=options.bar, watch=watch)
-        with engine.further_clients, _reported_performance(engine, options):
+        engine = _engine(connected, bar=options.bar)
+        with engine.further_clients:
             yield engine
 
 
@@ -326,7 +296,7 @@ def _read_scheduler_file(path: str) -> str:
     return address
 
 
-def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
+def _engine(client: Client, *, bar: bool) -> DaskEngine:
     address, dashboard = scheduler_address(client), None
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
@@ -350,7 +320,6 @@ def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
         worker_limit_bytes=limit_bytes,
         bar=bar,
         no_workers_timeout_s=_no_workers_timeout_s(),
-        watch=watch,
     )
     logger.info(
         "up to %d tasks at a time on %s, BLAS threads of each: %d",
@@ -410,30 +379,3 @@ def _parse_memory(text: str) -> int:
     if n_bytes < 2**28:
         raise ParameterError(f"`memory` is {text!r}.", "A worker needs at least 256MiB to start.")
     return int(n_bytes)
-
-
-@contextmanager
-def _reported_performance(engine: DaskEngine, options: EngineOptions) -> Iterator[None]:
-    """Write dask's report of the block to the file that is asked for, even if the block fails."""
-    path = options.performance_report
-    if path is None:
-        yield
-        return
-    report = performance_report()
-    with engine.client.as_current():
-        report.__enter__()
-    try:
-        yield
-    finally:
-        try:
-            if engine.client.status != "running":
-                # dask would wait half a minute for the scheduler.
-                raise ConnectionError("the scheduler is lost")
-            written = new_file(path, overwrite=options.overwrite)
-            with written as unfinished, engine.client.as_current():
-                report.filename = os.fspath(unfinished)
-                report.__exit__(None, None, None)
-            logger.info("performance report: %s", path)
-        except Exception as error:
-            # This must not hide the results of the block or its error.
-            logger.warning("no performance report: %s", error)

@@ -23,7 +23,7 @@ from dask_nrbfn.engine.scheduler import (
     scheduler_lost,
 )
 from dask_nrbfn.engine.threads import available_threads
-from dask_nrbfn.engine.watch import StageFigures, Watch, progress
+from dask_nrbfn.engine.watch import progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 from dask_nrbfn.private import memory_limit
 
@@ -65,11 +65,11 @@ class Engine(ABC):
     expected_bytes : int
         Expected memory of the current tasks with their process, for error messages. 0: unknown.
     peak_bytes : int
-        Largest resident size of a process while it ran a task, since it was last set to 0.
+        Largest resident size of a process while it ran a task of the current stage.
+    most_bytes : int
+        The largest `peak_bytes` of all stages.
     in_memory : bool
         Whether tasks share this process's memory, and so its in-memory stores.
-    watch : Watch
-        Seconds and memory of the stages and their tasks so far.
     """
 
     bar: bool = False
@@ -79,7 +79,7 @@ class Engine(ABC):
     worker_limit_bytes: int | None = None
     expected_bytes: int = 0
     peak_bytes: int = 0
-    watch: Watch = field(default_factory=Watch)
+    most_bytes: int = 0
     in_memory: ClassVar[bool] = False
 
     @property
@@ -119,34 +119,9 @@ class Engine(ABC):
                 f"{remedy}, or raise the workers' memory to {_rounded_up(limit)}.",
             )
 
-    @contextmanager
-    def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block for a stage, and yield the figures of the stage.
-
-        Parameters
-        ----------
-        name : str
-        n_rows : int
-            Rows that the stage goes over.
-        expected_bytes : int
-            Expected memory of a task with its process. 0: unknown.
-
-        Yields
-        ------
-        StageFigures
-
-        Examples
-        --------
-        >>> engine = InlineEngine()
-        >>> with engine.stage("width", n_rows=300) as figures:
-        ...     engine.run(abs, [(-1,), (2,)], label="width")
-        [1, 2]
-        >>> figures.n_done, figures.n_tasks, figures.in_progress
-        (2, 2, False)
-        """
+    def begin_stage(self, expected_bytes: int = 0) -> None:
+        """Forget the peak of earlier tasks; later ones hold `expected_bytes` each, 0: unknown."""
         self.peak_bytes, self.expected_bytes = 0, expected_bytes
-        with self.watch.stage(name, n_rows=n_rows, predicted_bytes=expected_bytes) as figures:
-            yield figures
 
     def run(self, task: Task, arguments: Arguments, *, label: str) -> list[Any]:
         """Return ``[task(*a) for a in arguments]``; tasks start in this order.
@@ -172,7 +147,6 @@ class Engine(ABC):
             If the scheduler is lost, or all workers are lost and none comes in time.
         """
         results: list[Any] = [None] * len(arguments)
-        self.watch.tasks_begin(len(arguments), expected_bytes=self.expected_bytes)
         with (
             _memory_errors(label, self),
             progress(label, len(arguments), bar=self.bar) as advance,
@@ -180,7 +154,7 @@ class Engine(ABC):
         ):
             for number, measured in finished:
                 self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
-                self.watch.task_done(measured.peak_bytes)
+                self.most_bytes = max(self.most_bytes, measured.peak_bytes)
                 results[number] = measured.value
                 advance()
         return results
@@ -247,7 +221,6 @@ class _Batch:
         self._waiting = iter(range(len(arguments)))
         self._running: dict[Future[Any], int] = {}
         self._done: Queue[Future[Any]] = Queue()
-        self._lost: set[Future[Any]] = set()
 
     def next_finished(self) -> tuple[int, Measured] | None:
         """Return number and result of the next task to finish; None if no task is left."""
@@ -261,7 +234,8 @@ class _Batch:
                 continue
             measured = self._result(future)
             if measured is None:
-                self._expect_again(future)
+                # It is looked at again later.
+                self._done.put(future)
                 continue
             # Otherwise dask computes it again if its worker dies.
             future.release()
@@ -298,17 +272,9 @@ class _Batch:
     def _submit_again(self) -> None:
         """Submit the running tasks to the new client of the engine."""
         numbers = sorted(self._running.values())
-        self._engine.watch.n_retries += len(numbers)
-        self._running, self._done, self._lost = {}, Queue(), set()
+        self._running, self._done = {}, Queue()
         for number in numbers:
             self._submit_one(number)
-
-    def _expect_again(self, future: "Future[Any]") -> None:
-        """Check a lost result again later, and count its loss once."""
-        if future not in self._lost:
-            self._lost.add(future)
-            self._engine.watch.n_retries += 1
-        self._done.put(future)
 
     def _result(self, future: "Future[Any]") -> Measured | None:
         """Return the result; None if it was lost with its worker or the scheduler."""
@@ -338,7 +304,6 @@ class _Cluster:
     def __init__(self, engine: DaskEngine, label: str) -> None:
         self.n_slots, self.is_lost = engine.n_workers, False
         self._engine, self._label, self._patience_s = engine, label, engine.no_workers_timeout_s
-        self._addresses: set[str] = set()
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
 
@@ -375,8 +340,7 @@ class _Cluster:
         return True
 
     def _count(self, threads: dict[str, int], now: float) -> None:
-        self._engine.watch.n_workers_lost += len(self._addresses - threads.keys())
-        self._addresses, n_slots = set(threads), sum(threads.values())
+        n_slots = sum(threads.values())
         if n_slots:
             self.n_slots, self._none_since = n_slots, None
         elif self._none_since is None:

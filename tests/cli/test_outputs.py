@@ -1,6 +1,5 @@
 """Options that name a file: none replaces what is there unasked, and it is said before the work."""
 
-import re
 import shutil
 
 import numpy as np
@@ -63,14 +62,6 @@ def test_report__refused_before_the_evaluation(out):
         assert problem.startswith(REFUSED[out])
 
 
-@pytest.mark.parametrize("out", REFUSED)
-def test_performance_report__refused_before_the_cluster_starts(out):
-    fit = ("fit", "data.zarr", "new.zarr", *NO_SCHEDULER, "--performance-report", out)
-    assert refuse(*fit)[0].startswith(REFUSED[out])
-    if out != "old.html":
-        assert refuse(*fit, "--overwrite")[0].startswith(REFUSED[out])
-
-
 @pytest.mark.parametrize("out", [name for name in REFUSED if name.endswith(".html")])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
 def test_predict__refused_before_the_cluster_starts(place, out, suffix):
@@ -78,13 +69,6 @@ def test_predict__refused_before_the_cluster_starts(place, out, suffix):
     predict = ("predict", "run.zarr", "data.zarr", out.replace(".html", suffix))
     found, _ = refuse(*predict, *(NO_SCHEDULER if suffix or "cannot" not in problem else INLINE))
     assert found.removeprefix(f"{place}/").startswith(problem)
-
-
-def test_metrics_file__refused_before_the_cluster_starts():
-    fit = ("fit", "data.zarr", "new.zarr", *NO_SCHEDULER, "--metrics-file")
-    for name in ("old.csv", "run.zarr/zarr.json", "run.zarr/model/zarr.json"):
-        problem, _ = refuse(*fit, name)
-        assert re.match(f"{name} (exists and does not contain|is inside the Zarr group)", problem)
 
 
 def test_report__overwrites_a_file_when_told(place, tmp_path):
@@ -108,22 +92,6 @@ def test_predict__overwrites_its_own_kind_when_told(place, tmp_path, suffix):
     assert "out" in refuse(*predict)[0]
     succeed(*predict, "--overwrite")
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
-
-
-def test_overwrite__nothing_that_could_be(tmp_path):
-    fit = ("fit", "data.zarr", tmp_path / "new.zarr", *INLINE, "--overwrite")
-    assert "overwrite is given, but no" in refuse(*fit)[0]
-    assert not (tmp_path / "new.zarr").exists()
-
-
-@pytest.mark.parametrize("option", ["--performance-report", "--metrics-file"])
-def test_predict__two_outputs_of_one_name(place, tmp_path, option):
-    out = tmp_path / "both.csv"
-    predict = ("predict", "run.zarr", "data.zarr", out, option, out, "--overwrite", *NO_SCHEDULER)
-    problem, fix = refuse(*predict)
-    assert problem == f"OUT and {option} are both {out}."
-    assert fix == "Give two different paths."
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_report__is_named_after_the_run_that_a_point_means(place, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import subprocess
 
 import numpy as np
@@ -47,8 +48,9 @@ def no_cluster(monkeypatch):
 
 @pytest.mark.usefixtures("no_cluster")
 def test_commands__start_no_cluster_for_small_work(place, tmp_path):
+    succeed("fit", place / "data", tmp_path / "run", *FIT)
+    shutil.copytree(tmp_path / "run", tmp_path / "site")
     for command in (
-        ("fit", place / "data", tmp_path / "run", *FIT),
         ("tune", place / "data", tmp_path / "tuned", *QUICK, *FIT[:2]),
         ("embed", place / "data", tmp_path / "embedded", *FIT[:2]),
         ("predict", tmp_path / "run", place / "data", tmp_path / "labels.csv"),
@@ -116,7 +118,6 @@ def test_fit__on_a_cluster_if_asked_or_if_the_work_is_not_small(
         ({"memory": "1GiB"}, True),
         ({"scheduler": "tcp://host:8786"}, True),
         ({"scheduler_file": "scheduler.json"}, True),
-        ({"performance_report": "report.html"}, True),
     ],
 )
 def test_options__that_ask_for_a_cluster(given, asks):

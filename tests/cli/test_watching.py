@@ -1,23 +1,20 @@
-"""What the program tells while it works and when it ends: logs, metrics, reports."""
+"""What the program tells while it works and when it ends: logs."""
 
 import json
 import os
 import re
-import socket
 import subprocess
-import time
 from contextlib import contextmanager
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 
 from dask_nrbfn.cli import commands
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
-from tests.cli.program import PROGRAM, refuse, run, succeed
+from tests.cli.program import PROGRAM, succeed
 from tests.logs import fresh_logging
 from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
@@ -76,15 +73,6 @@ def entry_with(job, name):
     return next(entry for entry in map(json.loads, job.stderr) if name in entry)
 
 
-def stage_metrics(url):
-    """Return the metrics that a job serves, by name and stage."""
-    return {
-        (sample.name, sample.labels.get("stage")): sample.value
-        for family in text_string_to_metric_families(urlopen(url).read().decode())
-        for sample in family.samples
-    }
-
-
 @pytest.fixture
 def dataset(tmp_path):
     write_table(tmp_path / "data", *spirals(300), chunk_rows=80)
@@ -106,36 +94,10 @@ def damaged(dataset):
 
 
 @pytest.mark.slow
-def test_metrics__scraped_while_the_job_runs(tmp_path, large):
-    options = ("--workers", 0, "--metrics", "127.0.0.1:0")
-    with started("fit", large, tmp_path / "run", *slow(1200), *options) as job:
-        url = entry_with(job, "metrics")["metrics"]
-        moments, found = "moments", {}
-        while not found.get(("nrbfn_stage_tasks_done", moments), 0) >= 1:
-            assert job.poll() is None, "the job ended early"
-            time.sleep(0.02)
-            found = stage_metrics(url)
-        rest = [json.loads(line) for line in job.stderr]
-        assert job.wait() == 0
-    assert found["nrbfn_stage_in_progress", moments] == 1
-    assert found["nrbfn_stage_in_progress", "width"] == 0
-    assert found["nrbfn_stage_tasks_done", moments] < found["nrbfn_stage_tasks", moments] == 8
-    assert found["nrbfn_stage_rows", moments] == N_LARGE
-    assert found["nrbfn_stage_duration_seconds", moments] > 0
-    assert found["nrbfn_stage_peak_memory_bytes", moments] > 0
-    predicted = Run.open(tmp_path / "run").stages[moments]["predicted_bytes"]
-    assert found["nrbfn_stage_predicted_memory_bytes", moments] == predicted
-    assert rest[-1]["exit_status"] == 0
-    with pytest.raises(OSError, match="refused"):
-        urlopen(url)
-
-
-@pytest.mark.slow
 def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
-    page, place = tmp_path / "report.html", tmp_path / "run"
+    place = tmp_path / "run"
     # Longer than it takes to ask its dashboard.
-    options = (*slow(400), "--performance-report", page)
-    with started("fit", large, place, *options) as job:
+    with started("fit", large, place, *slow(400), "--workers", 1) as job:
         entry = entry_with(job, "dashboard")
         assert entry["message"] == f"dashboard: {entry['dashboard']}"
         assert urlopen(entry["dashboard"]).status == 200
@@ -160,14 +122,12 @@ def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     assert (summary["rows"], summary["exit_status"]) == (N_LARGE, 0)
     assert summary["seconds"] >= sum(record["seconds"] for record in stages.values())
     assert summary["peak_bytes"] >= max(record["peak_bytes"] for record in stages.values())
-    assert page.read_text().lstrip().startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.slow
 def test_json_logs__of_a_job_that_fails_on_a_cluster(tmp_path, damaged):
-    page, textfile = tmp_path / "report.html", tmp_path / "job.prom"
-    options = ("--performance-report", page, "--metrics-file", textfile)
-    code, entries = call_process_json("fit", damaged, tmp_path / "run", *QUICK, *options)
+    options = (*QUICK, "--workers", 1)
+    code, entries = call_process_json("fit", damaged, tmp_path / "run", *options)
     assert code == 2
     error, summary = entries[-2:]
     assert error["level"] == "ERROR"
@@ -176,10 +136,6 @@ def test_json_logs__of_a_job_that_fails_on_a_cluster(tmp_path, damaged):
     assert (summary["command"], summary["exit_status"]) == ("fit", 2)
     of_the_worker = [entry for entry in entries if entry["logger"] == "distributed.worker"]
     assert any("Compute Failed" in entry["message"] for entry in of_the_worker)
-    assert page.read_text().lstrip().startswith("<!DOCTYPE html>")
-    assert f'nrbfn_job_errors_total{{command="fit",run="{tmp_path}/run"}} 1.0' in (
-        textfile.read_text()
-    )
 
 
 def test_json_logs__errors_of_all_kinds(dataset):
@@ -261,42 +217,3 @@ def test_summary__after_an_error(damaged):
 
 def test_summary__not_of_what_takes_no_time(dataset):
     assert call("inspect", dataset) == (0, [])
-
-
-@pytest.mark.slow
-def test_metrics_file__of_every_command_with_an_engine(tmp_path, dataset):
-    place, textfile = tmp_path / "run", tmp_path / "job.prom"
-    options = ("--workers", 0, "--metrics-file", textfile)
-    for arguments, stage in (
-        (("tune", dataset, place, *QUICK, "--folds", 2, "--alphas", "1e-3,1e-4"), "moments"),
-        (("evaluate", place, dataset), "evaluate"),
-        (("predict", place, dataset, tmp_path / "out"), "predict"),
-    ):
-        succeed(*arguments, *options)
-        (rows,) = re.findall(
-            rf'nrbfn_stage_rows{{command="{arguments[0]}",run=".*",stage="{stage}"}} (.*)',
-            textfile.read_text(),
-        )
-        assert float(rows) == 300
-
-
-def test_options__that_cannot_be_used(tmp_path, dataset):
-    fit = ("fit", dataset, tmp_path / "run")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        problem, fix = refuse(*fit, "--workers", 0, "--metrics", f"127.0.0.1:{port}")
-    assert problem == f"metrics cannot be served at 127.0.0.1:{port} (Address already in use)."
-    assert "free" in fix
-    (tmp_path / "file").write_text("mine")
-    nowhere = tmp_path / "file" / "page.html"
-    assert "cannot be written" in refuse(*fit, "--performance-report", nowhere)[0]
-    assert "is a directory" in refuse(*fit, "--performance-report", tmp_path)[0]
-    assert "cannot be written" in refuse(*fit, "--metrics-file", nowhere)[0]
-    problem, fix = refuse(*fit, "--performance-report", tmp_path / "page.html", "--workers", 0)
-    assert problem == "--performance-report is given, but --workers is 0."
-    assert "give --workers" in fix
-    for port in ("http", "65536", "-1", ""):
-        code, _, err = run(*fit, "--metrics", port)
-        assert code == 2
-        assert "Invalid value for '--metrics'" in err
-    assert not (tmp_path / "run").exists()

@@ -5,19 +5,14 @@ returns. `mkdocs build --strict -f workflows/guide/mkdocs.yml` runs it.
 """
 
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 import dask_nrbfn
 from dask_nrbfn import errors
 from dask_nrbfn.cli.group import EXIT_MENDABLE
-from dask_nrbfn.engine import exported_metrics
-from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.params import FitLimits, FitParams, Params, TuneParams
 from dask_nrbfn.sources.formats import FORMATS
 
@@ -124,24 +119,6 @@ def exit_codes() -> str:
     return table(["error", "is also", "meaning", "exit code"], (map(str, row) for row in rows))
 
 
-def metrics() -> str:
-    """Return a table of the metrics that a job exports."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory, "job.prom")
-        with exported_metrics(Watch(), command="fit", run="run.zarr", metrics_file=file):
-            pass
-        text = file.read_text()
-    rows = (
-        (
-            f"`{family.name}{'_total' * (family.type == 'counter')}`",
-            family.type,
-            family.documentation,
-        )
-        for family in text_string_to_metric_families(text)
-    )
-    return table(["metric", "type", "meaning"], rows)
-
-
 def python() -> str:
     """Return the public names of the package, for mkdocstrings."""
     return "\n\n".join(_python())
@@ -169,7 +146,6 @@ PARTS = {
     "formats": formats,
     "format_options": format_options,
     "exit_codes": exit_codes,
-    "metrics": metrics,
     "python": python,
     **{f"notebook_{path.stem}": partial(notebook, path.stem) for path in NOTEBOOKS.glob("*.py")},
 }
