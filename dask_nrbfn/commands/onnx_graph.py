@@ -243,6 +243,7 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
     np.log: "Log",
     np.log1p: lambda x: np.log(1.0 + x),
     np.cos: "Cos",
+    np.floor: "Floor",
     np.sin: "Sin",
     np.isnan: "IsNaN",
     np.less: "Less",

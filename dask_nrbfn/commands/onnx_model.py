@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.rows import dense, is_sparse
 from dask_nrbfn.numeric.scaling import CENTRED
-from dask_nrbfn.numeric.schema import Column, year_angle
+from dask_nrbfn.numeric.schema import Column
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.storage.group import Location
@@ -263,8 +263,7 @@ def _features_of(column: Column, graph: "Graph", name: str, *, fills: bool) -> T
         gaps = np.isnan(values)
         filled = np.where(gaps, column.fill, values)
         parts = [filled]
-        if column.kind == "date":
-            angle = year_angle(filled)
+        for angle in column.angles(filled):
             parts += [np.cos(angle), np.sin(angle)]
         if column.tells_missing:
             parts.append(gaps.astype(graph.dtype))

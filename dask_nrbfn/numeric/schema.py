@@ -55,6 +55,8 @@ class Column:
     written : str
         Text form of numbers or dates, if not the usual one: the number 1234.5 with its unit and
         marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
+    times : bool
+        Whether dates have a time of day that varies, which is then a feature.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Column:
     fill: float = 0.0
     missing: float = 0.0
     written: str = ""
+    times: bool = False
 
     @property
     def feature_names(self) -> list[str]:
@@ -73,8 +76,8 @@ class Column:
         --------
         >>> Column("sex", "category", ("f", "m"), missing=0.1).feature_names
         ['sex=f', 'sex=m', 'sex=(missing)']
-        >>> Column("day", "date").feature_names
-        ['day', 'day_cos', 'day_sin']
+        >>> Column("day", "date", times=True).feature_names
+        ['day', 'day_cos', 'day_sin', 'day_time_cos', 'day_time_sin']
         """
         name = self.name
         if self.kind == "category":
@@ -82,6 +85,7 @@ class Column:
             values += ["(missing)"] * (self.missing > 0)
             return [f"{name}={value}" for value in values]
         parts = ["", "_cos", "_sin"] if self.kind == "date" else [""]
+        parts += ["_time_cos", "_time_sin"] * self.times
         return [f"{name}{part}" for part in parts] + [f"{name}_missing"] * self.tells_missing
 
     @property
@@ -111,18 +115,20 @@ class Column:
             return None
         return self.kind, self.categories, self.others
 
-    def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
-        """Write the features of stored values into a block.
+    def angles(self, days: Any) -> list[Any]:
+        """Return the place in the year, and if times vary in the day, of dates in days since 1970.
 
-        Parameters
-        ----------
-        values : (b,)
-            As stored.
-        out : float64 (b, m)
-            Zeros, overwritten.
-        fills : bool
-            Whether missing values become `fill`; if not, NaN.
+        Notes
+        -----
+        Whole days are subtracted first, because the cosine of a large angle loses digits.
         """
+        if self.kind != "date":
+            return []
+        of_year = days * (2 * np.pi / _YEAR_DAYS)
+        return [of_year, *[(days - np.floor(days)) * (2 * np.pi)] * self.times]
+
+    def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
+        """Write features of stored values (b,) into zeros (b, m); gaps become `fill`, or NaN."""
         gaps = np.isnan(values)
         if self.kind == "category":
             codes = np.where(gaps, len(self.categories) + self.others, values)
@@ -131,10 +137,9 @@ class Column:
         else:
             filled = np.where(gaps, self.fill, values)
             out[:, 0] = filled
-            if self.kind == "date":
-                angle = year_angle(filled)
-                np.cos(angle, out=out[:, 1])
-                np.sin(angle, out=out[:, 2])
+            for place, angle in enumerate(self.angles(filled)):
+                np.cos(angle, out=out[:, 1 + 2 * place])
+                np.sin(angle, out=out[:, 2 + 2 * place])
             if self.tells_missing:
                 out[:, -1] = gaps
         if not fills:
@@ -345,11 +350,6 @@ def _given_fields(own: "Column | Schema") -> dict[str, Any]:
     return {each.name: value for each, value in values.items() if value not in (each.default, {})}
 
 
-def year_angle(days: Floats) -> Floats:
-    """Return the position in the year of days since 1970, as angles."""
-    return days * (2 * np.pi / _YEAR_DAYS)
-
-
 def _other_coding(own: Column, its: Column) -> str:
     if own.kind != its.kind:
         return f"the kind {own.kind}, not {its.kind}"
@@ -378,6 +378,7 @@ _COLUMN_FIELDS = {
     "fill": _NUMBER,
     "missing": _SHARE,
     "written": _TEXT,
+    "times": _FLAG,
 }
 _WRITTEN_FIELDS = {
     "delimiter": _TEXT,

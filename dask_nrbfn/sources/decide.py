@@ -366,6 +366,7 @@ class _Candidate:
         if survey.kind != "category":
             fill = survey.median if imputes and len(survey.bins.keys) else 0.0
             column = replace(survey.column(name), fill=fill, missing=missing, written=self.written)
+            column = replace(column, times=survey.times_vary)
             return column, self._about_numbers()
         texts, lines = _by_value(name, survey.texts)
         by_rows = sorted(texts.items(), key=lambda each: (-each[1], each[0]))

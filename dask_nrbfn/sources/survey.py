@@ -42,6 +42,8 @@ _MOST_HASHES = 2**12
 # A column with at least `_FEW_ROWS` rows looks like an id if this share of its values differs.
 _FEW_ROWS = 50
 _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
+# Times of day that differ by less than this share of a day, a tenth of a second, are equal.
+_EQUAL_TIMES = 1e-6
 # Patterns of numbers and dates in the standard notation.
 _SHAPES: dict[Kind, str] = {
     "number": r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?$",
@@ -269,6 +271,7 @@ class ColumnSurvey:
         self.overflows = False
         self.bins = Bins.of_sorts(1)
         self.are_whole = self.are_days = True
+        self._times = (np.inf, -np.inf)
         self._hashes = np.zeros(0, dtype=np.uint64)
 
     def add(self, values: pa.Array) -> np.ndarray:
@@ -307,6 +310,7 @@ class ColumnSurvey:
             self.bins += Bins.of_values(numbers, np.ones((len(numbers), 1), dtype=np.int64))
         self.are_whole = self.are_whole and bool((numbers == np.floor(numbers)).all())
         self.are_days = self.are_days and self.are_whole and _are_days(numbers)
+        self._see_times(numbers)
         self._keep_hashes(numbers)
 
     def __add__(self, other: Self) -> Self:
@@ -318,6 +322,8 @@ class ColumnSurvey:
         both.bins = self.bins + other.bins
         both.are_whole = self.are_whole and other.are_whole
         both.are_days = self.are_days and other.are_days
+        (first, last), (other_first, other_last) = self._times, other._times
+        both._times = (min(first, other_first), max(last, other_last))
         both._hashes = both._least(other._hashes)
         return both
 
@@ -325,16 +331,6 @@ class ColumnSurvey:
         """Return a survey of the texts that can be read as a kind; other texts are left out.
 
         With more than 65,536 different texts, the median is estimated from 4,096 of them.
-
-        Parameters
-        ----------
-        kind : {"number", "boolean", "category", "date"}
-        written : str
-            How its texts are written, as in `Column`.
-
-        Returns
-        -------
-        ColumnSurvey
         """
         found = type(self)(kind, fills=self.fills, decimal=self.decimal)
         found._add_counts(self.n_rows, self.n_missing)
@@ -351,6 +347,7 @@ class ColumnSurvey:
             found.bins += Bins.of_values(values[read], counts)
         # Numbers that an option declares, or that have a unit, are not ids.
         found.are_whole = found.are_days = False
+        found._see_times(values[read])
         return found
 
     def sample(self) -> dict[str, int]:
@@ -361,32 +358,12 @@ class ColumnSurvey:
         return {text: self.texts[text] for text in kept}
 
     def n_read(self, kind: Kind, written: str) -> int:
-        """Return the number of rows whose text is of a kind.
-
-        Parameters
-        ----------
-        kind, written
-            See `read_as`.
-
-        Returns
-        -------
-        int
-        """
+        """Return the number of rows whose text is of a kind."""
         read = np.isfinite(self._stored(kind, written))
         return int(np.array([*self.texts.values()])[read].sum())
 
     def unread(self, kind: Kind, written: str) -> list[str]:
-        """Return the texts that are not of a kind, ascending.
-
-        Parameters
-        ----------
-        kind, written
-            See `read_as`.
-
-        Returns
-        -------
-        list of str
-        """
+        """Return the texts that are not of a kind, ascending."""
         bad = ~np.isfinite(self._stored(kind, written))
         return sorted(text for text, is_bad in zip(self.texts, bad, strict=True) if is_bad)
 
@@ -419,6 +396,12 @@ class ColumnSurvey:
     def median(self) -> float:
         """Median of one or more stored values, exact for up to 16,384 different values."""
         return median(self.bins)
+
+    @property
+    def times_vary(self) -> bool:
+        """Whether the values are dates with different times of day."""
+        first, last = self._times
+        return last - first > _EQUAL_TIMES
 
     @property
     def looks_like_id(self) -> bool:
@@ -455,6 +438,13 @@ class ColumnSurvey:
         if self.overflows or len(self.texts) > MOST_TEXTS:
             self.overflows = True
             self.texts = self.sample()
+
+    def _see_times(self, days: np.ndarray) -> None:
+        """Keep the first and the last time of day, as a share of it, of dates."""
+        if self.kind == "date" and len(days):
+            first, last = self._times
+            times = days - np.floor(days)
+            self._times = (min(first, float(times.min())), max(last, float(times.max())))
 
     def _keep_hashes(self, numbers: np.ndarray) -> None:
         if self.kind == "number" and self.are_whole:

@@ -19,7 +19,7 @@ from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.schema import UNSEEN
+from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
@@ -181,15 +181,16 @@ def as_typed(stored, schema):
 
 @pytest.mark.parametrize("missing", ["impute", "error"])
 def test_onnx__columns_of_a_table(missing):
-    first, *others = FILLED.columns
+    first, *others, day = FILLED.columns
     # What an output is called too.
-    columns = (replace(first, name="scores"), *others)
+    columns = (replace(first, name="scores"), *others, replace(day, times=True))
     schema = replace(FILLED, missing=missing, columns=columns)
     stored = stored_rows(60)
     # A text that no category is: where others have a feature in common, it is one of them.
     stored[:, 3][stored[:, 3] == UNSEEN] = 3
+    stored[:, -1] += np.linspace(0, 1, 60)
     rows = schema.expand(stored)
-    basis = FILLED.expand(stored)[:10]
+    basis = Schema(FILLED.columns[:-1] + columns[-1:], missing="impute").expand(stored)[:10]
     model, _ = drawn()
     model = replace(
         model,

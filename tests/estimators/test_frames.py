@@ -410,3 +410,14 @@ def test_frames__numbers_as_names_are_compared_as_text_is(names):
     if names == [0, 1, 2]:
         # As pandas makes it of an array: no warning about names.
         np.testing.assert_array_equal(network.predict(X), network.predict(frame))
+
+
+def test_frames__times_of_day_are_features_if_they_vary():
+    hours = np.arange(200) * 5 % 24
+    days = pd.Timestamp("2024-03-01 06:00") + pd.to_timedelta(np.arange(200) * 7 % 50, "D")
+    frame = pd.DataFrame({"at": days.normalize() + pd.to_timedelta(hours, "h"), "from": days})
+    network = NRBFNClassifier(n_neighbors=5, scale="standard")
+    score = network.fit(frame[:100], hours[:100] >= 12).score(frame[100:], hours[100:] >= 12)
+    names = [*("at", "at_cos", "at_sin", "at_time_cos", "at_time_sin"), "from", "from_cos"]
+    assert network.feature_names_.tolist() == [*names, "from_sin"]
+    assert score > 0.95

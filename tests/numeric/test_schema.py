@@ -74,6 +74,19 @@ def test_expand__of_a_plain_schema_is_nothing_new():
         np.testing.assert_array_equal(schema.expand(stored), stored)
 
 
+def test_expand__times_of_day():
+    column = Column("day", "date", times=True)
+    days = np.array([0.0, 18000.25, 18000.5, -0.25])
+    found = Schema((column,)).expand(days[:, None])
+    np.testing.assert_allclose(found[:, 3], [1, 0, -1, 0], atol=1e-11)
+    np.testing.assert_allclose(found[:, 4], [0, 1, 0, -1], atol=1e-11)
+    np.testing.assert_array_equal(
+        found[:, :3], Schema((Column("day", "date"),)).expand(days[:, None])
+    )
+    schema = Schema((column,))
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+
+
 def test_schema__names_of_features_and_their_groups():
     assert FILLED.feature_names == (
         *("age", "age_missing", "pay", "sex=f", "sex=m", "sex=(missing)"),
