@@ -32,7 +32,7 @@ NOT_RUN = {
         *(f"{PREFIX}{page}.md" for page in ("index", "task/schedule", "task/upgrade")),
     ],
     "needs Kubernetes": [f"{PREFIX}task/machines.md"],
-    "needs openpyxl": [f"{PREFIX}task/recipes-g.md"],
+    "needs openpyxl": [f"{PREFIX}task/recipes.md"],
     "needs Slurm": [f"{PREFIX}task/machines.md"],
     "needs docker": [f"{PREFIX}task/machines.md"],
     "needs several hosts": [f"{PREFIX}task/machines.md"],
