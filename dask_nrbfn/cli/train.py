@@ -231,6 +231,12 @@ def report(
 @click.argument("dataset")
 @options_of(FitParams)
 @click.option(
+    "--tune",
+    "effort",
+    type=click.Choice(TuneParams.options()["effort"].choices),
+    help="Plan a tuning of this --effort instead of a fit.",
+)
+@click.option(
     "--n-rows",
     type=int,
     metavar="N",
@@ -250,12 +256,13 @@ def plan(
     ctx: click.Context,
     dataset: str,
     schema: str | None,
+    effort: str | None,
     n_rows: int | None,
     rates: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Print the expected cost of fitting DATASET, stage by stage, without fitting.
+    """Print the expected cost of fitting or tuning DATASET, stage by stage, without fitting.
 
     The rates are measured in a few seconds, in this process or on a worker of --scheduler. With
     --workers, --threads, --memory and --rates the plan is for a cluster that need not exist.
@@ -269,7 +276,8 @@ def plan(
     opened = open_rows(dataset, schema)
     params, _ = fit_params(options)
     engine = EngineOptions(**options)
-    planned = plan_on_options(opened, params, engine, rates=rates, n_rows=n_rows)
+    tuning = None if effort is None else TuneParams(effort=effort)
+    planned = plan_on_options(opened, params, engine, tuning=tuning, rates=rates, n_rows=n_rows)
     if as_json:
         click.echo(json.dumps(describe_plan(planned)))
     else:

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 # Flops per worker of a fit of about a minute; measuring the rates takes a few seconds.
 _LONG_FLOPS = 5e12
 
+# The same for a tuning of some ten seconds: its systems are small, and do not run at the full rate.
+_LONG_TUNING_FLOPS = 2e11
+
 # Number of stages whose expected seconds are logged.
 _NAMED = 3
 
@@ -233,11 +236,12 @@ def _warn_of_guess(run: Run) -> None:
 
 
 def _tell_expected(run: Run, context: FitContext) -> Rates | None:
-    """Log the expected seconds of a long fit and return a worker's rates; None for a short fit."""
+    """Log the expected seconds of long work and return a worker's rates; None for short work."""
     engine, planned = context.engine, with_planned_basis(context)
     costs = remaining_costs(run, planned)
     flops = sum(cost.flops for cost in costs.values())
-    if not costs or flops < _LONG_FLOPS * engine.n_workers:
+    long = _LONG_FLOPS if context.tuning is None else _LONG_TUNING_FLOPS
+    if not costs or flops < long * engine.n_workers:
         return None
     rates = measure_rates(context)
     seconds = {name: expected_s(cost, rates, engine.n_workers) for name, cost in costs.items()}

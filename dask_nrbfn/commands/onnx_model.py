@@ -65,7 +65,8 @@ def export_onnx(
         Location of a model or a finished run.
     path : path
     dtype : {"float64", "float32"}
-        Dtype of the inputs, the computation and the outputs.
+        Dtype of the inputs, the computation and the outputs. With plain features, float32 turns
+        activations below 1e-38 into 0. Labels of rows that far from the basis can differ.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
 

@@ -101,28 +101,15 @@ class Plan:
         return all(stage.cost.held_bytes <= self.memory_bytes for stage in self.stages)
 
 
-def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) -> Plan:
-    """Return the expected cost of a fit on `engine`; runs nothing on it.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    engine : Engine
-        Only its number of workers, their threads and memory are used.
-    rates : Rates
-        Rates of one worker of the engine.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    ParameterError, MemoryBudgetError
-        If the fit could not start.
-    """
-    context = FitContext.resolve(dataset, params, engine)
+def plan_fit(
+    dataset: Dataset,
+    params: FitParams,
+    engine: Engine,
+    rates: Rates,
+    tuning: TuneParams | None = None,
+) -> Plan:
+    """Return the expected cost of a fit or a tuning on `engine`; runs nothing on it."""
+    context = FitContext.resolve(dataset, params, engine, tuning)
     check_fit(context)
     context = with_planned_basis(with_search(context))
     search = context.search
@@ -157,37 +144,20 @@ def plan_on_options(
     params: FitParams,
     options: EngineOptions,
     *,
+    tuning: TuneParams | None = None,
     rates: Path | None = None,
     n_rows: int | None = None,
 ) -> Plan:
-    """Return the plan of a fit on the engine of `options`, without starting the engine.
+    """Return the plan of a fit or a tuning on the engine of `options`, without starting the engine.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    options : EngineOptions
-        With a scheduler, the cluster lists its workers, and one worker is measured.
-    rates : path, optional
-        JSON of the rates of one worker. By default the rates are measured: on a worker of the
-        scheduler, or in this process if there is none. With more threads than cores, rates are
-        assumed to grow with the threads.
-    n_rows : int, optional
-        Number of rows to plan for; default: that of the dataset.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    ParameterError
-        If `n_rows` is not above 0; see also `plan_fit`.
+    The rates of a worker, unless a file of JSON has them, are measured: on a worker of the
+    scheduler, or in this process if there is none. With more threads than cores, rates are assumed
+    to grow with the threads.
     """
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
-    context = FitContext.resolve(planned, params, InlineEngine())
+    context = FitContext.resolve(planned, params, InlineEngine(), tuning)
     check_fit(context)
     if n_rows is None or rates is None:
         dataset.check_stored()
@@ -195,14 +165,14 @@ def plan_on_options(
     if options.scheduler or options.scheduler_file:
         with connect(options) as engine:
             given = given or measure_rates(FitContext.resolve(planned, params, engine))
-            return plan_fit(planned, params, engine, given)
+            return plan_fit(planned, params, engine, given, tuning)
     engine = describe_engine(options)
     if given is None:
         cores = min(engine.threads, threads_of_workers(1))
         with threadpool_limits(cores):
             measured = measure_rates(context)
         given = _scale_rates(measured, engine.threads / cores)
-    return plan_fit(planned, params, engine, given)
+    return plan_fit(planned, params, engine, given, tuning)
 
 
 _PLANNED = (

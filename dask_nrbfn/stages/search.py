@@ -529,10 +529,10 @@ def _cost(s: FitSizes) -> StageCost:
     rounds = planned_rounds(len(tried.combinations), *sizes)
     rounds += [Round(2, *sizes)] * n_refinements(tuning)
     n_tried = sum(each.n_tried for each in rounds)
-    # The largest networks are those of the finals. A learning curve takes a third more than its
-    # last size.
+    # The largest networks are those of the finals. A learning curve of two rules takes a third more
+    # than its last size.
     r_last = max(min(s.r, largest_size(params, tuning, dataset, n_rows)), r)
-    n_finals = 4 if tried.chooses_size else N_COMPARED
+    n_finals = N_COMPARED + (3 if tried.chooses_size else 0)
     n_judged = n_judged_folds(n_rows, tuning.folds)
     finals = Round(n_finals, n_rows, r_last, n_judged)
     products = sum(
@@ -541,9 +541,10 @@ def _cost(s: FitSizes) -> StageCost:
     )
     n_first = n_ridges / (_ALPHA_STEP if len(rounds) > 1 else 1)
     n_later = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(tried.components))
+    n_solved = [n_first, *(n_later for _ in rounds[1:]), 2 * ALPHAS_BESIDE + 1]
     solves = sum(
-        each.n_tried * each.n_folds * (n_later if number else n_first) * each.n_basis**3 / 3
-        for number, each in enumerate((*rounds, finals))
+        each.n_tried * each.n_folds * systems * each.n_basis**3 / 3
+        for each, systems in zip((*rounds, finals), n_solved, strict=True)
     )
     spans = 0
     if s.n_components:

@@ -14,7 +14,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import fit
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
@@ -30,7 +30,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.neighbors.plan import SearchedRows
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -568,6 +568,17 @@ def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
     said = [entry.getMessage() for entry in caplog.records if "expected:" in entry.getMessage()]
     assert bool(said) is told
     assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
+
+
+def test_tune__says_first_how_long(caplog, monkeypatch):
+    monkeypatch.setattr(fit, "measure_rates", lambda *_: RATES)
+    # A fit of these rows takes a second.
+    dataset = write_table(MemoryStore(), *spirals(5000))
+    params, tuning = FitParams(basis_size=1000, basis="random"), TuneParams()
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"), pytest.raises(StoppedError):
+        tune_dataset(dataset, MemoryStore(), params, tuning, CountingEngine(0))
+    assert "expected: about" in caplog.text
+    assert "search" in caplog.text
 
 
 @pytest.mark.fast_cases(2)

@@ -67,6 +67,18 @@ def test_plan_fit__counts_the_tasks(dataset):
     assert min(a_round, a_task) > 0
 
 
+def test_plan__of_a_tuning(dataset, tmp_path, rates):
+    given = ("plan", tmp_path / "data", "--rates", rates, "--json", "--basis-size", "40")
+    planned = [
+        json.loads(succeed(*given, *more))
+        for more in ([], ["--tune", "quick"], ["--tune", "normal"])
+    ]
+    names = [{stage["stage"] for stage in each["stages"]} for each in planned]
+    assert {"search", "path"}.isdisjoint(names[0])
+    assert {"search", "path"} <= names[1] <= names[2]
+    assert planned[0]["seconds"] < planned[1]["seconds"] < planned[2]["seconds"]
+
+
 def test_plan_fit__says_what_the_fit_records(dataset, tmp_path):
     planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
     fitted = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
