@@ -68,10 +68,10 @@ else:
     )
 
 
-def _represent(shown: Any, **options: Any) -> str:
+def _represent(shown: Any) -> str:
     from dask_nrbfn.report.objects import represent
 
-    return represent(shown, **options)
+    return represent(shown)
 
 
 represent_with(_represent)

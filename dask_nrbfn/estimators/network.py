@@ -213,26 +213,6 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         # A fit that failed may have set the attributes that describe the columns.
         return hasattr(self, "_model")
 
-    @property
-    def _repr_html_(self) -> Any:
-        # Missing, as in scikit-learn, if its option `display` is "text".
-        diagram = super()._repr_html_
-        return lambda: diagram() + self._fitted_html()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in bundle:
-            bundle["text/html"] += self._fitted_html()
-        return bundle
-
-    def _fitted_html(self) -> str:
-        """Return the facts of the model that follow the diagram; empty before a fit."""
-        if not hasattr(self, "_model"):
-            return ""
-        held_out = ("error_rate", "r2")
-        known = {name: getattr(self, f"{name}_", None) for name in held_out}
-        return self._model._repr_html_(**known)
-
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a Zarr group.
 

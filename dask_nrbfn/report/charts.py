@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from io import StringIO
-from itertools import cycle
 from textwrap import shorten
 from typing import Any
 
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.finished import Confidences
-from dask_nrbfn.report.reliability import Reliability
 from dask_nrbfn.report.results import Criterion, DrawnCoordinates, DrawnTarget
 
 # Placeholders for the colour variables of the page, which depend on light and dark mode.
@@ -28,10 +26,6 @@ _SERIES = ("#030303", "#040404", "#050505", "#060606")
 _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
     colour: f"series-{place}" for place, colour in enumerate(_SERIES, start=1)
 }
-_DASHES = ("-", "--", ":", "-.")
-
-# Maximum number of lines of a chart; the best are drawn.
-_MOST_LINES = 8
 _LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
 # With the colours of the page, 16 classes can be distinguished.
@@ -75,18 +69,7 @@ _MOST_TICKS = 8
 
 
 def confidence_chart(confidences: Confidences, threshold: float) -> str:
-    """Return the histogram of the confidence, with the threshold.
-
-    Parameters
-    ----------
-    confidences : Confidences
-    threshold : float
-
-    Returns
-    -------
-    str
-        An SVG element, like every chart.
-    """
+    """Return the histogram of the confidence with the threshold; an SVG, like every chart."""
     rows = confidences.rows
     counts = confidences.counts.reshape(_BARS, -1).sum(axis=1)
     edges = np.linspace(0.0, 1.0, _BARS + 1)[:-1]
@@ -105,49 +88,8 @@ def confidence_chart(confidences: Confidences, threshold: float) -> str:
     return _svg("confidence", title, f"About {below} {rows} lie below the threshold.", draw)
 
 
-def threshold_chart(confidences: Confidences, threshold: float, n_below: int) -> str:
-    """Return the chart of the number of rows below each threshold.
-
-    Parameters
-    ----------
-    confidences : Confidences
-    threshold : float
-        Threshold of the fit, which is marked.
-    n_below : int
-        Number of rows below the threshold.
-
-    Returns
-    -------
-    str
-    """
-    rows = confidences.rows
-    n_rows = confidences.n_below.astype(np.float64)
-    n_rows[n_rows == 0] = np.nan
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="threshold", ylabel=f"{rows} below", xlim=(0.0, 1.0))
-        axes.plot(confidences.thresholds, n_rows, color=_SERIES[0], linewidth=2)
-        _fitting_scale(axes, "y", n_rows)
-        axes.margins(y=0.2)
-        _mark(axes, threshold, f" {n_below:,} {rows} ")
-
-    title = f"{rows.capitalize()} with a confidence below each threshold"
-    return _svg("threshold", title, f"{n_below} {rows} are below {threshold:g}.", draw)
-
-
 def prediction_chart(target: DrawnTarget, place: int) -> str:
-    """Return the chart of predicted against true numbers of a target.
-
-    Parameters
-    ----------
-    target : DrawnTarget
-    place : int
-        Number of the chart on its page.
-
-    Returns
-    -------
-    str
-    """
+    """Return chart number `place` on its page, of predicted against true numbers of a target."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot(xlabel="true", ylabel="predicted")
@@ -157,61 +99,6 @@ def prediction_chart(target: DrawnTarget, place: int) -> str:
 
     title = f"Predicted against true numbers of {target.name}"
     return _svg(f"prediction-{place}", title, f"R2 of all rows is {target.r2:.4f}.", draw)
-
-
-def reliability_chart(reliability: Reliability, place: int) -> str:
-    """Return the chart of observed shares against mean probabilities.
-
-    Parameters
-    ----------
-    reliability : Reliability
-    place : int
-        Number of the chart on its page.
-
-    Returns
-    -------
-    str
-    """
-    names = ("mean_probability", "observed_share")
-    means, shares = ([each[name] for each in reliability.bins] for name in names)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel=f"probability of {reliability.event}", ylabel="share")
-        axes.plot(means, shares, "o-", color=_SERIES[0], markersize=4)
-        axes.axline((0.0, 0.0), slope=1, **_LINE)
-
-    description = f"The expected calibration error is {reliability.error:.4f}."
-    return _svg(f"reliability-{place}", "Observed share against probability", description, draw)
-
-
-def residual_chart(target: DrawnTarget, place: int) -> str:
-    """Return the histogram of the residuals of a target.
-
-    Parameters
-    ----------
-    target, place
-        See `prediction_chart`.
-
-    Returns
-    -------
-    str
-    """
-    residuals = target.true - target.predicted
-    # The minimum width keeps bars of almost equal residuals visible.
-    margin = 1e-6 * np.abs(residuals).max()
-    span = (residuals.min() - margin, residuals.max() + margin)
-    counts, edges = np.histogram(residuals, bins=_BARS, range=span)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="true less predicted", ylabel="rows")
-        widths = 0.85 * np.diff(edges)
-        axes.bar(edges[:-1], counts, width=widths, align="edge", color=_SERIES[0])
-        _fitting_scale(axes, "y", counts)
-        _mark(axes, 0.0)
-
-    title = f"Histogram of the residuals of {target.name}"
-    description = f"The root mean square of the residuals of all rows is {target.rmse:.4g}."
-    return _svg(f"residual-{place}", title, description, draw)
 
 
 def coordinates_chart(drawn: DrawnCoordinates) -> str:
@@ -252,71 +139,10 @@ def coordinates_chart(drawn: DrawnCoordinates) -> str:
     return _svg("coordinates", title, f"They are coloured by {by}.", draw)
 
 
-def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Criterion) -> str | None:
-    """Return the chart of held-out error, fitting error and risk against alpha.
-
-    An alpha of 0 is not drawn on the logarithmic axis, and a singular system has no figures.
-
-    Parameters
-    ----------
-    path : sequence of dict
-        The figures of every alpha, as in `describe_tuning`.
-    alpha : float
-        The chosen value, which is marked.
-    criterion : Criterion
-
-    Returns
-    -------
-    str or None
-        None if fewer than two values of alpha can be drawn.
-    """
-    drawn = [entry for entry in path if entry["alpha"] > 0 and entry[criterion.name] is not None]
-    drawn = sorted(drawn, key=lambda entry: entry["alpha"])
-    if len(drawn) < 2:
-        return None
-    alphas = np.array([entry["alpha"] for entry in drawn])
-    # None becomes NaN.
-    excess = np.array([entry["fitting_error"] for entry in drawn], dtype=np.float64) - 1
-    panels = {
-        criterion.label: [criterion.factor * entry[criterion.name] for entry in drawn],
-        "eps - 1": np.where(excess > 0, excess, np.nan),
-        "gamma": np.array([entry["spectral_risk"] for entry in drawn], dtype=np.float64),
-    }
-
-    def draw(figure: Figure) -> None:
-        figure.set_size_inches(_INCHES[0], 2.2 * _INCHES[1])
-        grid = figure.subplots(len(panels), sharex=True)
-        for axes, (name, values) in zip(grid, panels.items(), strict=True):
-            axes.plot(alphas, values, color=_SERIES[0], marker="o", markersize=4)
-            axes.set_title(name, fontsize="medium", loc="left")
-            _fitting_scale(axes, "y", values)
-            if alpha > 0:
-                _mark(axes, alpha)
-        _fitting_scale(grid[-1], "x", alphas, always_log=True)
-        grid[-1].set_xlabel("alpha; the dashed line is the chosen one")
-
-    title = "Held-out error, fitting error and spectral risk against alpha"
-    return _svg("penalty", title, f"The chosen alpha is {alpha:g}.", draw)
-
-
 def size_chart(
     curve: Sequence[dict[str, Any]], chosen: dict[str, Any], criterion: Criterion
 ) -> str | None:
-    """Return the chart of the held-out error against the number of basis rows.
-
-    Parameters
-    ----------
-    curve : sequence of dict
-        See the record of the search.
-    chosen : dict
-        The chosen combination.
-    criterion : Criterion
-
-    Returns
-    -------
-    str or None
-        None if fewer than two sizes were tried.
-    """
+    """Return the chart of the held-out error by basis size; None with fewer than two sizes."""
     sizes = sorted({record["n_basis"] for record in curve})
     if len(sizes) < 2:
         return None
@@ -356,21 +182,7 @@ def pruning_chart(unexplained: Floats) -> str:
 
 
 def cells_chart(tree: CellTree, n_rows: NDArray[np.int64], errors: Floats, label: str) -> str:
-    """Return the chart of the errors of cells, above the tree of the cells.
-
-    Parameters
-    ----------
-    tree : CellTree
-    n_rows : int64 (L,)
-        Number of rows of each cell, which is its width in the chart.
-    errors : float64 (L,)
-    label : str
-        Label of the axis of the errors.
-
-    Returns
-    -------
-    str
-    """
+    """Return the chart of the errors of cells (L,), as wide as their rows, above their tree."""
     ends = np.cumsum(n_rows)
     starts = ends - n_rows
     spans = tree.cells_below()
@@ -411,65 +223,6 @@ def feature_chart(weights: Mapping[str, float]) -> str:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def width_chart(
-    tried: Sequence[dict[str, Any]], chosen: dict[str, Any], criterion: Criterion
-) -> str | None:
-    """Return the chart of the held-out error of each combination by width.
-
-    Parameters
-    ----------
-    tried : sequence of dict
-        The combinations, as in the record of the search.
-    chosen : dict
-        The chosen combination.
-    criterion : Criterion
-
-    Returns
-    -------
-    str or None
-        None if all combinations have the same width.
-    """
-    factors = sorted({record["width_factor"] for record in tried})
-    if len(factors) < 2:
-        return None
-    lines = _lines_by_width(tried, criterion)
-
-    def draw(figure: Figure) -> None:
-        # The legend is under the axes, with two names a line.
-        figure.set_size_inches(_INCHES[0], _INCHES[1] + 0.22 * len(lines))
-        axes = figure.add_subplot(xlabel="width factor", ylabel=criterion.label)
-        shapes = ((colour, dash) for dash in _DASHES for colour in _SERIES)
-        for (name, points), (colour, dash) in zip(lines.items(), cycle(shapes), strict=False):
-            x, y = zip(*sorted(points.items()), strict=True)
-            axes.plot(x, y, dash, color=colour, marker="o", markersize=3.5, label=name)
-        _fitting_scale(axes, "y", [y for points in lines.values() for y in points.values()])
-        _fitting_scale(axes, "x", factors, always_log=True)
-        _mark(axes, chosen["width_factor"])
-        if len(lines) > 1:
-            figure.legend(loc="outside lower left", fontsize="small")
-
-    title = "Held-out error of the combinations against the width factor"
-    return _svg("width", title, f"The chosen factor is {chosen['width_factor']:g}.", draw)
-
-
-def _lines_by_width(
-    tried: Sequence[dict[str, Any]], criterion: Criterion
-) -> dict[str, dict[float, float]]:
-    """Return the drawn error by width, for the best combinations of the other parameters."""
-    names = [
-        name
-        for name in ("scale", "basis", "basis_rule", "features", "kernel")
-        if len({record[name] for record in tried}) > 1
-    ]
-    lines: dict[str, dict[float, float]] = {}
-    for record in tried:
-        if (error := record[criterion.name]) is not None:
-            label = ", ".join(record[name] for name in names)
-            lines.setdefault(label, {})[record["width_factor"]] = criterion.factor * error
-    best = sorted(lines, key=lambda label: min(lines[label].values()))
-    return {label: lines[label] for label in best[:_MOST_LINES]}
 
 
 def _mark(axes: Axes, x: float, text: str = "") -> None:

@@ -24,10 +24,9 @@ _UNKNOWN = "(unknown)"
 
 
 class Cell(NamedTuple):
-    """Rows of one class with one predicted label, as text.
+    """Rows of one class with one predicted label, as text, and their share of the class.
 
-    `heat` is from 0 to 1: for right labels the share of the class, for wrong labels that share
-    divided by the largest share of wrong labels.
+    The shares of wrong labels are divided by the largest of them.
     """
 
     text: str
@@ -43,19 +42,7 @@ class ClassLine(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfusionTable:
-    """The confusion of classes, laid out.
-
-    Attributes
-    ----------
-    caption : str
-    labels : list of str
-    lines : list of ClassLine
-        Empty if there are too many classes.
-    pairs : TextTable
-        The most frequent confusions: class, label, rows, share of the class.
-    classes : TextTable
-        Precision, recall, F1 and rows of the classes; if there are too many, of the lowest F1.
-    """
+    """The confusion of classes; `lines` are empty and `classes` the worst if they are too many."""
 
     caption: str
     labels: list[str]
@@ -67,22 +54,9 @@ class ConfusionTable:
     def of(
         cls, title: str, labels: Sequence[str], confusion: ArrayLike, *, most: int = _MOST_CLASSES
     ) -> Self:
-        """Lay out the confusion of classes.
+        """Lay out counts, or weights, of true classes by predicted label, (K, K) or (K + 1, K).
 
-        Parameters
-        ----------
-        title : str
-            Name of the rows.
-        labels : sequence of str (K,)
-        confusion : array-like (K, K) or (K + 1, K)
-            Counts, or weights, of true classes by predicted label. The last row of K + 1 counts
-            rows whose class is not in `labels`.
-        most : int
-            Maximum number of classes that are shown in a table.
-
-        Returns
-        -------
-        ConfusionTable
+        The last row of K + 1 counts rows whose class is not in `labels`.
         """
         counts = np.asarray(confusion, dtype=np.float64)
         own = [*labels, _UNKNOWN][: len(counts)]

@@ -12,7 +12,7 @@ from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts, tuning_tables
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import TextTable, label_texts
-from dask_nrbfn.report.reliability import Reliability
+from dask_nrbfn.report.reliability import reliability_table
 from dask_nrbfn.report.results import Fact, results_of
 from dask_nrbfn.storage.run import Run
 
@@ -59,9 +59,9 @@ def tuning_table(run: Run) -> str:
 def class_tables(evaluation: Evaluation) -> str:
     """Return tables of the reliability, of the figures of each class and of the confusion."""
     labels = label_texts(evaluation.classes)
-    reliability = Reliability.of("Evaluated rows", labels, evaluation.reliability)
+    reliability = reliability_table("Evaluated rows", labels, evaluation.reliability)
     shown = ConfusionTable.of("Evaluated rows", labels, evaluation.confusion, most=_MOST_CLASSES)
-    return _text(reliability.table, shown.classes, shown.table)
+    return _text(reliability, shown.classes, shown.table)
 
 
 def _text(*tables: TextTable) -> str:

@@ -24,24 +24,15 @@ from dask_nrbfn.storage.versions import versions_of
 # Bins of the confidence, so that thresholds have steps of 0.001.
 _BINS = 1000
 
-# Number of listed rows with the lowest confidence, and of those with the highest confidence.
+# Number of listed rows with the lowest confidence.
 _NAMED = 10
 
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """The records of a run that has a model.
+    """The records of a run that has a model; `params` are those that a tuning chose.
 
-    Attributes
-    ----------
-    run : Run
-    attributes : dict
-    stages : dict
-        Records of the stages by name, in the order of their execution.
-    params : FitParams
-        With the values that tuning chose.
-    labels : list of str
-        Names of the classes, in the order of the scores; empty for a regression.
+    Stages are in the order of their execution, labels in that of the scores; empty for numbers.
     """
 
     run: Run
@@ -52,13 +43,7 @@ class FinishedRun:
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """Read the records of a run.
-
-        Raises
-        ------
-        MissingDataError
-            If the run is not finished.
-        """
+        """Read the records of a run, or raise MissingDataError if it is not finished."""
         # Other jobs may have changed the run since it was opened.
         run = Run.open(run.location)
         attributes = run.attributes
@@ -115,13 +100,7 @@ class FinishedRun:
         return self.run.of_labelled().n_rows
 
     def tuned(self) -> dict[str, Any]:
-        """Return the combinations of the tuning and its choice, as `describe_tuning` does.
-
-        Raises
-        ------
-        MissingDataError
-            If the run was fitted without tuning.
-        """
+        """Return the result of `describe_tuning`; raises MissingDataError without a tuning."""
         if self.tuning is None:
             raise MissingDataError(
                 f"the run {self.run.location} was fitted without tuning.",
@@ -148,17 +127,7 @@ class FinishedRun:
 
 @dataclass(frozen=True, eq=False)
 class NamedRows:
-    """Rows and their confidence.
-
-    Attributes
-    ----------
-    rows : int64 (m,)
-    values : float64 (m,)
-    labels : tuple of str
-        Their labels.
-    ids : tuple of str or None
-        Their ids, if they have some and the dataset is still there.
-    """
+    """Rows (m,), their confidence, labels and, if the dataset is still there, ids."""
 
     rows: NDArray[np.int64]
     values: Floats
@@ -170,39 +139,16 @@ class NamedRows:
         """Return no rows."""
         return cls(np.empty(0, dtype=np.int64), np.empty(0))
 
-    def least(self, start: int, values: Floats, *, sign: float = 1.0) -> Self:
-        """Return the rows with the smallest ``sign * value`` among these and further rows.
-
-        Parameters
-        ----------
-        start : int
-            Index of the first further row.
-        values : float64 (m,)
-            The confidence of the further rows.
-        sign : float
-            -1.0 finds the most confident rows.
-
-        Returns
-        -------
-        NamedRows
-        """
-        own = np.argsort(sign * values, kind="stable")[:_NAMED]
+    def least(self, start: int, values: Floats) -> Self:
+        """Return the rows of smallest value among these and the rows from `start`."""
+        own = np.argsort(values, kind="stable")[:_NAMED]
         rows = np.concatenate([self.rows, start + own])
         merged = np.concatenate([self.values, values[own]])
-        order = np.argsort(sign * merged, kind="stable")[:_NAMED]
+        order = np.argsort(merged, kind="stable")[:_NAMED]
         return type(self)(rows[order], merged[order])
 
     def named(self, finished: FinishedRun) -> Self:
-        """Return the rows, given by places among searched rows, with row indices, labels and ids.
-
-        Parameters
-        ----------
-        finished : FinishedRun
-
-        Returns
-        -------
-        NamedRows
-        """
+        """Return rows that are given by places among searched rows, with labels and ids."""
         run, dataset = of_searched(finished.run), finished.dataset()
         rows, ids = name_rows(run, self.rows), None
         if dataset is not None and dataset.ids is not None:
@@ -213,24 +159,15 @@ class NamedRows:
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """Counts of the confidence of all rows that have one.
+    """Counts (1000,) of confidences in equal bins from 0 to 1, and the ten least confident rows.
 
-    Attributes
-    ----------
-    counts : int64 (1000,)
-        Rows in bins of equal width from 0 to 1.
-    n_certain : int
-        Rows whose confidence is exactly 1: all neighbours share their label.
-    least, most : NamedRows
-        The ten least and the ten most confident rows; of equal rows the first.
-    rows : str
-        The word for these rows: "rows" or "candidates".
+    `n_certain` rows have a confidence of exactly 1: all neighbours share their label. `rows` is the
+    word for the rows: "rows" or "candidates".
     """
 
     counts: NDArray[np.int64]
     n_certain: int
     least: NamedRows
-    most: NamedRows
     rows: str = "rows"
 
     @classmethod
@@ -239,26 +176,11 @@ class Confidences:
         if "confidence" not in finished.stages:
             return None
         counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
-        least = most = NamedRows.none()
+        least = NamedRows.none()
         run = of_searched(finished.run)
         for start, stop in run.spans:
             values = run.read("confidence/values", start, stop)
             counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]
             n_certain += int(np.count_nonzero(values == 1.0))
             least = least.least(start, values)
-            most = most.least(start, values, sign=-1.0)
-        least, most = least.named(finished), most.named(finished)
-        return cls(counts, n_certain, least, most, f"{finished.searched}s")
-
-    @property
-    def thresholds(self) -> Floats:
-        """Thresholds 0.001, 0.002, ..., 1, float64 (1000,)."""
-        return np.linspace(0.0, 1.0, _BINS + 1)[1:]
-
-    @property
-    def n_below(self) -> NDArray[np.int64]:
-        """Rows below each of `thresholds`, int64 (1000,)."""
-        below = np.cumsum(self.counts)
-        # The last bin includes its upper edge.
-        below[-1] -= self.n_certain
-        return below
+        return cls(counts, n_certain, least.named(finished), f"{finished.searched}s")

@@ -20,16 +20,7 @@ NO_NUMBER = "-"
 
 @dataclass(frozen=True)
 class TextTable:
-    """Cells of text under a header.
-
-    Attributes
-    ----------
-    title : str
-    header : list of str
-    rows : list of list of str
-    marked : sequence of bool
-        Whether each row stands out; empty: none does.
-    """
+    """Cells of text under a header; `marked` rows stand out."""
 
     title: str
     header: list[str]

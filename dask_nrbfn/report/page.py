@@ -1,45 +1,30 @@
 """One self-contained HTML page of a finished run."""
 
 import os
+from importlib.resources import files
 from typing import Any
 
-import numpy as np
+import jinja2
 from dask.utils import format_bytes
 
-from dask_nrbfn.commands.describe import describe_cells
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import plural
-from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.facts import recall_text, run_facts, tuning_tables
+from dask_nrbfn.report.facts import run_facts, tuning_tables
 from dask_nrbfn.report.finished import Confidences, FinishedRun, NamedRows
 from dask_nrbfn.report.formats import (
     TextTable,
     count,
     decimals,
-    number,
-    percent,
     schema_table,
     seconds,
 )
-from dask_nrbfn.report.results import Fact, Results, results_of
-from dask_nrbfn.report.templates import template_named
+from dask_nrbfn.report.results import Results, results_of
 from dask_nrbfn.storage.run import Run
-
-_TEMPLATE = "page.html.jinja"
-
-# Number of cells that are listed.
-_WORST = 3
-
-# Facts that are shown below the title.
-_HEADLINES = (
-    *("rows", "basis", "held-out error", "held-out R2", "evaluation", "fitting error"),
-    *("training R2", "time"),
-)
 
 
 def write_report(
@@ -82,36 +67,32 @@ def write_report(
 
 
 def _page(results: Results) -> str:
-    finished, facts = results.finished, run_facts(results)
+    finished = results.finished
     schema = finished.attributes["schema"]
-    return template_named(_TEMPLATE).render(
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = files(__package__).joinpath("page.html.jinja").read_text("utf-8")
+    return environment.from_string(template).render(
         name=str(finished.run.location).rstrip("/").rpartition("/")[2],
         started=finished.stages["columns"]["started"],
-        headlines=_headlines(facts),
-        facts=facts,
+        facts=run_facts(results),
         concerns=find_concerns(results),
         columns=None if schema is None else schema_table(schema),
         confidence=_confidence(finished),
         tuning=_tuning(results),
         confusions=results.confusions(),
-        reliabilities=_reliabilities(results),
+        reliabilities=results.reliabilities(),
         targets=results.target_table(),
         drawn=_drawn(results),
         features=_features(finished),
         of_cells=_cells(results),
         pruning=_pruning(finished),
         coordinates=_coordinates(results),
-        recall=_recall(finished),
         stages=_stages(finished),
         params=finished.params.to_dict(),
         environment=finished.attributes["environment"],
     )
-
-
-def _headlines(facts: list[Fact]) -> list[Fact]:
-    """Return the main facts, up to the first comma."""
-    by_name = {fact.name: fact.value.partition(", ")[0] for fact in facts}
-    return [Fact(name, by_name[name]) for name in _HEADLINES if name in by_name]
 
 
 def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
@@ -124,12 +105,10 @@ def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
         "rows": confidences.rows,
         "drawn": count(finished.n_searched) if finished.searched == "candidate" else None,
         "histogram": charts.confidence_chart(confidences, threshold),
-        "thresholds": charts.threshold_chart(confidences, threshold, n_below),
         "threshold": threshold,
         "below": count(n_below),
         "certain": count(confidences.n_certain),
         "least": _named(confidences.least),
-        "most": _named(confidences.most),
     }
 
 
@@ -141,7 +120,7 @@ def _named(named: NamedRows) -> TextTable:
         "confidence": map(decimals, named.values.tolist()),
     }
     cells = [[*row] for row in zip(*columns.values(), strict=True)]
-    return TextTable("", [*columns], cells)
+    return TextTable("The least confident rows", [*columns], cells)
 
 
 def _tuning(results: Results) -> dict[str, Any] | None:
@@ -149,13 +128,9 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
-    path, shared = finished.tuned()["path"], finished.ridge.without_alpha
-    own = [each for each in path if Ridge.of(each).without_alpha == shared]
     return {
         "tables": tuning_tables(results),
-        "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),
         "sizes": search and charts.size_chart(search["curve"], search["chosen"], criterion),
-        "widths": search and charts.width_chart(search["tried"], search["chosen"], criterion),
     }
 
 
@@ -165,16 +140,8 @@ def _drawn(results: Results) -> list[dict[str, Any]]:
             "name": target.name,
             "rows": plural(len(target.true), "evaluated row"),
             "predictions": charts.prediction_chart(target, place),
-            "residuals": charts.residual_chart(target, place),
         }
         for place, target in enumerate(results.drawn_targets(), start=1)
-    ]
-
-
-def _reliabilities(results: Results) -> list[dict[str, Any]]:
-    return [
-        {"table": each.table, "chart": charts.reliability_chart(each, place)}
-        for place, each in enumerate(results.reliabilities(), start=1)
     ]
 
 
@@ -190,34 +157,18 @@ def _features(finished: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def _cells(results: Results) -> dict[str, Any] | None:
-    """Return the chart of the cells of the fit, and the cells with the largest errors."""
+def _cells(results: Results) -> str | None:
+    """Return the chart of the cells of the fit."""
     finished = results.finished
     if not finished.is_of_cells:
         return None
     model = read_model(finished.run, "")
     assert model.cells is not None
     errors = finished.run.read("cells/errors")
-    described, criterion = describe_cells(model), results.criterion
-    worst = np.argsort(-errors, kind="stable")[:_WORST].tolist()
-    show = percent if criterion.name == "error_rate" else number
-    rows = [
-        [
-            ", ".join(described[cell]["splits"]) or "all rows",
-            count(described[cell]["n_rows"]),
-            count(described[cell]["n_basis"]),
-            show(errors[cell]),
-        ]
-        for cell in worst
-    ]
-    chart = charts.cells_chart(
+    criterion = results.criterion
+    return charts.cells_chart(
         model.cells.tree, model.cells.n_rows, criterion.factor * errors, criterion.label
     )
-    title = "The cells with the largest errors of held-out rows"
-    return {
-        "chart": chart,
-        "worst": TextTable(title, ["cell", "rows", "basis rows", "error"], rows),
-    }
 
 
 def _pruning(finished: FinishedRun) -> str | None:
@@ -232,17 +183,6 @@ def _coordinates(results: Results) -> dict[str, str] | None:
         return None
     rows = plural(len(drawn.coordinates), "row")
     return {"chart": charts.coordinates_chart(drawn), "rows": rows}
-
-
-def _recall(finished: FinishedRun) -> str | None:
-    if "recall" not in finished.stages:
-        return None
-    search = finished.stages["neighbors"]
-    return (
-        f"{plural(finished.params.n_neighbors, 'neighbour')} of every {finished.searched}, "
-        f"{search['method']} search in {plural(search['n_partitions'], 'partition')}: "
-        f"recall {recall_text(finished)}."
-    )
 
 
 def _stages(finished: FinishedRun) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dask_nrbfn.report.formats import (
     number,
     percent,
 )
-from dask_nrbfn.report.reliability import Reliability
+from dask_nrbfn.report.reliability import reliability_table
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.refine import guess_as_good, read_held_out_confusion
 
@@ -49,12 +49,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Concern:
-    """A problem of a run and its remedy.
-
-    Attributes
-    ----------
-    problem, remedy : str
-    """
+    """A problem of a run and its remedy."""
 
     problem: str
     remedy: str
@@ -75,27 +70,18 @@ class Criterion(NamedTuple):
 
 
 class DrawnTarget(NamedTuple):
-    """``true`` and ``predicted`` numbers of some rows, float64 (m,), and figures of all rows."""
+    """``true`` and ``predicted`` numbers of some rows, float64 (m,), and the R2 of all rows."""
 
     name: str
     true: Floats
     predicted: Floats
     r2: float
-    rmse: float
 
 
 class DrawnCoordinates(NamedTuple):
-    """Coordinates of some rows, and the targets that colour them.
+    """Coordinates (m, 2) of some rows, and the targets (m,) that colour them.
 
-    Attributes
-    ----------
-    coordinates : float64 (m, 2)
-    targets : int64 (m,) or float64 (m,) or None
-        The index of each row's class in `labels`, or numbers.
-    labels : list of str
-        Labels of the classes; empty for numbers.
-    name : str
-        Name of the numbers.
+    The targets are indices in `labels`, or numbers of a `name`.
     """
 
     coordinates: Floats
@@ -106,13 +92,7 @@ class DrawnCoordinates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results(ABC):
-    """Results of a run, and of an evaluation; the defaults are for a run without targets.
-
-    Attributes
-    ----------
-    finished : FinishedRun
-    criterion : Criterion
-    """
+    """Results of a run, and of an evaluation; the defaults are for a run without targets."""
 
     finished: FinishedRun
 
@@ -123,33 +103,11 @@ class Results(ABC):
         """Return the number of classes or coordinates, or the names of numbers, as text."""
 
     def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
-        """Return figures of the training rows besides the fitting error.
-
-        Parameters
-        ----------
-        record : mapping
-            Record of the stage "weights", or of a version.
-
-        Returns
-        -------
-        list of Fact
-        """
+        """Return figures of the training rows by the record of the weights or of a version."""
         return []
 
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return the figures of held-out rows.
-
-        Parameters
-        ----------
-        record : mapping
-            Record of the stage that judged the rows.
-        judged : str
-            Number and origin of the rows.
-
-        Returns
-        -------
-        list of Fact
-        """
+        """Return the figures of held-out rows, which `judged` counts, by the record of a stage."""
         return []
 
     def evaluation_facts(self) -> list[Fact]:
@@ -180,7 +138,7 @@ class Results(ABC):
         """Return the confusion tables."""
         return []
 
-    def reliabilities(self) -> list[Reliability]:
+    def reliabilities(self) -> list[TextTable]:
         """Return the reliability of the probabilities of held-out and of evaluated rows."""
         return []
 
@@ -199,12 +157,7 @@ class Results(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ClassResults(Results):
-    """Results of a run whose targets are classes.
-
-    Attributes
-    ----------
-    evaluation : Evaluation or None
-    """
+    """Results of a run whose targets are classes."""
 
     evaluation: Evaluation | None
 
@@ -215,17 +168,7 @@ class ClassResults(Results):
         return f"{len(self.finished.labels):,} classes"
 
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return the error and the log loss.
-
-        Parameters
-        ----------
-        record, judged
-            See `Results`.
-
-        Returns
-        -------
-        list of Fact
-        """
+        """Return the error and the log loss."""
         loss, temperature = decimals(record["log_loss"]), number(record["temperature"])
         biases = " with biases" if record.get("biases") else ""
         return [
@@ -328,13 +271,13 @@ class ClassResults(Results):
             tables.append(ConfusionTable.of("Evaluated rows", labels, self.evaluation.confusion))
         return tables
 
-    def reliabilities(self) -> list[Reliability]:
+    def reliabilities(self) -> list[TextTable]:
         """Return the reliability of held-out and of evaluated rows."""
         labels, judged = self.finished.labels, judged_record(self.finished.stages)
         bins = {"Held-out rows": judged.get("reliability")}
         if self.evaluation is not None:
             bins["Evaluated rows"] = self.evaluation.reliability
-        return [Reliability.of(title, labels, each) for title, each in bins.items() if each]
+        return [reliability_table(title, labels, each) for title, each in bins.items() if each]
 
 
 def _calibration_error(figures: Mapping[str, Any]) -> str:
@@ -345,14 +288,7 @@ def _calibration_error(figures: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class NumberResults(Results):
-    """Results of a run whose targets are numbers.
-
-    Attributes
-    ----------
-    names : list of str
-        Names of the targets.
-    evaluation : NumberEvaluation or None
-    """
+    """Results of a run whose targets are numbers with `names`."""
 
     names: list[str]
     evaluation: NumberEvaluation | None
@@ -368,17 +304,7 @@ class NumberResults(Results):
         return [Fact("training R2", self._r2(record["training_r2"]))]
 
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return R2 and the mean errors.
-
-        Parameters
-        ----------
-        record, judged
-            See `Results`.
-
-        Returns
-        -------
-        list of Fact
-        """
+        """Return R2 and the mean errors."""
         return [
             Fact("held-out R2", self._r2(record["r2"], f" of {judged}")),
             Fact("held-out RMSE", self._each(record["rmse"], number)),
@@ -469,7 +395,6 @@ class NumberResults(Results):
                 sample.true[:, place],
                 sample.predicted[:, place],
                 evaluation.r2[place],
-                evaluation.rmse[place],
             )
             for place in sorted(worst.tolist())
         ]
@@ -519,22 +444,9 @@ def _judged_columns(rows: str, record: Mapping[str, Any]) -> dict[str, Iterable[
 def results_of(
     finished: FinishedRun, evaluation: Evaluation | NumberEvaluation | None = None
 ) -> Results:
-    """Return the results of a run, by the kind of its targets.
+    """Return the results of a run and of an evaluation of its model on other rows.
 
-    Parameters
-    ----------
-    finished : FinishedRun
-    evaluation : Evaluation or NumberEvaluation, optional
-        Evaluation of the run's model, on other rows.
-
-    Returns
-    -------
-    Results
-
-    Raises
-    ------
-    ParameterError
-        If the evaluation is of a model with other targets.
+    Raises ParameterError if the evaluation is of a model with other targets.
     """
     if finished.run.embeds:
         if evaluation is not None:

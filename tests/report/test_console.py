@@ -7,6 +7,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MissingDataError
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table
 from dask_nrbfn.stages.basis import given_basis
@@ -168,9 +169,9 @@ def test_tuning_table__shows_the_ten_best(altered, tuned):
 def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
     path = tuned.stages["path"]["path"]
     # The largest penalty is not chosen: its figures go.
-    gone = {"alpha": path[0]["alpha"], "fitting_error": None, "spectral_risk": None}
+    gone = path[0] | {"fitting_error": None, "spectral_risk": None}
     judged = tuned.stages["validation"]["path"]
-    lost = dict.fromkeys(judged[0]) | {"alpha": judged[0]["alpha"]}
+    lost = judged[0] | dict.fromkeys(judged[0].keys() - {*Ridge._fields})
     run = altered(tuned, path={"path": [gone, *path[1:]]}, validation={"path": [lost, *judged[1:]]})
     line = tuning_table(run).split("\n\n")[2].splitlines()[2]
     assert line.split() == ["0.01", "-", "-", "-", "-", "-"]

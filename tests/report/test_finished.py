@@ -14,22 +14,16 @@ def test_confidences__are_those_of_all_rows(fitted):
     values = fitted.read("confidence/values")
     found = Confidences.of(FinishedRun.of(fitted))
     assert found.counts.sum() == 300
-    for place in (0, 499, 949, 998):
-        below = np.count_nonzero(values < found.thresholds[place])
-        assert found.n_below[place] == below
-    assert found.n_below[-1] == np.count_nonzero(values < 1)
+    for place in (1, 500, 950, 999):
+        assert found.counts[:place].sum() == np.count_nonzero(values < place / 1000)
     assert found.n_certain == np.count_nonzero(values == 1)
-    # The threshold of the fit.
-    assert found.n_below[949] == fitted.stages["confidence"]["n_below_threshold"]
 
 
-def test_confidences__name_the_ends(fitted):
+def test_confidences__name_the_least(fitted):
     values = fitted.read("confidence/values")
     found = Confidences.of(FinishedRun.of(fitted))
     np.testing.assert_array_equal(found.least.rows, np.lexsort([np.arange(300), values])[:10])
-    np.testing.assert_array_equal(found.most.rows, np.lexsort([np.arange(300), -values])[:10])
-    for named in (found.least, found.most):
-        np.testing.assert_array_equal(named.values, values[named.rows])
+    np.testing.assert_array_equal(found.least.values, values[found.least.rows])
 
 
 @pytest.mark.parametrize("candidates", ["all", 60])
@@ -48,9 +42,8 @@ def test_confidences__rows_have_labels_and_ids(tmp_path, candidates):
     params = FitParams(basis="sknn", n_neighbors=8, basis_size=20, candidates=candidates)
     run = fit_dataset(dataset, tmp_path / "run.zarr", params, InlineEngine())
     found = Confidences.of(FinishedRun.of(run))
-    for named in (found.least, found.most):
-        assert named.labels == tuple(labels[named.rows])
-        assert named.ids == tuple(f"row-{row}" for row in named.rows)
+    assert found.least.labels == tuple(labels[found.least.rows])
+    assert found.least.ids == tuple(f"row-{row}" for row in found.least.rows)
     shutil.rmtree(tmp_path / "data.zarr")
     least = Confidences.of(FinishedRun.of(run)).least
     assert (least.labels, least.ids) == (found.least.labels, None)
