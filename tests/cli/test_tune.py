@@ -39,8 +39,8 @@ def test_cli_tune__json(tmp_path, dataset):
     params = Run.open(tmp_path / "run").chosen_params
     assert tuned["chosen"].keys() == {
         "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "locality", "components", "loss", "error_rate", "log_loss", "temperature", "log_slope",
-        "biases", "expected_calibration_error",
+        "locality", "components", "loss", "error_rate", "fold_deviation", "log_loss",
+        "temperature", "log_slope", "biases", "expected_calibration_error",
     }  # fmt: skip
     for name in (
         "features",
