@@ -13,7 +13,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.shown import represent_with
 
 if TYPE_CHECKING:
-    from dask_nrbfn.commands.check import check_dataset
+    from dask_nrbfn.commands.describe import describe
     from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
@@ -47,7 +47,7 @@ else:
             "estimators.diffusion": ["DiffusionMap"],
             "estimators.regressor": ["NRBFNRegressor"],
             "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
-            "commands.check": ["check_dataset"],
+            "commands.describe": ["describe"],
             "commands.files": ["opened_rows"],
             "commands.fit": ["embed_dataset", "fit_dataset", "tune_dataset"],
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
@@ -97,8 +97,8 @@ __all__ = [
     "RemoteLocation",
     "Run",
     "TuneParams",
-    "check_dataset",
     "connect",
+    "describe",
     "embed_dataset",
     "evaluate_dataset",
     "export_onnx",

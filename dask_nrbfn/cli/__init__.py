@@ -22,7 +22,6 @@ from dask_nrbfn.errors import Advice
 # Import what a command needs inside its function, so that the other commands start fast.
 COMMANDS = (
     data.ingest,
-    data.check,
     train.fit,
     train.plan,
     train.tune,

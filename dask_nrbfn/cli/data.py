@@ -1,4 +1,4 @@
-"""Commands for datasets and other stored data: ingest, check, inspect."""
+"""Commands for datasets and other stored data: ingest, inspect."""
 
 from typing import Any
 
@@ -77,45 +77,24 @@ def _without_foreign_options(source: Any, dataset: Any) -> Any:
 
 
 @click.command(cls=Command)
-@click.argument("dataset")
-@json_option
-@locations("dataset")
-@click.pass_obj
-def check(job: Job, dataset: str, as_json: bool) -> None:
-    """Read all of DATASET and list missing or damaged chunks and values that are not finite.
-
-    Exits with 2 if there are problems.
-    """
-    from dask_nrbfn.commands.check import check_dataset
-    from dask_nrbfn.storage.dataset import Dataset
-
-    job.begin("check", dataset)
-    opened = Dataset.open(dataset)
-    job.n_rows = opened.n_rows
-    report = check_dataset(opened)
-    targets: dict[str, Any] = {"n_classes": opened.n_classes}
-    if opened.target_names is not None:
-        targets = {"target_names": list(opened.target_names)}
-    show(
-        {
-            "n_rows": opened.n_rows,
-            "n_features": opened.n_features,
-            **targets,
-            "n_chunks": report.n_chunks,
-            "problems": list(report.problems),
-        },
-        as_json,
-    )
-    if report.problems:
-        raise click.exceptions.Exit(EXIT_MENDABLE)
-
-
-@click.command(cls=Command)
 @click.argument("path")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read all of a dataset, and list missing or damaged chunks and values that are not "
+    "finite. Exits with 2 if there are problems.",
+)
 @json_option
 @locations("path")
-def inspect(path: str, as_json: bool) -> None:
+@click.pass_obj
+def inspect(job: Job, path: str, verify: bool, as_json: bool) -> None:
     """Print a description of the dataset, run, model or predictions at PATH."""
     from dask_nrbfn.commands.describe import describe
 
-    show(describe(path), as_json)
+    if verify:
+        job.begin("inspect", path)
+    figures = describe(path, verify=verify)
+    job.n_rows = figures["n_rows"] if verify else None
+    show(figures, as_json)
+    if figures.get("problems"):
+        raise click.exceptions.Exit(EXIT_MENDABLE)

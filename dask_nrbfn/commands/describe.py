@@ -1,10 +1,11 @@
-"""Descriptions of a dataset, run, model, map or predictions, without reading rows."""
+"""Descriptions of a dataset, run, model, map or predictions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
@@ -26,8 +27,18 @@ _CHOSEN = (
 )
 
 
-def describe(location: Location) -> dict[str, Any]:
+def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     """Return the sizes and figures of the data that this package stored at `location`.
+
+    Parameters
+    ----------
+    location : Location
+    verify : bool
+        Read every chunk of a dataset, and list its "problems". A sound dataset has none.
+
+    Returns
+    -------
+    dict
 
     Raises
     ------
@@ -41,6 +52,8 @@ def describe(location: Location) -> dict[str, Any]:
         "predictions": lambda: _describe_predictions(location),
         "map": lambda: _describe_map(location),
     }
+    if verify:
+        return {"kind": "dataset", **_verified(Dataset.open(location))}
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
 
@@ -90,6 +103,11 @@ def dataset_figures(dataset: Dataset) -> dict[str, Any]:
         "fingerprint": dataset.fingerprint,
         **_describe_schema(dataset.schema),
     }
+
+
+def _verified(dataset: Dataset) -> dict[str, Any]:
+    n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
+    return {**dataset_figures(dataset), "n_chunks": n_chunks, "problems": problems_of(dataset)}
 
 
 def _describe_schema(schema: Schema | None) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def read_rates(path: Path) -> Rates:
 
 
 def _scale_rates(rates: Rates, factor: float) -> Rates:
-    """Return the rates of a worker with `factor` times the threads; storage is as fast as before.
+    """Return the rates of a worker with `factor` times the threads and the same storage.
 
     Parameters
     ----------

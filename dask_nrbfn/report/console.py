@@ -24,7 +24,7 @@ _MOST_CLASSES = 20
 
 
 def run_table(run: Run) -> str:
-    """Return the results and the costs of a finished run, some twenty lines of up to 100 letters.
+    """Return the results and the costs of a finished run, some twenty lines of text.
 
     Raises
     ------

@@ -83,7 +83,7 @@ def test_claims__of_a_dataset(copy, claim):
     ):
         problem, _ = refuse(*command)
         assert "allocate" not in problem, command
-    code, out, err = run("check", data)
+    code, out, err = run("inspect", "--verify", data)
     assert code == 2
     assert "problem  " in out or err.startswith("error: ")
     new = [path for path in sorted(copy.rglob("*")) if path not in before]
@@ -94,7 +94,7 @@ def test_claims__check_lists_what_is_there_and_counts_the_rest(copy):
     claim_rows(copy / "data", TRILLION)
     (copy / "data/X/c/1/0").unlink()
     (copy / "data/y/c/2").unlink()
-    code, out, _ = run("check", copy / "data", "--json")
+    code, out, _ = run("inspect", "--verify", copy / "data", "--json")
     assert code == 2
     problems = json.loads(out)["problems"]
     assert "X/c/1/0" in problems[0]

@@ -38,7 +38,7 @@ def dataset(tmp_path):
 def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
     data, fitted, out = tmp_path / "data", tmp_path / "run", tmp_path / "out.csv"
     succeed("ingest", csv, data, "--label", "kind", "--chunk-rows", 70)
-    assert "problem            none" in succeed("check", data)
+    assert "problem            none" in succeed("inspect", "--verify", data)
     assert "eps" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
     assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
     succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
@@ -68,7 +68,7 @@ def test_cli__json(tmp_path, dataset):
     assert tested["error_rate"] == tested["n_errors"] / 300
     inspected = json.loads(succeed("inspect", tmp_path / "run", "--json"))
     assert inspected == {"kind": "run", **fitted}
-    assert json.loads(succeed("check", dataset, "--json"))["problems"] == []
+    assert json.loads(succeed("inspect", "--verify", dataset, "--json"))["problems"] == []
     out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--workers", 0, "--json")
     assert json.loads(out)["n_rows"] == 300
     assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"

@@ -141,7 +141,7 @@ def test_spelling__an_option_is_its_name_in_python():
         (("ingest", "rows.csv", "data", "--label", "a", "--label", "b"), "--label"),
         (("ingest", "rows.csv", "data", "--label=a", "--chunk-rows", 4, "--label", "a"), "--label"),
         (("fit", "data", "run", "--alpha", 1, "--n-parts", 2, "--alpha", 2), "--alpha"),
-        (("--log-format", "json", "--log-format", "text", "check", "data"), "--log-format"),
+        (("--log-format", "json", "--log-format", "text", "inspect", "data"), "--log-format"),
     ],
 )
 def test_option__given_twice(arguments, option):

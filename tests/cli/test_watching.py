@@ -144,7 +144,7 @@ def test_json_logs__errors_of_all_kinds(dataset):
     assert "--alpah" in error["message"]
     assert error["fix"].endswith("fit --help.")
     assert error["error"] == "UsageError"
-    code, (error, summary) = call_json("check", "nowhere")
+    code, (error, summary) = call_json("inspect", "--verify", "nowhere")
     assert (code, summary["exit_status"], summary["rows"]) == (2, 2, None)
     assert error["message"].startswith("there is no")
     assert error["error"] == "MissingDataError"
@@ -155,10 +155,10 @@ def test_json_logs__class_of_an_error(tmp_path, dataset, monkeypatch):
     assert (code, error["error"]) == (2, "ParameterError")
     (tmp_path / "file").touch()
     monkeypatch.setattr(Dataset, "open", os.listdir)
-    code, (error, _) = call_json("check", tmp_path / "file")
+    code, (error, _) = call_json("inspect", "--verify", tmp_path / "file")
     assert (code, error["error"]) == (2, "NotADirectoryError")
     monkeypatch.setattr(Dataset, "open", lambda place: 1 / 0)
-    code, (error, _) = call_json("check", tmp_path / "file")
+    code, (error, _) = call_json("inspect", "--verify", tmp_path / "file")
     assert (code, error["error"]) == (1, "ZeroDivisionError")
 
 
@@ -194,7 +194,7 @@ def test_summary__is_the_last_line(tmp_path, dataset):
     figures = r"300 rows in \d+\.\d s, peak \d+\.\d\d [MG]iB, exit status 0"
     place = tmp_path / "run"
     for arguments, what in (
-        (("check", dataset), f"check {dataset}"),
+        (("inspect", "--verify", dataset), f"inspect {dataset}"),
         (("fit", dataset, place, *QUICK, "--workers", 0), f"fit {place}"),
         (("evaluate", place, dataset, "--workers", 0), f"evaluate {place}"),
     ):
@@ -205,7 +205,7 @@ def test_summary__is_the_last_line(tmp_path, dataset):
 
 
 def test_summary__after_an_error(damaged):
-    code, lines = call("check", damaged)
+    code, lines = call("inspect", "--verify", damaged)
     assert code == 2
     assert lines[-1].endswith("exit status 2")
     code, (error, fix, summary) = call("fit", damaged, damaged, "--workers", 0)

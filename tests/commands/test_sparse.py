@@ -10,12 +10,12 @@ import pytest
 import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
@@ -96,7 +96,7 @@ def test_ingest__table_of_many_categories(tmp_path):
     np.testing.assert_array_equal(rows_of(found)[1], rows_of(plain)[1])
     assert found.row_values >= np.count_nonzero(rows_of(plain)[1], axis=1).max()
     assert found.reading_bytes < plain.reading_bytes
-    assert not check_dataset(found).problems
+    assert not problems_of(found)
 
 
 @pytest.mark.parametrize("matrix", [sp.csr_matrix, sp.csr_array])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from zarr.storage import LocalStore
 
-from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.params import FitParams
@@ -58,7 +58,7 @@ def test_dataset__is_not_read_through_a_link_that_leads_out(place, name):
 def test_dataset__check_names_the_link(place):
     write_dataset(place, table(9))
     lead_out(place / "X" / "c" / "1" / "0")
-    (problem,) = check_dataset(Dataset.open(place)).problems
+    (problem,) = problems_of(Dataset.open(place))
     assert "X/c/1/0 is a link that leads out" in problem
 
 

@@ -23,11 +23,11 @@ from sklearn.datasets import load_iris
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.cli import commands
 from dask_nrbfn.commands import describe
-from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import Judge, merge_runs, update_run
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -94,7 +94,7 @@ def test_object_store__dataset_and_model_come_back(place):
     X, y = table(9), np.array(["b", "a", "ä"] * 3)
     dataset = write_dataset(join(place, "data"), X, y)
     np.testing.assert_array_equal(dataset.take(np.arange(9)), X)
-    assert check_dataset(Dataset.open(join(place, "data"))).problems == ()
+    assert problems_of(Dataset.open(join(place, "data"))) == []
     model = make_model()
     model.save(join(place, "model"))
     assert Model.load(join(place, "model")).digest() == model.digest()
@@ -596,7 +596,7 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
     command(options, "ingest", rows, data, "--chunk-rows", 20)
     command_here(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
-    assert "problem            none" in command_here(options, "check", data)[0]
+    assert "problem            none" in command_here(options, "inspect", "--verify", data)[0]
 
     killed = start(options, "fit", data, run, *FIT, 1)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)

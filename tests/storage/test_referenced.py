@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import zarr
 
-from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.describe import describe_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import dense
@@ -60,7 +60,7 @@ def test_referenced__is_the_copy(written, tmp_path, zarr_format, x):
         np.testing.assert_array_equal(dense(X), dense(expected.X))
         np.testing.assert_array_equal(y, expected.targets)
         np.testing.assert_array_equal(weights, expected.weights)
-    assert check_dataset(there).problems == ()
+    assert problems_of(there) == []
 
 
 def test_referenced__reads_whole_chunks(tmp_path, monkeypatch):
@@ -83,7 +83,7 @@ def test_referenced__changed_rows_are_named(place, tmp_path):
     np.testing.assert_array_equal(dataset.take(np.array([3])).shape, (1, 5))
     with pytest.raises(DamagedDataError, match=r"rows 20 to 40 of obsm/X_pca of .*cells.zarr"):
         dataset.take(np.array([30]))
-    problems = check_dataset(dataset).problems
+    problems = problems_of(dataset)
     assert len(problems) == 2
     assert "rows 20 to 40" in problems[0]
 

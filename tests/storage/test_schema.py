@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
@@ -69,23 +69,23 @@ def test_ids__come_back_beside_the_rows(tmp_path, ids):
     without = write_rows(MemoryStore())
     assert without.ids is None
     assert (dataset.content, dataset.fingerprint) == (without.content, without.fingerprint)
-    assert check_dataset(dataset).problems == ()
+    assert problems_of(dataset) == []
 
 
 def test_ids__a_damaged_chunk_is_found(tmp_path):
     write_rows(tmp_path / "data", ids=np.arange(N))
     with bytes_restored(tmp_path / "data" / "ids" / "c" / "1") as good:
         (tmp_path / "data" / "ids" / "c" / "1").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-        (problem,) = check_dataset(Dataset.open(tmp_path / "data")).problems
+        (problem,) = problems_of(Dataset.open(tmp_path / "data"))
         assert "ids" in problem
     (tmp_path / "data" / "ids" / "c" / "1").unlink()
-    assert "ids/c/1" in check_dataset(Dataset.open(tmp_path / "data")).problems[0]
+    assert "ids/c/1" in problems_of(Dataset.open(tmp_path / "data"))[0]
 
 
 def test_gaps__are_stored_where_the_schema_fills_them(tmp_path):
     dataset = write_rows(tmp_path / "data")
     np.testing.assert_array_equal(dataset.X[:], X)
-    assert check_dataset(dataset).problems == ()
+    assert problems_of(dataset) == []
     strict = replace(FILLED, missing="error")
     with pytest.raises(DataError, match="X has nan in row"):
         write_rows(MemoryStore(), schema=strict)
@@ -159,8 +159,8 @@ def test_encoded_by__another_filling_of_the_same_rows(tmp_path):
 def test_check__of_a_view_is_of_what_is_stored():
     dataset = write_rows(MemoryStore(), y=np.where(Y == 2, -1, Y), unlabelled=-1)
     for view in (dataset.encoded_by(OTHER_FILLS), dataset.of_labelled()):
-        assert check_dataset(view) == check_dataset(dataset)
-    assert check_dataset(dataset).problems == ()
+        assert problems_of(view) == problems_of(dataset)
+    assert problems_of(dataset) == []
 
 
 def test_encoded_by__is_the_dataset_where_features_are_the_same():

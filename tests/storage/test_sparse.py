@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams
@@ -97,7 +97,7 @@ def test_dataset__without_any_value(tmp_path):
     dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
     dataset.check_stored()
     assert dataset.take(np.arange(5)).nnz == 0
-    assert not check_dataset(dataset).problems
+    assert not problems_of(dataset)
 
 
 def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
@@ -107,7 +107,7 @@ def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
     dataset = ingest_arrays(X, y, tmp_path / "data", chunk_rows=3)
     assert dataset.X.data.nchunks > 10
     assert_same(dataset.take(np.arange(40)), X)
-    assert not check_dataset(dataset).problems
+    assert not problems_of(dataset)
     assert dataset.chunks_stored() == set(range(14))
 
 
@@ -152,7 +152,7 @@ def test_dataset__missing_chunk(tmp_path, array):
     dataset = Dataset.open(tmp_path / "data")
     with pytest.raises(MissingDataError, match=f"X/{array}/c/0"):
         dataset.take(np.arange(40))
-    assert check_dataset(dataset).problems
+    assert problems_of(dataset)
 
 
 @pytest.mark.slow

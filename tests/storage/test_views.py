@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.ingest import ingest_dask
+from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
@@ -57,7 +57,7 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
         view = Dataset.open(dataset.of_labelled().location)
         same_rows(view, X[labelled], own, block_rows=block_rows)
         assert view.of_labelled() is view
-    assert check_dataset(dataset).problems == ()
+    assert problems_of(dataset) == []
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_unlabelled__numbers_are_none_of_a_row_or_all():
     assert dataset.n_unlabelled == 5
     labelled = dataset.of_labelled()
     assert not np.isnan(labelled.take_targets(rows[: labelled.n_rows])).any()
-    assert check_dataset(dataset).problems == ()
+    assert problems_of(dataset) == []
     numbers[2, 1] = -999
     with pytest.raises(DataError, match="in only some columns of row 2"):
         write_table(MemoryStore(), X, target=numbers, unlabelled=-999)

@@ -140,8 +140,8 @@ class Session:
 def _plain_commands(text):
     """Return the arguments of the first commands, dask-nrbfn without a shell, and the other lines.
 
-    >>> _plain_commands("dask-nrbfn check a\\nls | wc -l\\ndask-nrbfn check b\\n")
-    ([['dask-nrbfn', 'check', 'a']], 'ls | wc -l\\ndask-nrbfn check b')
+    >>> _plain_commands("dask-nrbfn inspect a\\nls | wc -l\\ndask-nrbfn inspect b\\n")
+    ([['dask-nrbfn', 'inspect', 'a']], 'ls | wc -l\\ndask-nrbfn inspect b')
     """
     lines, commands = text.replace("\\\n", " ").splitlines(), []
     for place, line in enumerate(lines):

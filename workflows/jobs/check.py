@@ -11,7 +11,7 @@ from incoming import IncomingFile, for_each_file
 from job import run_job
 from settings import Settings
 
-from dask_nrbfn import Dataset, check_dataset
+from dask_nrbfn import Dataset, describe
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.stages.validation import codes_in_training
 
@@ -34,7 +34,7 @@ def check_incoming(settings: Settings, train: Dataset, file: IncomingFile) -> No
     """
     dataset = Dataset.open(settings.location(file.dataset))
     codes_in_training(train, dataset)
-    if problems := check_dataset(dataset).problems:
+    if problems := describe(dataset.location, verify=True)["problems"]:
         raise DamagedDataError(
             f"{dataset.location} is damaged: {problems[0]}",
             "Remove it; the next start writes it again.",

@@ -1,6 +1,5 @@
-"""Check: problems of a stored dataset."""
+"""Verify: problems of a stored dataset."""
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -23,23 +22,8 @@ from dask_nrbfn.storage.location import normalize
 _MOST_NAMED = 100
 
 
-@dataclass(frozen=True)
-class DatasetReport:
-    """The problems of a dataset.
-
-    Attributes
-    ----------
-    n_chunks : int
-    problems : tuple of str
-        One line each; empty for a sound dataset.
-    """
-
-    n_chunks: int
-    problems: tuple[str, ...]
-
-
-def check_dataset(dataset: Dataset) -> DatasetReport:
-    """Read every chunk of a dataset and list its problems.
+def problems_of(dataset: Dataset) -> list[str]:
+    """Return the problems that reading every chunk of a dataset finds, one line each.
 
     Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
     rows, targets or weights that were changed after the dataset was written, with their chunks.
@@ -72,7 +56,7 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
         problems.append(f"{n_chunks - len(indices)} more chunks are missing.")
     if len(summaries) == n_chunks:
         problems += _compare_with_record(dataset, summaries)
-    return DatasetReport(n_chunks, tuple(problems))
+    return problems
 
 
 def _chunks_to_read(dataset: Dataset, n_chunks: int) -> list[int]:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import zarr
 
-from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.ingest import ingest_arrays
+from dask_nrbfn.commands.verify import problems_of
 from tests.storage.written import flip_byte, swap
 
 CHANGED = "rows, labels or weights differ from those that ingest wrote."
@@ -25,50 +26,50 @@ def stored_weights(dataset):
     return zarr.open_array(f"{dataset.location}/weights", mode="r+")
 
 
-def test_check_dataset__sound_with_weights(dataset):
-    report = check_dataset(dataset)
-    assert (report.n_chunks, report.problems) == (4, ())
+def test_problems_of__sound_with_weights(dataset):
+    figures = describe(dataset.location, verify=True)
+    assert (figures["n_chunks"], figures["problems"]) == (4, [])
 
 
-def test_check_dataset__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
+def test_problems_of__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
     (tmp_path / "data/weights/c/1").unlink()
     damaged = tmp_path / "data/weights/c/3"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    first, second = check_dataset(dataset).problems
+    first, second = problems_of(dataset)
     assert "weights/c/1" in first
     assert "is missing" in first
     assert "rows 18 to 24 of" in second
     assert "data/weights cannot be read" in second
 
 
-def test_check_dataset__all_chunks_of_an_array_are_missing(tmp_path, dataset):
+def test_problems_of__all_chunks_of_an_array_are_missing(tmp_path, dataset):
     shutil.rmtree(tmp_path / "data/X/c")
-    problems = check_dataset(dataset).problems
+    problems = problems_of(dataset)
     assert [f"X/c/{index}/0" in problem for index, problem in enumerate(problems)] == 4 * [True]
 
 
-def test_check_dataset__chunks_that_changed_places(tmp_path, dataset):
+def test_problems_of__chunks_that_changed_places(tmp_path, dataset):
     swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
-    assert check_dataset(dataset).problems == (
+    assert problems_of(dataset) == [
         not_written(dataset, "X/c/0/0"),
         not_written(dataset, "X/c/1/0"),
         CHANGED,
-    )
+    ]
 
 
-def test_check_dataset__chunks_that_changed_places_beside_a_damaged_one(tmp_path, dataset):
+def test_problems_of__chunks_that_changed_places_beside_a_damaged_one(tmp_path, dataset):
     swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
     damaged = tmp_path / "data/X/c/2/0"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    *swapped, cut = check_dataset(dataset).problems
+    *swapped, cut = problems_of(dataset)
     assert swapped == [not_written(dataset, f"X/c/{index}/0") for index in (0, 1)]
     assert "data/X cannot be read" in cut
 
 
 @pytest.mark.parametrize("value", [0.0, -2.0, np.nan, np.inf])
-def test_check_dataset__weights_that_are_not_above_0(dataset, value):
+def test_problems_of__weights_that_are_not_above_0(dataset, value):
     stored_weights(dataset)[[4, 5, 20]] = value
-    problems = check_dataset(dataset).problems
+    problems = problems_of(dataset)
     assert problems == (
         not_written(dataset, "weights/c/0"),
         f"weights has {value} in row 4 (the first is 0).",
@@ -78,21 +79,21 @@ def test_check_dataset__weights_that_are_not_above_0(dataset, value):
     )
 
 
-def test_check_dataset__weights_that_ingest_did_not_write(dataset):
+def test_problems_of__weights_that_ingest_did_not_write(dataset):
     weights = stored_weights(dataset)
     weights[7] = np.nextafter(weights[7], np.inf)
-    assert check_dataset(dataset).problems == (not_written(dataset, "weights/c/1"), CHANGED)
+    assert problems_of(dataset) == [not_written(dataset, "weights/c/1"), CHANGED]
 
 
-def test_check_dataset__wrong_rows_do_not_hide_wrong_weights(dataset):
+def test_problems_of__wrong_rows_do_not_hide_wrong_weights(dataset):
     stored_weights(dataset)[2] = -1
     zarr.open_array(f"{dataset.location}/X", mode="r+")[1, 0] = np.nan
-    assert check_dataset(dataset).problems == (
+    assert problems_of(dataset) == [
         not_written(dataset, "X/c/0/0"),
         "X has nan in row 1, column 0.",
         "weights has -1.0 in row 2 (the first is 0).",
         CHANGED,
-    )
+    ]
 
 
 @pytest.fixture
@@ -102,25 +103,25 @@ def numbers(tmp_path):
     )
 
 
-def test_check_dataset__sound_numbers(numbers):
-    report = check_dataset(numbers)
-    assert (report.n_chunks, report.problems) == (4, ())
+def test_problems_of__sound_numbers(numbers):
+    figures = describe(numbers.location, verify=True)
+    assert (figures["n_chunks"], figures["problems"]) == (4, [])
 
 
-def test_check_dataset__flipped_byte_of_the_numbers(tmp_path, numbers):
+def test_problems_of__flipped_byte_of_the_numbers(tmp_path, numbers):
     path = tmp_path / "data/y/c/2/0"
     flip_byte(path)
-    (problem,) = check_dataset(numbers).problems
+    (problem,) = problems_of(numbers)
     assert "data/y cannot be read" in problem
 
 
-def test_check_dataset__numbers_that_ingest_did_not_write(numbers):
+def test_problems_of__numbers_that_ingest_did_not_write(numbers):
     stored = zarr.open_array(f"{numbers.location}/y", mode="r+")
     stored[7, 1] = np.nan
     stored[20, 0] = 0.5
-    assert check_dataset(numbers).problems == (
+    assert problems_of(numbers) == [
         not_written(numbers, "y/c/1/0"),
         "target has nan in row 7, column 1.",
         not_written(numbers, "y/c/3/0"),
         "rows or targets differ from those that ingest wrote.",
-    )
+    ]
