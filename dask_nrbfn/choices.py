@@ -14,10 +14,7 @@ from typing import Any
 class Choices(Mapping[str, Any]):
     """Objects of one kind by name, each imported when it is first used.
 
-    Parameters
-    ----------
-    places : dict of str to str
-        ``module:attribute`` of each object, the module inside this package.
+    places: ``module:attribute`` of each object, the module inside this package.
 
     Examples
     --------

@@ -80,18 +80,8 @@ def stages_of(
 ) -> list[Stage[Any]]:
     """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order.
 
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-    numbers : bool
-        Whether the targets are numbers.
-    embeds : bool
-        Whether the fit is an embedding.
-
-    Returns
-    -------
-    list of Stage
+    numbers: whether the targets are numbers.
+    embeds: whether the fit is an embedding.
     """
     stages = EMBEDDING if embeds else STAGES
     if Trials(params, tuning).is_of_cells:
@@ -130,17 +120,7 @@ def with_search(context: FitContext) -> FitContext:
 
 
 def in_run(context: FitContext, run: Run) -> FitContext:
-    """Return a context with the decisions of a run and of its finished stages.
-
-    Parameters
-    ----------
-    context : FitContext
-    run : Run
-
-    Returns
-    -------
-    FitContext
-    """
+    """Return a context with the decisions of a run and of its finished stages."""
     return replace(
         context,
         params=run.chosen_params,
@@ -178,17 +158,7 @@ def stage_costs(context: FitContext) -> dict[str, StageCost]:
 
 
 def remaining_costs(run: Run, context: FitContext) -> dict[str, StageCost]:
-    """Return the cost of every unfinished stage of a run by its name.
-
-    Parameters
-    ----------
-    run : Run
-    context : FitContext
-
-    Returns
-    -------
-    dict of str to StageCost
-    """
+    """Return the cost of every unfinished stage of a run by its name."""
     return {name: cost for name, cost in stage_costs(context).items() if name not in run.stages}
 
 
@@ -208,17 +178,7 @@ def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
 
 
 def start_run(location: Location, context: FitContext) -> Run:
-    """Begin a run, or open an unfinished run with its recorded search.
-
-    Parameters
-    ----------
-    location : Location
-    context : FitContext
-
-    Returns
-    -------
-    Run
-    """
+    """Begin a run, or open an unfinished run with its recorded search."""
     search = None if exists(location) else _fitting_search(context)
     run = Run.start(
         location,
@@ -253,13 +213,8 @@ def finish_run(
 ) -> None:
     """Run the unfinished stages of a run, and repeat stages whose results are damaged.
 
-    Parameters
-    ----------
-    run, context
-    rates : Rates or None
-        Rates of a worker, as far as they are known.
-    check_still_locked : callable
-        Raises an error if the run now belongs to another job.
+    rates: rates of a worker, as far as they are known.
+    check_still_locked: raises an error if the run now belongs to another job.
     """
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
     _drop_scratch(run, run.stages)
@@ -316,13 +271,8 @@ def run_stage(
 ) -> None:
     """Run one stage, whose predecessors are finished, and record its cost.
 
-    Parameters
-    ----------
-    stage, run, context
-    rates : Rates or None
-        See `finish_run`.
-    before_recording : callable
-        Raises an error if the run now belongs to another job.
+    rates: see `finish_run`.
+    before_recording: raises an error if the run now belongs to another job.
     """
     context = in_run(context, run)
     cost = _check_stage_budget(stage, context)

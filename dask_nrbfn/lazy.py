@@ -11,17 +11,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
-    Parameters
-    ----------
-    package : str
-        The package's name.
-    modules : mapping of str to sequence of str
-        Its modules, and the public names in each. None of them may be the name of a module too: the
-        import system puts the module there.
-
-    Returns
-    -------
-    tuple of callable
+    package: the package's name.
+    modules: its modules, and the public names in each. None of them may be the name of a module
+        too: the import system puts the module there.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 

@@ -28,24 +28,7 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
 
     Creates the directory of the file.
 
-    Parameters
-    ----------
-    path : path
-    overwrite : bool
-        Whether an existing file may be replaced.
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    ExistsError
-        If the file exists and `overwrite` is false, or if it is not a regular file.
-    ParameterError
-        If the path is not local, or is inside a Zarr group.
-    StorageError
-        If the file cannot be written.
+    overwrite: whether an existing file may be replaced.
     """
     text = os.fspath(path).removeprefix("file://")
     if "://" in text:
@@ -79,14 +62,7 @@ def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
 def inside_group(place: object, group: object) -> ParameterError:
     """Return the error for a place inside a group.
 
-    Parameters
-    ----------
-    place, group : object
-        Names for the error.
-
-    Returns
-    -------
-    ParameterError
+    place, group: names for the error.
     """
     return ParameterError(
         f"{place} is inside the Zarr group {group}.", "Give a path outside the group."
@@ -97,20 +73,7 @@ def inside_group(place: object, group: object) -> ParameterError:
 def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Yield a temporary path, which is renamed to `path` when the block succeeds.
 
-    Parameters
-    ----------
-    path, overwrite
-        See `check_output_file`.
-
-    Yields
-    ------
-    Path
-
-    Raises
-    ------
-    ExistsError, ParameterError, StorageError
-        As for `check_output_file`, before the block. ExistsError also if another job creates the
-        file during the block.
+    path, overwrite: see `check_output_file`.
     """
     target = check_output_file(path, overwrite=overwrite)
     # dask and other writers choose a format by the suffix.
@@ -131,16 +94,7 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
 def place_new(new: Path, target: Path) -> None:
     """Rename a file or directory without replacing anything.
 
-    Parameters
-    ----------
-    new : Path
-    target : Path
-        The new name. If `new` is a directory, `target` may be an empty directory.
-
-    Raises
-    ------
-    ExistsError
-        If `target` exists.
+    target: the new name. If `new` is a directory, `target` may be an empty directory.
     """
     try:
         if new.is_dir():

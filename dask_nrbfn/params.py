@@ -28,33 +28,18 @@ _MAX_SHOWN_LETTERS = 60
 class Option:
     """Definition of a parameter, which the command line and the guide show.
 
-    Parameters
-    ----------
-    default : Any
-    type : {int, float, str}
-        Type of the value, or of each of several values.
-    help : str
-        One line about its effect.
-    choices : tuple of str
-        All allowed texts; empty: any.
-    words : tuple of str
-        Texts that are allowed instead of a number.
-    prefix : str or None
-        Texts with this prefix are allowed too.
-    least, most, above : float
-        A number is from `least` to `most`, and more than `above`.
-    hint : str
-        Added to the allowed values in an error.
-    none : str or None
-        Meaning of None in words; without it None is not allowed.
-    several : bool
-        Whether the value is a sequence.
-    tunes : str or None
-        The parameter of a fit whose values are tried.
-    metavar : str or None
-        Placeholder of the value in the help; None: from the type.
-    predicts : bool
-        Whether predictions from the arrays of a model depend on it.
+    type: type of the value, or of each of several values.
+    help: one line about its effect.
+    choices: all allowed texts; empty: any.
+    words: texts that are allowed instead of a number.
+    prefix: texts with this prefix are allowed too.
+    least, most, above: A number is from `least` to `most`, and more than `above`.
+    hint: added to the allowed values in an error.
+    none: meaning of None in words; without it None is not allowed.
+    several: whether the value is a sequence.
+    tunes: the parameter of a fit whose values are tried.
+    metavar: placeholder of the value in the help; None: from the type.
+    predicts: whether predictions from the arrays of a model depend on it.
     """
 
     default: Any
@@ -103,18 +88,7 @@ class Option:
         return f"a few values, each {allowed}" if self.several else allowed
 
     def check(self, name: str, value: Any) -> None:
-        """Check the value of a parameter.
-
-        Parameters
-        ----------
-        name : str
-        value : Any
-
-        Raises
-        ------
-        ParameterError
-            If the value is not allowed.
-        """
+        """Check the value of a parameter."""
         if value is None and self.none is not None:
             return
         if not self.several:
@@ -484,15 +458,7 @@ class FitParams(Params):
 class FitLimits(Params):
     """Limits that stop a fit; a stopped run can continue with other limits.
 
-    Parameters
-    ----------
-    min_recall : float
-        Least share of the true neighbours that an approximate search must find.
-
-    Raises
-    ------
-    ParameterError
-        If a value is not allowed.
+    min_recall: least share of the true neighbours that an approximate search must find.
     """
 
     # On no tried table did a recall below this cost accuracy, but it shows that something is wrong.

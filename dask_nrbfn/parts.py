@@ -75,22 +75,14 @@ class RowPass(Protocol):
 class Reduction(NamedTuple):
     """A pass over rows whose result is a sum.
 
-    Attributes
-    ----------
-    stage : str
-        Names the parts.
-    begin : callable
-        Takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
+    stage: names the parts.
+    begin: takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
         returns a `RowPass`.
-    kinds : mapping of str to type
-        The type of each sum, by its key.
-    layout : PartLayout
-        How the rows are divided into parts.
-    context : tuple
-    finish : callable, optional
-        Stores the sums over all rows outside the parts, and returns the names of the arrays; takes
-        the open run, the `SumRecord` and the `Sums`, which it may overwrite. None: they are stored
-        like a part, for `read_total`.
+    kinds: the type of each sum, by its key.
+    layout: how the rows are divided into parts.
+    finish: stores the sums over all rows outside the parts, and returns the names of the arrays;
+        takes the open run, the `SumRecord` and the `Sums`, which it may overwrite. None: they are
+        stored like a part, for `read_total`.
     """
 
     stage: str
@@ -136,17 +128,10 @@ def map_parts(
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
-    Parameters
-    ----------
-    run, dataset, engine
-    stage : str
-        Names the parts.
-    task : PartTask
-    units : sequence of tuples, optional
-        Further arguments of the task, part by part; default: first and last-plus-one row of the
+    stage: names the parts.
+    units: further arguments of the task, part by part; default: first and last-plus-one row of the
         run's spans.
-    sizes : sequence of int, optional
-        Work of every part; the largest are started first.
+    sizes: work of every part; the largest are started first.
     """
     units = run.spans if units is None else units
     stored = run.finished_parts(stage)
@@ -165,24 +150,7 @@ def map_parts(
 
 
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
-    """Sum the rows of all parts that are not summed yet; return the record of all rows.
-
-    Parameters
-    ----------
-    run : Run
-    dataset : Dataset
-    engine : Engine
-    reduction : Reduction
-
-    Returns
-    -------
-    SumRecord
-
-    Raises
-    ------
-    DamagedResultError
-        If a sum cannot be read. The error names the parts in the sum.
-    """
+    """Sum the rows of all parts that are not summed yet; return the record of all rows."""
     stage, spans = reduction.stage, reduction.layout.spans
     every = range(len(spans))
     finished = _finished(run, stage)
@@ -221,17 +189,9 @@ def _drop_begun(run: Run, stage: str, finished: Container[range]) -> None:
 def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
     """Return one of the sums over all rows.
 
-    Parameters
-    ----------
-    run : Run
-    reduction : Reduction
-    key : str
-        Name of the sum in the reduction.
+    A sum of the type ``reduction.kinds[key]``.
 
-    Returns
-    -------
-    object
-        A sum of the type ``reduction.kinds[key]``.
+    key: name of the sum in the reduction.
     """
     return _read(run, reduction, range(reduction.n_parts), key)
 
@@ -239,15 +199,7 @@ def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
 def family_of(parts: range, n_parts: int) -> range | None:
     """Return the parts in the next larger sum of the tree; None for the sum of all parts.
 
-    Parameters
-    ----------
-    parts : range
-        Parts in the sum.
-    n_parts : int
-
-    Returns
-    -------
-    range or None
+    parts: parts in the sum.
 
     Examples
     --------
@@ -298,18 +250,8 @@ def run_task(
 ) -> Result:
     """Return ``task(*arguments)``, run by a worker as `run_tasks` does.
 
-    Parameters
-    ----------
-    engine : Engine
-    task : callable
-    *arguments
-        See `run_tasks`.
-    label : str
-        Name of the task in logs and on the dashboard.
-
-    Returns
-    -------
-    object
+    *arguments: see `run_tasks`.
+    label: name of the task in logs and on the dashboard.
     """
     result: Result
     (result,) = run_tasks(engine, task, [arguments], label=label)
@@ -325,24 +267,10 @@ def run_tasks(
 ) -> list[Result]:
     """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
 
-    Parameters
-    ----------
-    engine : Engine
-    task : callable
-    arguments : sequence of tuple
-        The arguments of each task.
-    label : str
-        Name of the tasks in logs and on the dashboard.
+    The result of each task, in order.
 
-    Returns
-    -------
-    list
-        The result of each task, in order.
-
-    Raises
-    ------
-    ParameterError
-        If the workers cannot open a location that the first task is given.
+    arguments: the arguments of each task.
+    label: name of the tasks in logs and on the dashboard.
     """
     sent = [tuple(_Place.of(each) for each in values) for values in arguments]
     for value in sent[0] if sent else ():

@@ -51,8 +51,6 @@ async def reach_scheduler(
 
     Without `security`, the TLS settings of dask's configuration are used.
 
-    Notes
-    -----
     A Client that cannot connect is half open when it is garbage-collected. If another Client starts
     at that time, both wait for the same lock forever. So call this before making a Client.
     """

@@ -24,16 +24,7 @@ _LEAST_WEIGHT = 1e-290
 def check_total_weight(total: float, *, whole: bool = False) -> None:
     """Check that sums of products over rows with this total weight fit float64.
 
-    Parameters
-    ----------
-    total : float
-    whole : bool
-        Whether `total` is the weight of all rows, which also has a lower limit.
-
-    Raises
-    ------
-    DataError
-        If the weight is too large or too small.
+    whole: whether `total` is the weight of all rows, which also has a lower limit.
     """
     if not total <= _MOST_WEIGHT:
         fault, allowed = "overflows", f"at most {_MOST_WEIGHT:g}"
@@ -51,10 +42,7 @@ def check_total_weight(total: float, *, whole: bool = False) -> None:
 class RowWeights:
     """Class weights, which are multiplied by the sample weights of rows.
 
-    Attributes
-    ----------
-    of_classes : float64 (K,) or None
-        Weight of each of the K classes; None: all class weights are 1.
+    of_classes (K,): weight of each of the K classes; None: all class weights are 1.
     """
 
     of_classes: Floats | None
@@ -65,15 +53,6 @@ class RowWeights:
 
         "balanced" weights are ``n / (K n_c)``, as in scikit-learn: n rows have labels, n_c of these
         rows are of class c, and K classes have rows.
-
-        Parameters
-        ----------
-        dataset : Dataset
-        params : FitParams
-
-        Returns
-        -------
-        RowWeights
         """
         if params.class_weight is None:
             return cls(None)
@@ -85,16 +64,8 @@ class RowWeights:
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
         """Return the class weights of a dataset from the class weights of a model.
 
-        Parameters
-        ----------
-        of_classes : sequence of float or None
-            Class weights of the model, from `to_list`; None: all are 1.
-        codes : sequence of int or None
-            Index in `of_classes` of each class of the dataset.
-
-        Returns
-        -------
-        RowWeights
+        of_classes: class weights of the model, from `to_list`; None: all are 1.
+        codes: index in `of_classes` of each class of the dataset.
         """
         if of_classes is None or codes is None:
             return cls(None)
@@ -107,16 +78,8 @@ class RowWeights:
     def of_rows(self, codes: NDArray[Any], weights: Floats | None) -> Floats | None:
         """Return the weight of each row, float64 (b,); None if all weigh 1.
 
-        Parameters
-        ----------
-        codes : integer (b,)
-            Class of each row; -1 for rows without a label, whose class weight is 1.
-        weights : float64 (b,) or None
-            Sample weights of the rows.
-
-        Returns
-        -------
-        float64 (b,) or None
+        codes (b,): class of each row; -1 for rows without a label, whose class weight is 1.
+        weights (b,): sample weights of the rows.
         """
         if self.of_classes is None:
             return weights
@@ -128,15 +91,9 @@ class RowWeights:
 class Reading:
     """How a pass reads labelled rows.
 
-    Attributes
-    ----------
-    block_rows : int
-        Rows of a block.
-    weighting : RowWeights
-    n_folds, seed : int
-        See `folds_of_rows`.
-    codes_in_model : sequence of int or None
-        New code of each class of the dataset; None: codes do not change.
+    block_rows: rows of a block.
+    n_folds, seed: see `folds_of_rows`.
+    codes_in_model: new code of each class of the dataset; None: codes do not change.
     """
 
     block_rows: int
@@ -153,16 +110,7 @@ def folded_blocks(
 
     Reading begins at once.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    start, stop : int
-        Index of the first row, and of the row after the last.
-    reading : Reading
-
-    Yields
-    ------
-    FoldedBlock
+    start, stop: index of the first row, and of the row after the last.
     """
     size, n_folds = reading.block_rows, reading.n_folds
     blocks = dataset.blocks(start, stop, size)

@@ -30,18 +30,11 @@ SMALL_WORK_S = 20.0
 class Job:
     """The job of a command; click passes it to the commands that ask for it.
 
-    Attributes
-    ----------
-    bar : bool
-        Draw progress bars on a terminal.
-    json_logs : bool
-        Everything on standard error is JSON.
-    command, what : str
-        Name and main argument of the command; empty for a short command.
-    keeps : bool
-        Whether the same command continues one that was stopped.
-    n_rows : int or None
-        Number of rows of the work, once known.
+    bar: draw progress bars on a terminal.
+    json_logs: everything on standard error is JSON.
+    command, what: name and main argument of the command; empty for a short command.
+    keeps: whether the same command continues one that was stopped.
+    n_rows: number of rows of the work, once known.
     """
 
     bar: bool = False

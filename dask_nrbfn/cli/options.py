@@ -119,11 +119,7 @@ def options_of(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command parameters as options.
 
-    Parameters
-    ----------
-    params : type of Params
-    leave_out : container of str
-        Names of parameters that the command does not have.
+    leave_out: names of parameters that the command does not have.
     """
     return together(
         *(
@@ -198,18 +194,8 @@ schema_option = click.option(
 def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) -> "Dataset":
     """Open a dataset.
 
-    Parameters
-    ----------
-    dataset : path, URL or RemoteLocation
-    schema : path, URL or RemoteLocation, optional
-        Replaces the schema of the dataset.
-    unlabelled_dataset : path, URL or RemoteLocation, optional
-        Dataset whose rows are added without their labels.
-
-    Raises
-    ------
-    ParameterError
-        If `schema` is given, but the dataset has no schema.
+    schema: replaces the schema of the dataset.
+    unlabelled_dataset: dataset whose rows are added without their labels.
     """
     from dask_nrbfn.storage.dataset import Dataset
 
@@ -229,13 +215,7 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
 
 
 def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:
-    """Remove the values of parameters from the options of a command, and return them.
-
-    Parameters
-    ----------
-    options : dict
-    params : type of Params
-    """
+    """Remove the values of parameters from the options of a command, and return them."""
     return {name: options.pop(name) for name in params.options() if name in options}
 
 

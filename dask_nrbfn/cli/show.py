@@ -17,11 +17,7 @@ _UNITS = (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("kiB"
 def show(figures: Mapping[str, Any], as_json: bool) -> None:
     """Print figures on standard output.
 
-    Parameters
-    ----------
-    figures : mapping of str to Any
-    as_json : bool
-        Print one JSON object, otherwise a line for each figure.
+    as_json: print one JSON object, otherwise a line for each figure.
     """
     if as_json:
         click.echo(json.dumps(figures))

@@ -134,10 +134,7 @@ def _targets_of(model: Model) -> Targets:
 class _Cell:
     """One cell of a version.
 
-    Attributes
-    ----------
-    moments : Moments
-        Moments of the rows of the cell so far.
+    moments: moments of the rows of the cell so far.
     """
 
     def __init__(self, run: Run, base: str, model: Model, cell: int) -> None:

@@ -37,12 +37,8 @@ _MERGED = 8
 class DaskRows(Source):
     """Rows, targets and weights of dask collections.
 
-    Attributes
-    ----------
-    rows : dask array (n, p)
-        Blocks are arrays, or in CSR.
-    columns : tuple of two, each a dask array (n, ...) or None
-        Targets, then weights.
+    rows (n, p): blocks are arrays, or in CSR.
+    columns (n, ...): targets, then weights.
     """
 
     rows: "da.Array"
@@ -58,17 +54,8 @@ class DaskRows(Source):
     ) -> Self:
         """Return a source of rows; the number of values in CSR is estimated from the first block.
 
-        Parameters
-        ----------
-        rows : dask array (n, p)
-        targets : dask array (n,) or (n, q) or None
-        weights : dask array (n,) or None
-        **options
-            Further attributes of a `Source`.
-
-        Returns
-        -------
-        DaskRows
+        **options: further attributes of a `Source`.
+        rows (n, p), targets (n,), weights (n,).
         """
         n_values = None
         if is_scipy(rows._meta):
@@ -110,24 +97,9 @@ def dask_rows(
 ) -> "da.Array":
     """Return the rows of a dask collection as numbers, or as a schema encodes them.
 
-    Parameters
-    ----------
-    X : dask array (n, c) or dask dataframe
-    lengths : bool, optional
-        Whether the lengths of the partitions of a frame are computed.
-    name : str
-        Name of X in error messages.
-    schema : Schema, optional
-
-    Returns
-    -------
-    dask array (n, c)
-
-    Raises
-    ------
-    DataError
-        If X is not a table, or a column is missing or not numeric. Python objects are checked when
-        the collection is computed.
+    lengths: whether the lengths of the partitions of a frame are computed.
+    name: name of X in error messages.
+    X (n, c), returns dask array (n, c).
     """
     if schema is not None:
         return _stored(X, schema, name)
@@ -163,25 +135,11 @@ def rows_and_schema(
 ) -> "tuple[da.Array, Schema | None]":
     """Return the rows of a collection as they are to be stored, and their schema.
 
-    Parameters
-    ----------
-    X : dask array (n, c) or dask dataframe
-    missing : {"error", "impute"}
-        See `ingest_arrays`.
-    schema : Schema or None
-        None: inferred from the values, which are then computed once more.
-
-    Returns
-    -------
-    rows : dask array (n, c)
-        With known lengths.
-    schema : Schema or None
-        None: all columns are numbers.
-
-    Raises
-    ------
-    DataError
-        As in `dask_rows`, or if there is no row.
+    missing: see `ingest_arrays`.
+    schema: None: inferred from the values, which are then computed once more.
+    rows (n, c): with known lengths.
+    schema: None: all columns are numbers.
+    X (n, c).
     """
     import dask
     import dask.array as da
@@ -250,20 +208,8 @@ def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
 def dask_numbers(target: Any, n_rows: int) -> "da.Array":
     """Return numeric targets, float64 (n, q).
 
-    Parameters
-    ----------
-    target : dask array (n,) or (n, q), dask series or dataframe
-    n_rows : int
-        Rows n of X.
-
-    Returns
-    -------
-    dask array (n, q), float64
-
-    Raises
-    ------
-    DataError
-        If the length or the type does not fit.
+    n_rows: rows n of X.
+    target (n,).
     """
     table = as_columns(target)
     numbers = _counted_rows(table[:, None] if table.ndim == 1 else table, "target")
@@ -274,22 +220,9 @@ def dask_numbers(target: Any, n_rows: int) -> "da.Array":
 def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Array":
     """Return labels (n,), int64 or text; missing labels are those of `typed_labels`.
 
-    Parameters
-    ----------
-    y : dask array or series (n,)
-    n_rows : int
-        Rows n of X.
-    unlabelled : int, float or str, optional
-        The marker for a missing label.
-
-    Returns
-    -------
-    dask array (n,)
-
-    Raises
-    ------
-    DataError
-        If the length or the type does not fit. Python objects are checked when they are computed.
+    n_rows: rows n of X.
+    unlabelled: the marker for a missing label.
+    y (n,).
     """
     import dask.array as da
 
@@ -317,20 +250,8 @@ def _check_known(column: Any, name: str) -> None:
 def dask_weights(weights: Any, n_rows: int) -> "da.Array":
     """Return sample weights, float64 (n,).
 
-    Parameters
-    ----------
-    weights : dask array or series (n,)
-    n_rows : int
-        Rows n of X.
-
-    Returns
-    -------
-    dask array (n,), float64
-
-    Raises
-    ------
-    DataError
-        If the length or the type does not fit.
+    n_rows: rows n of X.
+    weights (n,).
     """
     column = _dask_column(weights, n_rows, "weights", "weight")
     check_weight_dtype(column.dtype, "weights")

@@ -75,13 +75,7 @@ _FITTED = {
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return the sizes of a dataset.
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-        If its last rows are missing.
-    """
+    """Return the sizes of a dataset."""
     dataset.check_stored()
     return dataset_figures(dataset)
 
@@ -216,16 +210,10 @@ def _describe_stored_run(run: Run) -> dict[str, Any]:
 def describe_cells(model: "Model") -> list[dict[str, Any]]:
     """Return for every cell of a model its splits, rows, basis rows and width.
 
-    Parameters
-    ----------
-    model : Model
-        With cells.
+    "splits" has texts such as ``"age <= 30.5"``, in the units of the features. With the scale
+    "unit", thresholds are shares of the length of a row.
 
-    Returns
-    -------
-    list of dict
-        "splits" has texts such as ``"age <= 30.5"``, in the units of the features. With the scale
-        "unit", thresholds are shares of the length of a row.
+    model: with cells.
     """
     cells = model.cells
     assert cells is not None
@@ -276,15 +264,7 @@ def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
     """Return the number of classes, or the names of numeric targets.
 
-    Parameters
-    ----------
-    n_classes : int
-    target_names : sequence of str or None
-        None: the targets are classes.
-
-    Returns
-    -------
-    dict
+    target_names: None: the targets are classes.
     """
     if target_names is None:
         return {"n_classes": n_classes}

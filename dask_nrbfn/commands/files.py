@@ -28,17 +28,10 @@ if TYPE_CHECKING:
 class OpenedRows:
     """Rows that a model is used on.
 
-    Attributes
-    ----------
-    dataset : Dataset
-    kept : RecordBatchReader or None
-        Unchanged columns of the file.
-    ignored : tuple of str
-        Columns of the file that are not used.
-    bad_rows : list of int
-        Indices of rows with a cell that cannot be read, even in an imputed column.
-    unseen : dict of int
-        Number of rows with a category that the model does not know, by column.
+    kept: unchanged columns of the file.
+    ignored: columns of the file that are not used.
+    bad_rows: indices of rows with a cell that cannot be read, even in an imputed column.
+    unseen: number of rows with a category that the model does not know, by column.
     """
 
     dataset: Dataset
@@ -158,13 +151,8 @@ def _model_at(location: Location) -> Model:
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:
     """Raise ParameterError if an option for files is given for other data.
 
-    Parameters
-    ----------
-    place : path, URL or RemoteLocation
-    what : str
-        Kind of the data at `place`, such as "a dataset".
-    **options
-        None, False and () mark an option that is not given.
+    what: kind of the data at `place`, such as "a dataset".
+    **options: None, False and () mark an option that is not given.
     """
     for name, value in options.items():
         if value not in (None, False, ()):

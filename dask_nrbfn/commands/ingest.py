@@ -266,16 +266,8 @@ def _tell_targets(dataset: Dataset) -> None:
 def parsed_table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
     """Return the options of a table.
 
-    Parameters
-    ----------
-    names : mapping of str or sequence of str or None
-        Names of columns, or marks, by option; None is left out.
-    **further
-        Other options of `TableOptions`.
-
-    Returns
-    -------
-    TableOptions
+    names: names of columns, or marks, by option; None is left out.
+    **further: other options of `TableOptions`.
     """
     from dask_nrbfn.sources.survey import TableOptions
 

@@ -67,22 +67,7 @@ class Layers(NamedTuple):
 
     @classmethod
     def of(cls, model: Model, cube: Cube) -> "Layers":
-        """Return the layers of a model's scores.
-
-        Parameters
-        ----------
-        model : Model
-        cube : Cube
-
-        Returns
-        -------
-        Layers
-
-        Raises
-        ------
-        DataError
-            If the cube already has this dimension.
-        """
+        """Return the layers of a model's scores."""
         if model.embeds:
             layers = cls("component", np.arange(model.n_targets))
         elif model.target_names is not None:
@@ -132,15 +117,9 @@ class _Coding(NamedTuple):
 class MapLayout(NamedTuple):
     """The arrays of a map: where the results of each box of pixels are stored.
 
-    Attributes
-    ----------
-    grid : Grid
-        The pixels; a box of them is a chunk of the map.
-    axis : int
-        The axis of the layers: the axis of the features of the scene.
-    layers : Layers
-    coding : Coding or None
-        None if the model predicts numbers.
+    grid: the pixels; a box of them is a chunk of the map.
+    axis: the axis of the layers: the axis of the features of the scene.
+    coding: None if the model predicts numbers.
     """
 
     grid: Grid
@@ -150,17 +129,7 @@ class MapLayout(NamedTuple):
 
     @classmethod
     def of(cls, cube: Cube, model: Model) -> "MapLayout":
-        """Return the layout of the map of a cube.
-
-        Parameters
-        ----------
-        cube : Cube
-        model : Model
-
-        Returns
-        -------
-        MapLayout
-        """
+        """Return the layout of the map of a cube."""
         layers = Layers.of(model, cube)
         labelled = model.target_names is None and not model.embeds
         coding = _Coding.of(model.classes) if labelled else None
@@ -173,13 +142,8 @@ class MapLayout(NamedTuple):
     def prepare(self, group: zarr.Group, cube: Cube, names: Sequence[str]) -> None:
         """Add the coordinates of a cube and the arrays of results that do not exist yet.
 
-        Parameters
-        ----------
-        group : zarr.Group
-            Group of the map.
-        cube : Cube
-        names : sequence of str
-            Names of the results.
+        group: group of the map.
+        names: names of the results.
         """
         import xarray as xr
 
@@ -232,15 +196,9 @@ class MapLayout(NamedTuple):
     def write(self, group: zarr.Group, name: str, box: Box, values: NDArray[Any]) -> None:
         """Write a result for the pixels of a box.
 
-        Parameters
-        ----------
-        group : zarr.Group
-            Group of the map.
-        name : str
-            Name of the result.
-        box : Box
-        values : array (b, q), (b,) or (b, 1)
-            Values of the b pixels of the box.
+        group: group of the map.
+        name: name of the result.
+        values (b, q): values of the b pixels of the box.
         """
         place = [*box.values()]
         lengths = [each.stop - each.start for each in place]
@@ -256,18 +214,9 @@ class MapLayout(NamedTuple):
     ) -> int | None:
         """Return the number of pixels of a box without a result; None if it is not finished.
 
-        Parameters
-        ----------
-        group : zarr.Group
-            Group of the map.
-        names : sequence of str
-            Names of the results.
-        index : tuple of int
-            Index of the box along each dimension.
-
-        Returns
-        -------
-        int or None
+        group: group of the map.
+        names: names of the results.
+        index: index of the box along each dimension.
         """
         first: Any = None
         for name in names:
@@ -339,22 +288,7 @@ def wanted_names(model: Model) -> tuple[str, ...] | None:
 
 
 def feature_order(model: Model, cube: Cube) -> tuple[int, ...]:
-    """Return the feature indices of a model's columns in a cube; empty if the order is the same.
-
-    Parameters
-    ----------
-    model : Model
-    cube : Cube
-
-    Returns
-    -------
-    tuple of int
-
-    Raises
-    ------
-    DataError
-        If a named feature is missing or, without names, the number of features differs.
-    """
+    """Return the feature indices of a model's columns in a cube; empty if the order is the same."""
     names, wanted = cube.feature_names, wanted_names(model)
     order = matching(names, wanted, cube.name)
     n_columns = model.n_features if model.schema is None else len(model.schema.columns)
@@ -429,15 +363,7 @@ def predict_scene(
 def check_map_place(out: Location, *, overwrite: bool) -> None:
     """Raise an error, as `predict_scene` does, if no map can be written to `out`.
 
-    Parameters
-    ----------
-    out : Location
-    overwrite : bool
-        Whether a map at `out` may be replaced.
-
-    Raises
-    ------
-    ExistsError, ParameterError, StorageError
+    overwrite: whether a map at `out` may be replaced.
     """
     suffix = PurePath(str(out)).suffix.lower()
     if suffix not in GROUPS:
@@ -453,20 +379,7 @@ def write_map(
 ) -> MapResult:
     """Write a prepared map, as `predict_scene` does.
 
-    Parameters
-    ----------
-    work : MapWork
-    out, engine, overwrite
-        See `predict_scene`.
-
-    Returns
-    -------
-    MapResult
-
-    Raises
-    ------
-    DataError, ExistsError, RunMismatchError, MemoryBudgetError, StorageError
-        See `predict_scene`.
+    out, engine, overwrite: see `predict_scene`.
     """
     with open_scene(work.scene.place) as opened:
         model, cube = work.model.open(), work.scene.cube(opened)
@@ -528,15 +441,8 @@ def _scene_at(place: Location, variable: Names, feature_dim: str | None) -> Scen
 class MapWork:
     """A map to write: model, scene and results, checked before any task begins.
 
-    Attributes
-    ----------
-    model : PinnedModel
-    scene : Scene
-    order : tuple of int
-        As returned by `feature_order`.
-    names : tuple of str
-        Names of the results; the first one is written last.
-    n_pixels : int
+    order: as returned by `feature_order`.
+    names: names of the results; the first one is written last.
     """
 
     model: PinnedModel
@@ -558,19 +464,7 @@ class MapWork:
     ) -> "MapWork":
         """Return the map to write.
 
-        Parameters
-        ----------
-        model, scene, variable, feature_dim, probabilities, scores
-            See `predict_scene`.
-
-        Returns
-        -------
-        MapWork
-
-        Raises
-        ------
-        DataError, ParameterError
-            See `predict_scene`.
+        model, scene, variable, feature_dim, probabilities, scores: see `predict_scene`.
         """
         pinned = PinnedModel.at(model)
         opened, found = pinned.open(), _scene_at(scene, variable, feature_dim)

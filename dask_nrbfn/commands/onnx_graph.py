@@ -27,10 +27,7 @@ _OWN = "nrbfn/"
 class Graph:
     """A graph that operators are added to.
 
-    Attributes
-    ----------
-    dtype : dtype
-        Dtype of the numbers: float64 or float32.
+    dtype: dtype of the numbers: float64 or float32.
     """
 
     dtype: np.dtype
@@ -42,16 +39,7 @@ class Graph:
     def input(self, name: str, width: int, dtype: DTypeLike | None = None) -> "Tensor":
         """Return an input (rows, width).
 
-        Parameters
-        ----------
-        name : str
-        width : int
-        dtype : dtype, optional
-            Default: the dtype of the graph.
-
-        Returns
-        -------
-        Tensor
+        dtype: default: the dtype of the graph.
         """
         self._inputs.append(_described(name, dtype or self.dtype, _BATCH, width))
         return Tensor(self, name)
@@ -59,13 +47,7 @@ class Graph:
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
         """Add an output (rows,) or (rows, width).
 
-        Parameters
-        ----------
-        name : str
-        of : Tensor
-        *width : int
-        dtype : dtype, optional
-            Default: the dtype of the graph.
+        dtype: default: the dtype of the graph.
         """
         self._nodes.append(helper.make_node("Identity", [of.name], [name]))
         self._outputs.append(_described(name, dtype or self.dtype, _BATCH, *width))
@@ -73,15 +55,7 @@ class Graph:
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> "Tensor":
         """Return a constant; values beyond the range of its type become infinite.
 
-        Parameters
-        ----------
-        values : array-like
-        dtype : dtype, optional
-            Default: the dtype of the graph.
-
-        Returns
-        -------
-        Tensor
+        dtype: default: the dtype of the graph.
         """
         name = f"{_OWN}constant_{len(self._constants)}"
         with np.errstate(over="ignore"):
@@ -92,20 +66,10 @@ class Graph:
     def node(self, operator: str, *operands: Any, domain: str = "", **attributes: Any) -> "Tensor":
         """Return the result of an operator.
 
-        Parameters
-        ----------
-        operator : str
-            ONNX name of the operator.
-        *operands : Tensor or array-like
-            Anything but a tensor becomes a constant.
-        domain : str
-            Domain of the operator.
-        **attributes
-            Attributes of the node.
-
-        Returns
-        -------
-        Tensor
+        operator: ONNX name of the operator.
+        *operands: anything but a tensor becomes a constant.
+        domain: domain of the operator.
+        **attributes: attributes of the node.
         """
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
         name = f"{_OWN}{operator}_{len(self._nodes)}"
@@ -118,17 +82,8 @@ class Graph:
     def codes(self, texts: "Tensor", of: dict[str, int], *, others: int) -> "Tensor":
         """Return the int64 codes of texts.
 
-        Parameters
-        ----------
-        texts : Tensor
-        of : dict of int
-            The code of each text.
-        others : int
-            The code of all other texts.
-
-        Returns
-        -------
-        Tensor
+        of: the code of each text.
+        others: the code of all other texts.
         """
         return self.node(
             "LabelEncoder",
@@ -164,11 +119,6 @@ class Tensor(NDArrayOperatorsMixin):
     """A tensor of a graph; functions of numpy return another tensor for it.
 
     The functions ignore ``out``.
-
-    Attributes
-    ----------
-    graph : Graph
-    name : str
     """
 
     graph: Graph
@@ -193,32 +143,12 @@ class Tensor(NDArrayOperatorsMixin):
     max = partialmethod(_extreme, "ReduceMax")
 
     def sum(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the sum along an axis.
-
-        Parameters
-        ----------
-        axis : int
-        keepdims : bool
-
-        Returns
-        -------
-        Tensor
-        """
+        """Return the sum along an axis."""
         axes = self.graph.constant([axis], np.int64)
         return self.graph.node("ReduceSum", self, axes, keepdims=int(keepdims))
 
     def argmax(self, *, axis: int, keepdims: bool) -> "Tensor":
-        """Return the index of the first largest number along an axis, int64.
-
-        Parameters
-        ----------
-        axis : int
-        keepdims : bool
-
-        Returns
-        -------
-        Tensor
-        """
+        """Return the index of the first largest number along an axis, int64."""
         return self.graph.node("ArgMax", self, axis=axis, keepdims=int(keepdims))
 
     def astype(self, dtype: DTypeLike) -> "Tensor":

@@ -100,18 +100,10 @@ def write_onnx(
 ) -> dict[str, Any]:
     """Write an open model as `export_onnx` does.
 
-    Parameters
-    ----------
-    model : Model
-    path, dtype, overwrite
-        See `export_onnx`.
-    told : mapping
-        The description of the model, for the model card.
+    See `export_onnx`.
 
-    Returns
-    -------
-    dict
-        See `export_onnx`.
+    path, dtype, overwrite: see `export_onnx`.
+    told: the description of the model, for the model card.
     """
     proto = onnx_model(model, dtype=dtype, told=told)
     with new_file(path, overwrite=overwrite) as unfinished:
@@ -131,24 +123,13 @@ def onnx_model(
 ) -> "onnx.ModelProto":
     """Return what a model computes as a graph of ONNX operators, with a model card.
 
-    Parameters
-    ----------
-    model : Model
-    dtype : {"float64", "float32"}
-    told : mapping, optional
-        The description of the model, for the model card.
+    Its input is ``X`` (rows, p), or for a table one input (rows, 1) per column, named like the
+    column, with "_" appended to the name of an output: text for categories, "" if missing; days
+    since 1970 for dates; NaN for missing numbers. Its outputs are ``label`` (rows,), ``scores`` and
+    ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates`` (rows, q).
 
-    Returns
-    -------
-    ModelProto
-        Its input is ``X`` (rows, p), or for a table one input (rows, 1) per column, named like the
-        column, with "_" appended to the name of an output: text for categories, "" if missing; days
-        since 1970 for dates; NaN for missing numbers. Its outputs are ``label`` (rows,), ``scores``
-        and ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates``
-        (rows, q).
+    told: the description of the model, for the model card.
 
-    Notes
-    -----
     The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
     square of a row's distance in widths does not overflow. Rows are centred at the mean of the
     basis: `rounding` in the card is the error of rows that are far from it.

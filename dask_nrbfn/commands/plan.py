@@ -207,15 +207,7 @@ _RATES_REMEDY = "Write the file with plan --json on the machine of a worker, or 
 
 
 def read_rates(path: Path) -> Rates:
-    """Return the rates in a JSON file: the "rates" of a plan, or an object of their names.
-
-    Raises
-    ------
-    MissingDataError
-        If the file does not exist.
-    ParameterError
-        If the file is not JSON, or rates are missing, unknown or not positive.
-    """
+    """Return the rates in a JSON file: the "rates" of a plan, or an object of their names."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError as error:
@@ -236,17 +228,7 @@ def read_rates(path: Path) -> Rates:
 
 
 def _scale_rates(rates: Rates, factor: float) -> Rates:
-    """Return the rates of a worker with `factor` times the threads and the same storage.
-
-    Parameters
-    ----------
-    rates : Rates
-    factor : float
-
-    Returns
-    -------
-    Rates
-    """
+    """Return the rates of a worker with `factor` times the threads and the same storage."""
     storage = {"read_bytes", "scratch_bytes"}
     changed = {
         field.name: factor * getattr(rates, field.name)
@@ -261,18 +243,9 @@ def fit_s(
 ) -> float:
     """Return the seconds that a fit is expected to take on this machine.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    tuning : TuneParams, optional
-    embeds : bool
-        Whether the fit is an embedding.
+    Infinite if the fit cannot start.
 
-    Returns
-    -------
-    float
-        Infinite if the fit cannot start.
+    embeds: whether the fit is an embedding.
     """
     engine = describe_engine(EngineOptions())
     try:
@@ -284,35 +257,17 @@ def fit_s(
 
 
 def scores_s(model: Model, n_rows: int) -> float:
-    """Return the seconds that the scores of rows are expected to take on this machine.
-
-    Parameters
-    ----------
-    model : Model
-    n_rows : int
-
-    Returns
-    -------
-    float
-    """
+    """Return the seconds that the scores of rows are expected to take on this machine."""
     return _passes_s(model, n_rows, {})
 
 
 def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
     """Return the seconds that an update of a run is expected to take on this machine.
 
-    Parameters
-    ----------
-    run : Location
-    n_rows : int
-        Rows that are added or forgotten.
-    n_judged : int
-        Rows that the new model is evaluated on.
+    Infinite if the run has no model.
 
-    Returns
-    -------
-    float
-        Infinite if the run has no model.
+    n_rows: rows that are added or forgotten.
+    n_judged: rows that the new model is evaluated on.
     """
     try:
         opened = Run.open(run)
@@ -328,18 +283,10 @@ def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
 def refresh_s(run: Location, datasets: Sequence[Dataset], n_judged: int = 0) -> float:
     """Return the seconds that a refresh of a run is expected to take on this machine.
 
-    Parameters
-    ----------
-    run : Location
-    datasets : sequence of Dataset
-        Rows to fit; empty: all rows that the run holds.
-    n_judged : int
-        Rows that the new model is evaluated on.
+    Infinite if the rows of the fit cannot be opened, or the run has no model.
 
-    Returns
-    -------
-    float
-        Infinite if the rows of the fit cannot be opened, or the run has no model.
+    datasets: rows to fit; empty: all rows that the run holds.
+    n_judged: rows that the new model is evaluated on.
     """
     try:
         old, model = Run.open(run), Model.load(run)

@@ -404,23 +404,11 @@ def _write_predictions(
 ) -> int:
     """Write predictions as a CSV or Parquet file; return the number of skipped rows.
 
-    Parameters
-    ----------
-    source : Location
-        Location of the group of predictions. Rows in its array ``skipped`` get nulls; their id is
-        kept.
-    target : Path
-    names : mapping
-        Names of the columns of each array, as returned by `_table_columns`.
-    kept : RecordBatchReader, optional
-        Further columns of the same rows, which follow the ids.
-    bad_rows : sequence of int
-        Indices of further rows to skip.
-
-    Raises
-    ------
-    DataError
-        If `kept` has another number of rows.
+    source: location of the group of predictions. Rows in its array ``skipped`` get nulls; their id
+        is kept.
+    names: names of the columns of each array, as returned by `_table_columns`.
+    kept: further columns of the same rows, which follow the ids.
+    bad_rows: indices of further rows to skip.
     """
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa

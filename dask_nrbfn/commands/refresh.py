@@ -240,13 +240,7 @@ def _join(datasets: list[Dataset], location: Location) -> Dataset:
 
 
 def _common_mark(datasets: list[Dataset]) -> Mark | None:
-    """Return the label of unlabelled rows, which must be the same in all datasets.
-
-    Raises
-    ------
-    DataError
-        If the label differs, or is a class of one of the datasets.
-    """
+    """Return the label of unlabelled rows, which must be the same in all datasets."""
     marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
     if not marks:
         return None

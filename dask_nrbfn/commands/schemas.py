@@ -16,15 +16,7 @@ _SUFFIXES = (".toml", ".json")
 
 
 def load_schema(location: Location) -> Schema:
-    """Return the schema of a TOML or JSON file, a dataset, a run or a model.
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-        If `location` is missing, or is not a dataset, run or model.
-    DataError
-        If the data has no schema, or the file is not a schema.
-    """
+    """Return the schema of a TOML or JSON file, a dataset, a run or a model."""
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
         return _of_file(Path(location))
     schema = Schema.of_record(_attributes(location)["schema"])
@@ -39,18 +31,8 @@ def load_schema(location: Location) -> Schema:
 def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Write a schema to a TOML or JSON file.
 
-    Parameters
-    ----------
-    schema : Schema
-    path : path
-        Ends in .toml or .json.
-    overwrite : bool
-        Replace a file at `path`.
-
-    Raises
-    ------
-    ExistsError, ParameterError, StorageError
-        If the file cannot be written, or has another suffix.
+    path: ends in .toml or .json.
+    overwrite: replace a file at `path`.
     """
     check_schema_file(path)
     with new_file(path, overwrite=overwrite) as unfinished:

@@ -159,27 +159,12 @@ def combine_rows(
 ) -> dict[str, Any]:
     """Add the moments of new rows to those of a version, or subtract them, in place.
 
-    Parameters
-    ----------
-    run : Run
-    model : Model
-        Model of the version.
-    moments : Moments
-        Moments of the version; overwritten.
-    reduction : Reduction
-        The finished sums over the new rows.
-    forget : bool
-        Subtract the moments instead of adding them.
+    See `figures_of_rows`.
 
-    Returns
-    -------
-    dict
-        See `figures_of_rows`.
-
-    Raises
-    ------
-    DataError
-        If rows are subtracted that cannot have been added.
+    model: model of the version.
+    moments: moments of the version; overwritten.
+    reduction: the finished sums over the new rows.
+    forget: subtract the moments instead of adding them.
     """
     before = moments.total_weight
     seen: NewRowSums = read_total(run, reduction, "_seen")
@@ -223,21 +208,12 @@ def combine_runs(
 ) -> dict[str, Any]:
     """Add the moments of a version of another run, in place.
 
-    Parameters
-    ----------
-    run, model, moments
-        See `combine_rows`.
-    other : Location
-        Location of the other run.
-    place : str
-        Place of the version of the other run.
-    n_rows : int
-        Number of rows of that version.
+    "n_rows", "new_error" and "reasons", which are empty.
 
-    Returns
-    -------
-    dict
-        "n_rows", "new_error" and "reasons", which are empty.
+    run, model, moments: see `combine_rows`.
+    other: location of the other run.
+    place: place of the version of the other run.
+    n_rows: number of rows of that version.
     """
     further = read_version_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
@@ -249,17 +225,8 @@ def combine_runs(
 def check_left(moments: Moments, taken: Moments) -> None:
     """Check the sums that are left after rows were subtracted.
 
-    Parameters
-    ----------
-    moments : Moments
-        The sums that are left.
-    taken : Moments
-        The sums of the rows that were subtracted.
-
-    Raises
-    ------
-    DataError
-        If these rows cannot all have been added before, or only rounding errors are left.
+    moments: the sums that are left.
+    taken: the sums of the rows that were subtracted.
     """
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(

@@ -20,19 +20,7 @@ def open_client(
 ) -> Iterator[Client]:
     """Yield a client of a scheduler, which does not become dask's default client.
 
-    Parameters
-    ----------
-    address, security, timeout_s
-        See `reach_scheduler`.
-
-    Yields
-    ------
-    distributed.Client
-
-    Raises
-    ------
-    OSError, RuntimeError, ValueError, TypeError, AssertionError
-        If no scheduler answers at the address, or it is not an address.
+    address, security, timeout_s: see `reach_scheduler`.
     """
     _run(reach_scheduler(address, security, timeout_s))
     client = Client(address, security=security, set_as_default=False)

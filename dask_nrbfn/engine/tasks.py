@@ -50,26 +50,17 @@ NO_WORKERS_TIMEOUT_S = 300.0
 class Engine(ABC):
     """Runs tasks somewhere.
 
-    Attributes
-    ----------
-    bar : bool
-        Whether to show a progress bar.
-    n_workers : int
-        Tasks that run at the same time.
-    threads : int
-        Threads that each task may use.
-    memory_bytes : int
-        Memory that each task may use.
-    worker_limit_bytes : int or None
-        Memory limit of the worker with the least memory per task. None: `memory_bytes`.
-    expected_bytes : int
-        Expected memory of the current tasks with their process, for error messages. 0: unknown.
-    peak_bytes : int
-        Largest resident size of a process while it ran a task of the current stage.
-    most_bytes : int
-        The largest `peak_bytes` of all stages.
-    in_memory : bool
-        Whether tasks share this process's memory, and so its in-memory stores.
+    bar: whether to show a progress bar.
+    n_workers: tasks that run at the same time.
+    threads: threads that each task may use.
+    memory_bytes: memory that each task may use.
+    worker_limit_bytes: memory limit of the worker with the least memory per task. None:
+        `memory_bytes`.
+    expected_bytes: expected memory of the current tasks with their process, for error messages. 0:
+        unknown.
+    peak_bytes: largest resident size of a process while it ran a task of the current stage.
+    most_bytes: the largest `peak_bytes` of all stages.
+    in_memory: whether tasks share this process's memory, and so its in-memory stores.
     """
 
     bar: bool = False
@@ -99,18 +90,8 @@ class Engine(ABC):
     def check_budget(self, stage: str, held_bytes: int, *, remedy: str) -> None:
         """Check that a task fits into the memory of a worker.
 
-        Parameters
-        ----------
-        stage : str
-        held_bytes : int
-            Memory that a task of the stage holds, with its process.
-        remedy : str
-            A clause with another remedy, without a full stop.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the task holds more than it may.
+        held_bytes: memory that a task of the stage holds, with its process.
+        remedy: A clause with another remedy, without a full stop.
         """
         if held_bytes > self.memory_bytes:
             limit = math.ceil(held_bytes * self.limit_bytes / self.memory_bytes)
@@ -126,25 +107,7 @@ class Engine(ABC):
     def run(self, task: Task, arguments: Arguments, *, label: str) -> list[Any]:
         """Return ``[task(*a) for a in arguments]``; tasks start in this order.
 
-        Parameters
-        ----------
-        task : callable
-        arguments : sequence of tuple
-        label : str
-            Names the tasks in the log, in errors and on dask's dashboard.
-
-        Returns
-        -------
-        list
-
-        Raises
-        ------
-        MemoryBudgetError
-            If a task cannot allocate the memory that it needs.
-        WorkerLostError
-            If the same task lost several workers, for example because they ran out of memory.
-        ClusterError
-            If the scheduler is lost, or all workers are lost and none comes in time.
+        label: names the tasks in the log, in errors and on dask's dashboard.
         """
         results: list[Any] = [None] * len(arguments)
         with (
@@ -293,12 +256,8 @@ class _Batch:
 class _Cluster:
     """The scheduler and the workers while tasks run there.
 
-    Attributes
-    ----------
-    n_slots : int
-        Tasks that can run at the same time.
-    is_lost : bool
-        Whether the connection to the scheduler was lost, and tasks with it.
+    n_slots: tasks that can run at the same time.
+    is_lost: whether the connection to the scheduler was lost, and tasks with it.
     """
 
     def __init__(self, engine: DaskEngine, label: str) -> None:
@@ -310,15 +269,7 @@ class _Cluster:
     def look(self) -> bool:
         """Count the tasks that can run every few seconds; wait for a scheduler that is lost.
 
-        Returns
-        -------
-        bool
-            False: the engine has a new client, which has no tasks yet.
-
-        Raises
-        ------
-        ClusterError
-            If there are no workers for too long, or the scheduler does not come back.
+        False: the engine has a new client, which has no tasks yet.
         """
         now, client = time.monotonic(), self._engine.client
         if has_closed_cluster(client):

@@ -42,16 +42,11 @@ if TYPE_CHECKING:
 class Pixels:
     """Pixels of xarray objects, used as training rows.
 
-    Attributes
-    ----------
-    X : DataArray or Dataset
-        The features of a DataArray lie along `feature_dim`. The features of a Dataset are its
+    X: the features of a DataArray lie along `feature_dim`. The features of a Dataset are its
         variables with these dimensions; if None, all variables except y.
-    y : DataArray, Dataset, str, sequence of str or None
-        Labels or numeric targets of the pixels, or names of variables of X. Several numeric targets
+    y: labels or numeric targets of the pixels, or names of variables of X. Several numeric targets
         are a Dataset or a sequence of names.
-    feature_dim : str or None
-        Feature dimension, or several separated by commas.
+    feature_dim: feature dimension, or several separated by commas.
     """
 
     X: Any
@@ -61,21 +56,8 @@ class Pixels:
     def source(self, *, numbers: bool = False, unlabelled: Mark | None = None) -> CubeSource:
         """Return the pixels as a source of rows.
 
-        Parameters
-        ----------
-        numbers : bool
-            Whether the targets are numbers, not labels.
-        unlabelled : int, float or str, optional
-            The label of pixels without a label.
-
-        Returns
-        -------
-        CubeSource
-
-        Raises
-        ------
-        DataError, ParameterError
-            If dimensions, coordinates or types do not fit.
+        numbers: whether the targets are numbers, not labels.
+        unlabelled: the label of pixels without a label.
         """
         excluded = [self.y] if isinstance(self.y, str) else self.y
         if not isinstance(excluded, list | tuple):
@@ -162,20 +144,12 @@ def cube_of(
 class TrainingRows(NamedTuple):
     """Rows in memory, without rows of weight 0.
 
-    Attributes
-    ----------
-    rows : array or CSR (n, p); with a schema the stored columns (n, c)
-    targets : array (n,) or float64 (n, q)
-        Labels, or numbers.
-    weights : float64 (n,) or None
-    kept : bool array or None
-        Mask of the given rows with a weight above 0; None: all.
-    classes : array (K,) or None
-        Labels, if `targets` are class codes.
-    target_names : tuple of str or None
-        Names of numeric targets.
-    unlabelled : int, float or None
-        The target of rows without a label.
+    targets (n,): labels, or numbers.
+    kept: mask of the given rows with a weight above 0; None: all.
+    classes (K,): labels, if `targets` are class codes.
+    target_names: names of numeric targets.
+    unlabelled: the target of rows without a label.
+    rows (n, p), weights (n,).
     """
 
     rows: Rows
@@ -192,22 +166,9 @@ class TrainingRows(NamedTuple):
     ) -> Self:
         """Return the rows whose sample weight times class weight is not 0.
 
-        Parameters
-        ----------
-        rows, targets
-            See `TrainingRows`.
-        sample_weight : array-like (n,) or None
-        class_weights : float64 (n,), optional
-            The weight of the class of each row.
-
-        Returns
-        -------
-        TrainingRows
-
-        Raises
-        ------
-        ValueError
-            If sample weights are negative, not finite, or not one for each row.
+        rows, targets: see `TrainingRows`.
+        class_weights (n,): the weight of the class of each row.
+        sample_weight (n,).
         """
         weights = class_weights
         if sample_weight is not None:
@@ -234,14 +195,7 @@ class TrainingRows(NamedTuple):
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
         """Return the rows as a dataset in memory.
 
-        Parameters
-        ----------
-        schema, names
-            See `dataset_in_memory`.
-
-        Returns
-        -------
-        Dataset
+        schema, names: see `dataset_in_memory`.
         """
         own = self.targets
         labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
@@ -293,22 +247,11 @@ def chunked_dataset(
 ) -> Dataset:
     """Return chunked rows as a dataset: X itself, or a new dataset `name` under `place`.
 
-    Parameters
-    ----------
-    X, y, sample_weight
-        See `LearningNetwork.fit`.
-    place, name
-        Directory or URL and the name of the new dataset in it.
-    numbers : bool or None
-        Whether the targets are numbers, not labels; None: there are none.
-    unlabelled, missing
-        As for the estimator.
-    schema : Schema or None
-        None: it is decided from the rows.
-
-    Returns
-    -------
-    Dataset
+    X, y, sample_weight: see `LearningNetwork.fit`.
+    place, name: directory or URL and the name of the new dataset in it.
+    numbers: whether the targets are numbers, not labels; None: there are none.
+    unlabelled, missing: as for the estimator.
+    schema: None: it is decided from the rows.
     """
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
@@ -359,29 +302,13 @@ def training_rows(
 ) -> tuple[Rows, NDArray[Any]]:
     """Return checked rows and labels (n,).
 
-    Parameters
-    ----------
-    estimator : estimator
-        Stores the columns of X if `reset`; otherwise X must have the stored columns.
-    X, y
-        See `fit`.
-    schema : Schema or None
-        With a schema the rows are its stored columns (n, c), otherwise the features (n, p).
-    unlabelled : int, float or str, optional
-        If it is NaN or "", missing labels are allowed: they become this text, or NaN for numbers.
-    reset : bool
-
-    Returns
-    -------
-    rows : array or CSR (n, p) or (n, c)
-    labels : array (n,)
-
-    Raises
-    ------
-    DataError
-        If a column is not numeric, or labels are missing, mixed or not integers.
-    ValueError
-        If shapes do not fit, or values are not finite.
+    estimator: stores the columns of X if `reset`; otherwise X must have the stored columns.
+    X, y: see `fit`.
+    schema: with a schema the rows are its stored columns (n, c), otherwise the features (n, p).
+    unlabelled: if it is NaN or "", missing labels are allowed: they become this text, or NaN for
+        numbers.
+    rows (n, p)
+    labels (n,)
     """
     given, none = split_gaps(y, unlabelled)
     values = np.ravel(given)
@@ -418,22 +345,9 @@ def training_numbers(
 ) -> tuple[Rows, Floats]:
     """Return rows as `training_rows`, and target numbers (n, q), NaN where y is `unlabelled`.
 
-    Parameters
-    ----------
-    estimator, X, y, schema, unlabelled, reset
-        See `training_rows`.
-
-    Returns
-    -------
-    rows : array or CSR (n, p) or (n, c)
-    numbers : float64 (n, q)
-
-    Raises
-    ------
-    DataError
-        If a column is not numeric.
-    ValueError
-        If shapes do not fit, or values are not finite.
+    estimator, X, y, schema, unlabelled, reset: see `training_rows`.
+    rows (n, p)
+    numbers (n, q)
     """
     none = False
     if unlabelled is not None:
@@ -496,13 +410,7 @@ def set_columns(
 ) -> None:
     """Set the fitted attributes that describe the columns of X and the features.
 
-    Parameters
-    ----------
-    estimator : estimator
-    n_features : int
-    names : sequence of str or None
-        Names of the features.
-    schema : Schema or None
+    names: names of the features.
     """
     columns = names
     if schema is not None:

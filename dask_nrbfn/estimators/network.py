@@ -138,13 +138,8 @@ def _active_engine(dataset: Dataset) -> Iterator[Engine]:
 class _KeptRun(NamedTuple):
     """A run that is kept after a fit, with its sums over the rows.
 
-    Attributes
-    ----------
-    location : Location
-    version : int
-        The last version that the network has loaded.
-    shared : bool
-        Whether other fits of the same rows and parameters use the run. No network may change a
+    version: the last version that the network has loaded.
+    shared: whether other fits of the same rows and parameters use the run. No network may change a
         shared run.
     """
 

@@ -98,15 +98,7 @@ def _predict_rows(
 def _published(model: Model, store: Location | None) -> str | RemoteLocation:
     """Write the model where workers can open it, so that no graph contains it.
 
-    Parameters
-    ----------
-    model : Model
-    store : Location or None
-        None: the model is removed when this process ends, which lazy predictions do not outlive.
-
-    Returns
-    -------
-    location : str or RemoteLocation
+    store: None: the model is removed when this process ends, which lazy predictions do not outlive.
     """
     place = _process_directory() if store is None else store
     location = join(place, f"model-{model.digest()}")
@@ -323,13 +315,7 @@ def _score_blocks(score: Score, predicted: da.Array, y: Any, sample_weight: Any)
 
 
 def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
-    """Return the blocks of `values` with the same rows as the blocks of predictions.
-
-    Raises
-    ------
-    DataError
-        If the number of rows differs, or the number of blocks if some have an unknown length.
-    """
+    """Return the blocks of `values` with the same rows as the blocks of predictions."""
     if hasattr(values, "to_dask_array"):
         blocks = values.to_delayed()
     else:

@@ -28,8 +28,6 @@ def approximate_neighbors(
 
     The graph depends on `seed` and `threads`; numba has at most the threads that it started with.
 
-    Notes
-    -----
     NNDescent (Dong, Charikar & Li 2011). The first build of a process compiles for most of a
     minute. Rows with fewer than k neighbours found are searched exactly.
     """

@@ -46,8 +46,6 @@ def exact_neighbors(
 ) -> Neighbors:
     """Return the k nearest other rows (b, k) of some of the rows, with their distances.
 
-    Notes
-    -----
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
     first among exact duplicates. Arrays should be centred: large norms make the search slower.
 
@@ -73,8 +71,6 @@ def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[
 def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> Neighbors:
     """Return the rows that are nearest to each target (b, count), for any number of threads.
 
-    Notes
-    -----
     ``2 b n p`` flops; for rows in CSR ``2 b n`` times the number of columns that two rows share.
     Products give ``|x - y|^2 / 2 = |x|^2 / 2 + (|y|^2 / 2 - x y)``, and with it ``count + 8``
     candidates of each target. Their distances are then computed from differences.
@@ -137,11 +133,8 @@ def _checked_norms(rows: Rows) -> Floats:
 class _Least:
     """The rows with the least values of each target, among the rows seen so far.
 
-    Attributes
-    ----------
-    values : float (b, c)
-        inf for no row.
-    places : int64 (b, c)
+    values (b, c): inf for no row.
+    places (b, c).
     """
 
     def __init__(self, n_targets: int, count: int, precision: Precision) -> None:
@@ -342,8 +335,6 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     The seed orders the copies, so that neither their neighbours nor the searched copies depend on
     the order of the block.
 
-    Notes
-    -----
     k + 1 copies of a row are enough for the neighbours of every other row, so a search does not
     grow with the number of copies.
 

@@ -44,11 +44,9 @@ class NearestRows(RowSum):
     The sum keeps the nearest rows of both; at equal distances the rows of the left operand come
     first.
 
-    Attributes
-    ----------
-    indices : int64 (N, k)
-        Row numbers, nearest first, at equal distances the smallest first; -1 for no row.
-    distances : float64 (N, k)
+    indices (N, k): row numbers, nearest first, at equal distances the smallest first; -1 for no
+        row.
+    distances (N, k).
 
     Examples
     --------
@@ -64,14 +62,7 @@ class NearestRows(RowSum):
     def none(cls, n_candidates: int, n_neighbors: int) -> Self:
         """Return the sum over no rows.
 
-        Parameters
-        ----------
-        n_candidates, n_neighbors : int
-            N and k.
-
-        Returns
-        -------
-        NearestRows
+        n_candidates, n_neighbors: N and k.
         """
         shape = n_candidates, n_neighbors
         return cls(np.full(shape, MISSING), np.full(shape, np.inf))
@@ -88,17 +79,9 @@ class NearestRows(RowSum):
     ) -> Self:
         """Return the nearest rows among some pairs.
 
-        Parameters
-        ----------
-        candidates, rows : int64 (m,)
-            Places of candidates and row numbers, pair by pair.
-        distances : float64 (m,)
-        n_candidates, n_neighbors : int
-            N and k.
-
-        Returns
-        -------
-        NearestRows
+        candidates, rows (m,): places of candidates and row numbers, pair by pair.
+        n_candidates, n_neighbors: N and k.
+        distances (m,).
         """
         nearest = cls.none(n_candidates, n_neighbors)
         order = np.lexsort((rows, distances, candidates))
@@ -131,15 +114,11 @@ class Pairs(NamedTuple):
 class InvertedFile:
     """The candidates by the partitions that they search; a row belongs to its nearest partition.
 
-    Attributes
-    ----------
-    candidates : float (N, p)
-    centroids : float (S, p)
-        Centroids of the partitions. With a single partition, every candidate is compared with every
-        row.
-    probes : uint8 (ceil(S / 8), N)
-        Bits: whether a candidate searches each of eight partitions. Lists of partitions would be
-        the largest array for rows without structure.
+    centroids (S, p): centroids of the partitions. With a single partition, every candidate is
+        compared with every row.
+    probes (ceil(S / 8), N): bits: whether a candidate searches each of eight partitions. Lists of
+        partitions would be the largest array for rows without structure.
+    candidates (N, p).
     """
 
     candidates: Rows
@@ -159,19 +138,9 @@ class InvertedFile:
     ) -> Self:
         """Place partitions by a sample, at most as many as it has distinct rows.
 
-        Parameters
-        ----------
-        candidates : float (N, p)
-        sample : float (s, p)
-            Rows drawn from all rows.
-        n_partitions, n_neighbors, seed, threads : int
+        sample (s, p): rows drawn from all rows.
+        candidates (N, p).
 
-        Returns
-        -------
-        InvertedFile
-
-        Notes
-        -----
         Every candidate searches as many of the nearest partitions as hold the share `_SOUGHT` of
         the neighbours of candidates in the sample. Neighbours among all rows are nearer and lie in
         fewer partitions.
@@ -212,23 +181,12 @@ class InvertedFile:
     ) -> Pairs | None:
         """Return all pairs within the candidate's bound, and a few more.
 
-        Parameters
-        ----------
-        rows : float (b, p)
-            Of the dtype of the candidates.
-        bounds : float64 (N,)
-            Squared distances.
-        threads : int
-        most : float
-            Maximum number of pairs; little more is held in memory.
+        None if there are more than `most`.
 
-        Returns
-        -------
-        Pairs or None
-            None if there are more than `most`.
+        rows (b, p): of the dtype of the candidates.
+        bounds (N,): squared distances.
+        most: maximum number of pairs; little more is held in memory.
 
-        Notes
-        -----
         One product and one comparison for each pair, in strips that stay in the cache.
         """
         n_tile_rows, n_tile_candidates = _SPARSE_TILE if is_sparse(rows) else _TILE
@@ -280,8 +238,6 @@ def _strips_of(members: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int
 def _near_of_tile(rows: Rows, candidates: Rows, bounds: Floats, centre: NDArray[Any]) -> Pairs:
     """Return the pairs of a tile that are within the bounds.
 
-    Notes
-    -----
     ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``. The squares are reduced by more than the likely
     rounding of a product of p numbers. Rows are centred at their partition, where near rows lose
     few digits. Rows in CSR are not centred; their products have double precision instead.
@@ -352,14 +308,8 @@ def _ranks(remoteness: NDArray[Any]) -> NDArray[np.int64]:
 class CandidateSearch:
     """The nearest rows of candidates among all added rows.
 
-    Parameters
-    ----------
-    file : InvertedFile
-    bounds : float64 (N,)
-        Upper bounds of the squared distances to the k nearest rows.
-    numbers : int64 (N,)
-        Row numbers of the candidates. A candidate is not a neighbour of itself.
-    n_neighbors, threads : int
+    bounds (N,): upper bounds of the squared distances to the k nearest rows.
+    numbers (N,): row numbers of the candidates. A candidate is not a neighbour of itself.
     """
 
     def __init__(
@@ -381,11 +331,8 @@ class CandidateSearch:
         If the rows have more pairs than the lists have places, they are added in halves. Nearly all
         are pairs if rows are equally far from each other, or too near to be distinguished.
 
-        Parameters
-        ----------
-        rows : float (b, p)
-        numbers : int64 (b,)
-            Larger than the numbers of all rows added before.
+        numbers (b,): larger than the numbers of all rows added before.
+        rows (b, p).
         """
         most = self._nearest.indices.size
         pairs = self._file.near(rows, self._bounds, threads=self._threads, most=most)
@@ -418,19 +365,9 @@ class CandidateSearch:
 def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: int) -> Floats:
     """Return upper bounds of the squared distance to the k-th nearest other row of each candidate.
 
-    Parameters
-    ----------
-    file : InvertedFile
-    sample : float (s, p)
-        More than k of all rows; candidates may be among them.
-    n_neighbors, threads : int
+    sample (s, p): more than k of all rows; candidates may be among them.
+    returns float64 (N,).
 
-    Returns
-    -------
-    float64 (N,)
-
-    Notes
-    -----
     The bounds from a part of the sample are used to search the whole sample for better bounds.
     """
     candidates, count = file.candidates, n_neighbors + 1

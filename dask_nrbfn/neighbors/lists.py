@@ -32,21 +32,10 @@ def measure_neighbors(
 ) -> Neighbors:
     """Return the neighbours with their Euclidean distances, sorted.
 
-    Parameters
-    ----------
-    rows : float32 or float64 (n, p)
-    targets : float32 or float64 (b, p)
-        The rows whose neighbours are given.
-    indices : int64 (b, k)
-        Places of the neighbours in `rows`.
-    threads : int
+    targets (b, p): the rows whose neighbours are given.
+    indices (b, k): places of the neighbours in `rows`.
+    rows (n, p).
 
-    Returns
-    -------
-    Neighbors
-
-    Notes
-    -----
     Squared differences are summed in float64 for both searches, so near duplicates lose no digits.
     Equal distances are ordered by row number.
     """
@@ -82,20 +71,10 @@ def measure_pairs(
     places: NDArray[np.int64],
     target_places: NDArray[np.int64],
 ) -> Floats:
-    """Return the squared distances between rows and targets, pair by pair.
+    """Return the squared distances between rows and targets, pair by pair, float64 (m,).
 
-    Parameters
-    ----------
-    rows, targets : float32 or float64
-    places, target_places : int64 (m,)
-        Places of the row and of the target of each pair.
+    places, target_places (m,): places of the row and of the target of each pair.
 
-    Returns
-    -------
-    float64 (m,)
-
-    Notes
-    -----
     See `measure_neighbors`.
     """
     squared = np.empty(len(places))
@@ -111,17 +90,9 @@ def merge_neighbors(
 ) -> Neighbors:
     """Return the k nearest distinct neighbours of every row, nearest first.
 
-    Parameters
-    ----------
-    indices : int64 (b, c)
-        Row numbers, possibly with repeats; -1 for no row.
-    distances : float64 (b, c)
-    n_neighbors : int
-        k; if a row has fewer distinct neighbours, -1 and inf follow.
-
-    Returns
-    -------
-    Neighbors
+    indices (b, c): row numbers, possibly with repeats; -1 for no row.
+    n_neighbors: k; if a row has fewer distinct neighbours, -1 and inf follow.
+    distances (b, c).
 
     Examples
     --------
@@ -154,17 +125,8 @@ class Recall(NamedTuple):
 def measure_recall(found: Floats, exact: Floats) -> Recall:
     """Return the recall of neighbour lists, given by their distances.
 
-    Parameters
-    ----------
-    found, exact : float64 (b, k)
-        Distances of the neighbours found and of the true ones, nearest first.
+    found, exact (b, k): distances of the neighbours found and of the true ones, nearest first.
 
-    Returns
-    -------
-    Recall
-
-    Notes
-    -----
     A neighbour counts as true if it is no further away than the k-th true neighbour. So any of
     several rows at the same distance counts.
 

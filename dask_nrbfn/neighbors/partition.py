@@ -32,13 +32,9 @@ _STRIP_ELEMENTS = 2**22
 class Partitions:
     """S centroids; a row belongs to the nearest, and to others if their border is near.
 
-    Attributes
-    ----------
-    centroids : float64 (S, p)
-    offsets : float64 (S,)
-        Added to the squared distances, so that full partitions seem further away.
-    reaches : float64 (S,)
-        Distance from the border of another partition up to which a row belongs to both.
+    offsets (S,): added to the squared distances, so that full partitions seem further away.
+    reaches (S,): distance from the border of another partition up to which a row belongs to both.
+    centroids (S, p).
     """
 
     centroids: Floats
@@ -49,24 +45,13 @@ class Partitions:
     def balanced(cls, sample: Rows, n_partitions: int, *, overlap: int, seed: int) -> Self:
         """Place partitions with about equal numbers of rows.
 
-        Parameters
-        ----------
-        sample : float (s, p)
-            Rows drawn from all rows.
-        n_partitions : int
-            Fewer if the sample has fewer distinct rows.
-        overlap : int
-            Mean number of partitions of a row; a row has at most one more. Rows in the middle of a
-            partition have one, which leaves more for rows near a border. With 5 million rows in 20
-            partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a partition.
-        seed : int
+        sample (s, p): rows drawn from all rows.
+        n_partitions: fewer if the sample has fewer distinct rows.
+        overlap: mean number of partitions of a row; a row has at most one more. Rows in the middle
+            of a partition have one, which leaves more for rows near a border. With 5 million rows
+            in 20 partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a
+            partition.
 
-        Returns
-        -------
-        Partitions
-
-        Notes
-        -----
         k-means on the distinct rows of the sample, then offsets that reduce the fullest partition
         to 1.2 times the mean. Each round sets every offset so that its partition would hold the
         geometric mean of its present and its desired number of rows. Only the order of distances
@@ -124,18 +109,12 @@ class Partitions:
         return best, best_count / goal
 
     def route(self, rows: Rows, *, overlap: int) -> NDArray[np.int64]:
-        """Return the partitions of every row.
+        """Return the partitions of every row, int64 (b, min(overlap + 1, S)).
 
-        Parameters
-        ----------
-        rows : float (b, p)
-        overlap : int
-            See `balanced`.
+        The nearest first; -1 for no further partition.
 
-        Returns
-        -------
-        int64 (b, min(overlap + 1, S))
-            The nearest first; -1 for no further partition.
+        overlap: see `balanced`.
+        rows (b, p).
         """
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))
         strips = []
@@ -181,20 +160,12 @@ class Partitions:
 
 
 def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
-    """Return the means of k-means clusters.
+    """Return the means of k-means clusters, (S, p).
 
-    Parameters
-    ----------
-    rows : float (s, p)
-    n_clusters, seed : int
+    With the dtype of the rows.
 
-    Returns
-    -------
-    (S, p)
-        With the dtype of the rows.
+    rows (s, p).
 
-    Notes
-    -----
     Runs on one thread, because with more threads the last bits differ from run to run.
     """
     # Two threads that begin to import different parts of scikit-learn at once can fail.

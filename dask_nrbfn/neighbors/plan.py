@@ -69,14 +69,8 @@ _MAX_BOUNDING_ROWS = 2**17
 class NeighborSearch:
     """How neighbours are searched, with every "auto" resolved when the run began.
 
-    Attributes
-    ----------
-    method : {"exact", "approximate"}
-    n_partitions : int
-    threads : int
-        The graph of an approximate search depends on them.
-    n_candidates : int or None
-        Number of rows whose neighbours are searched; None: all rows.
+    threads: the graph of an approximate search depends on them.
+    n_candidates: number of rows whose neighbours are searched; None: all rows.
     """
 
     method: str
@@ -89,20 +83,12 @@ class NeighborSearch:
 class SearchedRows:
     """The sizes of the rows among which neighbours are searched.
 
-    Attributes
-    ----------
-    n_rows, n_features : int
-        n and p.
-    row_values : float
-        Mean stored values of a row; p for arrays.
-    width : int
-        How many numbers store a row: p, or in CSR its values and column indices.
-    is_sparse : bool
-        Whether rows are in CSR.
-    dtype : dtype
-        Type of the stored values.
-    params : FitParams
-        With the number of neighbours k, and what is asked of the search.
+    n_rows, n_features: n and p.
+    row_values: mean stored values of a row; p for arrays.
+    width: how many numbers store a row: p, or in CSR its values and column indices.
+    is_sparse: whether rows are in CSR.
+    dtype: type of the stored values.
+    params: with the number of neighbours k, and what is asked of the search.
     """
 
     n_rows: int
@@ -118,22 +104,9 @@ class SearchedRows:
     ) -> NeighborSearch:
         """Return the search, with every "auto" resolved by rows and memory.
 
-        Parameters
-        ----------
-        n_candidates : int or None
-            Number of rows whose neighbours are searched; None: all rows.
-        threads : int
-        free_bytes : callable
-            Takes a method, returns the bytes of a worker's memory that are free for its search.
-
-        Returns
-        -------
-        NeighborSearch
-
-        Raises
-        ------
-        ParameterError
-            If the asked partitions are too few or too many.
+        n_candidates: number of rows whose neighbours are searched; None: all rows.
+        free_bytes: takes a method, returns the bytes of a worker's memory that are free for its
+            search.
         """
         n_partitions, method = self.params.n_partitions, self.params.neighbors
         if n_partitions is not None:
@@ -159,17 +132,6 @@ class SearchedRows:
     def search_bytes(self, n_rows: int, method: str) -> int:
         """Return the bytes that a search of `n_rows` of the rows holds at its peak.
 
-        Parameters
-        ----------
-        n_rows : int
-        method : {"exact", "approximate"}
-
-        Returns
-        -------
-        int
-
-        Notes
-        -----
         The rows twice. For the exact search candidates and results; for the approximate one
         candidate lists, heaps and results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and
         l = 1.25 k, and update buffers.
@@ -253,15 +215,7 @@ class SearchedRows:
     def faster_method(self, n_partitions: int, *, threads: int) -> str:
         """Return the method that is estimated to take less time.
 
-        Parameters
-        ----------
-        n_partitions : int
-            Partitions, for which the approximate search is compiled once.
-        threads : int
-
-        Returns
-        -------
-        "exact" or "approximate"
+        n_partitions: partitions, for which the approximate search is compiled once.
         """
         rows = self.n_rows
         if n_partitions > 1:
@@ -290,15 +244,7 @@ class SearchedRows:
 def search_dtype(dtype: np.dtype[Any], method: str) -> np.dtype[Any]:
     """Return the precision of a search: single if it loses nothing or the search has no other.
 
-    Parameters
-    ----------
-    dtype : dtype
-        Type of the stored values.
-    method : {"exact", "approximate"}
-
-    Returns
-    -------
-    dtype
+    dtype: type of the stored values.
     """
     small = np.can_cast(dtype, np.float32)
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
@@ -307,16 +253,7 @@ def search_dtype(dtype: np.dtype[Any], method: str) -> np.dtype[Any]:
 def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
     """Return the number of rows of the sample that places partitions.
 
-    Parameters
-    ----------
-    n_rows : int
-    width : int
-        See `SearchedRows`.
-    n_partitions : int
-
-    Returns
-    -------
-    int
+    width: see `SearchedRows`.
     """
     elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
@@ -329,16 +266,7 @@ def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
     At most a fourth of the rows: then the bound is so wide that k rows lie within it even if a
     search misses some neighbours.
 
-    Parameters
-    ----------
-    n_rows : int
-    width : int
-        See `SearchedRows`.
-    n_neighbors : int
-
-    Returns
-    -------
-    int
+    width: see `SearchedRows`.
     """
     most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
     return max(n_neighbors + 1, most)
@@ -350,16 +278,8 @@ def pair_flops(n_features: int, row_values: float) -> float:
     In CSR twice the number of columns that both rows store. Columns of unequal frequency are shared
     more often than by chance.
 
-    Parameters
-    ----------
-    n_features : int
-        p.
-    row_values : float
-        Mean stored values of a row; fewer than p are in CSR.
-
-    Returns
-    -------
-    float
+    n_features: p.
+    row_values: mean stored values of a row; fewer than p are in CSR.
     """
     if row_values == n_features:
         return 2 * n_features
@@ -372,15 +292,7 @@ def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
     Rows in CSR are about equally far from each other, so their lists are a quarter longer: with
     20,000 texts a recall of .998 instead of .994, for a third more time.
 
-    Parameters
-    ----------
-    n_neighbors : int
-    is_sparse : bool
-        Whether rows are in CSR.
-
-    Returns
-    -------
-    int
+    is_sparse: whether rows are in CSR.
     """
     return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
 
@@ -405,18 +317,10 @@ def searched_neighbors(n_neighbors: int) -> int:
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
     """Return the number of candidate updates of NNDescent.
 
-    Parameters
-    ----------
-    n_rows, n_features : int
-        n and p.
-    row_values : float
-        Mean stored values of a row; p for arrays.
-    n_neighbors : int
+    Number of compared values of candidates.
 
-    Returns
-    -------
-    int
-        Number of compared values of candidates.
+    n_rows, n_features: n and p.
+    row_values: mean stored values of a row; p for arrays.
     """
     is_sparse = row_values < n_features
     compared = round(_COMPARED * row_values) if is_sparse else n_features

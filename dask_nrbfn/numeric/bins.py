@@ -22,18 +22,11 @@ _ALL_BUT_SIGN = np.iinfo(np.int64).max
 class Bins(RowSum):
     """Counts of rows by a number.
 
-    Attributes
-    ----------
-    keys : int64 (m,)
-        Keys of bins, in the order of the numbers; after `binned` without repeats. Numbers in a bin
-        differ in at most the last `shift` bits.
-    counts : int64 (m, c)
-        Number of rows of each of c kinds in each bin.
-    shift : int
-        After `binned`, the smallest shift with at most 16,384 bins.
+    keys (m,): keys of bins, in the order of the numbers; after `binned` without repeats. Numbers in
+        a bin differ in at most the last `shift` bits.
+    counts (m, c): number of rows of each of c kinds in each bin.
+    shift: after `binned`, the smallest shift with at most 16,384 bins.
 
-    Notes
-    -----
     The bins do not depend on the division of the rows into blocks: part of the rows never needs a
     larger `shift` than all rows.
     """
@@ -51,15 +44,8 @@ class Bins(RowSum):
     def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
         """Return the sum of some rows.
 
-        Parameters
-        ----------
-        values : float64 (b,)
-            Finite.
-        counts : int64 (b, c)
-
-        Returns
-        -------
-        Bins
+        values (b,): finite.
+        counts (b, c).
         """
         # The bits of negative numbers descend, and those of -0 and 0 differ.
         bits = (values + 0.0).view(np.int64)
@@ -128,24 +114,14 @@ class RankedScores(Bins):
     def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
         """Return the counts of one block.
 
-        Parameters
-        ----------
-        scores : float64 (b,)
-            Finite scores of the second class.
-        codes : integer (b,)
-            0 or 1.
-
-        Returns
-        -------
-        RankedScores
+        scores (b,): finite scores of the second class.
+        codes (b,): 0 or 1.
         """
         return cls.of_values(scores, np.eye(2, dtype=np.int64)[codes])
 
     def figures(self) -> dict[str, Any]:
         """Return the area under the ROC curve and a bound of its error; None for a single class.
 
-        Notes
-        -----
         The area is the share of pairs, one row of each class, in which the row of the second class
         has the larger score; equal scores count half (Hanley & McNeil 1982). With ``a_b`` and
         ``c_b`` rows of the classes in bin b it is ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)``

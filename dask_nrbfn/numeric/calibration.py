@@ -48,17 +48,10 @@ _LEAST_DECREASE = 1e-13
 class Calibration:
     """Parameters that turn scores into probabilities.
 
-    Attributes
-    ----------
-    temperature : float
-        Scores are divided by it.
-    log_slope : float
-        Factor of the logarithms of the probabilities of the loss, see `Loss.probability`.
-    biases : tuple of float or None
-        The bias of each class; None: 0, and no logarithm is added.
+    temperature: scores are divided by it.
+    log_slope: factor of the logarithms of the probabilities of the loss, see `Loss.probability`.
+    biases: the bias of each class; None: 0, and no logarithm is added.
 
-    Notes
-    -----
     ``softmax(s_k / temperature + log_slope log max(p_k, 0.02) + b_k)`` for scores ``s_k`` and
     probabilities ``p_k`` of the loss. Both scores of two classes are shifted so that only their
     difference counts. With a slope of 0 this is bias-corrected temperature scaling (Alexandari,
@@ -88,17 +81,9 @@ class Calibration:
         return {**vars(self), "biases": list(self.biases)}
 
     def exponents(self, scores: Any, loss: Loss) -> Any:
-        """Return the exponents of the probabilities.
+        """Return the exponents of the probabilities, float64 (b, K), or a tensor.
 
-        Parameters
-        ----------
-        scores : (b, K)
-            An array, or a tensor that numpy functions accept.
-        loss : Loss
-
-        Returns
-        -------
-        float64 (b, K), or a tensor
+        scores (b, K): an array, or a tensor that numpy functions accept.
         """
         scaled = scores / self.temperature
         if self.biases is None:
@@ -109,14 +94,7 @@ class Calibration:
     def probabilities(self, scores: Floats, loss: Loss) -> Floats:
         """Return the probabilities of the classes; the largest is that of the largest score.
 
-        Parameters
-        ----------
-        scores : float64 (b, K)
-        loss : Loss
-
-        Returns
-        -------
-        float64 (b, K)
+        scores (b, K), returns float64 (b, K).
         """
         return softmax(self.exponents(scores, loss), scores)
 
@@ -132,13 +110,9 @@ def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
 class ScoreDraw(RowSum):
     """Scores of drawn rows.
 
-    Attributes
-    ----------
-    scores : float64 (m, K)
-    codes : int64 (m,)
-        Classes.
-    weights : float64 (m,)
-        Each row stands for all rows of its class.
+    codes (m,): classes.
+    weights (m,): each row stands for all rows of its class.
+    scores (m, K).
     """
 
     scores: Floats
@@ -159,11 +133,7 @@ class ScoreDraw(RowSum):
 class DrawnRows(NamedTuple):
     """A draw of rows, with at most about the same number of each class.
 
-    Attributes
-    ----------
-    shares : float64 (K,)
-        Share of the rows of each class that is drawn.
-    seed : int
+    shares (K,): share of the rows of each class that is drawn.
     """
 
     shares: Floats
@@ -175,18 +145,9 @@ class DrawnRows(NamedTuple):
     ) -> Self:
         """Return a draw with about `most_scores` scores (rows times classes) at most.
 
-        Parameters
-        ----------
-        class_counts : int64 (K,)
-            Number of rows of each class.
-        seed : int
-            Seed of the hash that selects rows.
-        most_scores : int
-            Each class gets at most about ``most_scores / K^2`` rows.
-
-        Returns
-        -------
-        DrawnRows
+        class_counts (K,): number of rows of each class.
+        seed: seed of the hash that selects rows.
+        most_scores: each class gets at most about ``most_scores / K^2`` rows.
         """
         of_class = most_scores / len(class_counts) ** 2
         return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed)
@@ -206,17 +167,8 @@ class DrawnRows(NamedTuple):
     ) -> ScoreDraw:
         """Return the drawn rows of a block, with weights that also count the other rows.
 
-        Parameters
-        ----------
-        numbers : int64 (b,)
-            Row numbers, whose hashes select the rows.
-        scores : float64 (b, K)
-        codes : int64 (b,)
-        weights : float64 (b,) or None
-
-        Returns
-        -------
-        ScoreDraw
+        numbers (b,): row numbers, whose hashes select the rows.
+        scores (b, K), codes (b,), weights (b,).
         """
         shares = self.shares[codes]
         drawn = hash_numbers(numbers, seed=self.seed) * 2.0**-64 <= shares
@@ -227,20 +179,9 @@ class DrawnRows(NamedTuple):
 def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calibration:
     """Return the calibration with the greatest likelihood on drawn rows.
 
-    Parameters
-    ----------
-    draw : ScoreDraw
-        Finite scores.
-    loss : Loss
-    temperature : float
-        Temperature at which the search begins.
+    draw: finite scores.
+    temperature: temperature at which the search begins.
 
-    Returns
-    -------
-    Calibration
-
-    Notes
-    -----
     Minimizes ``-sum_ik v_i t_ik log p_ik + |b|^2 / 2``, convex in the inverse temperature, the
     slope and the biases, with the weights scaled to a mean of 1. The targets t are smoothed as by
     Platt 1999 (*Probabilistic outputs for support vector machines*, section 2.2), but by a tenth of
@@ -270,15 +211,10 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
 class _Likelihood(NamedTuple):
     """The negative log-likelihood.
 
-    Attributes
-    ----------
-    inputs : float64 (2, m, K)
-        Scores, and logarithms of the probabilities of the loss.
-    codes : int64 (m,)
-    weights : float64 (m,)
-        With a mean of 1.
-    other : float
-        Target of each class other than the row's own.
+    inputs (2, m, K): scores, and logarithms of the probabilities of the loss.
+    weights (m,): with a mean of 1.
+    other: target of each class other than the row's own.
+    codes (m,).
     """
 
     inputs: Floats

@@ -44,22 +44,14 @@ _CHANCE = 0.5
 class CellFit:
     """The network of a cell.
 
-    Attributes
-    ----------
-    basis : (r, p)
-        Not scaled.
-    root : float64 (p,)
-        Square roots of the cell's own column weights, by which those of the table are multiplied.
-    width : float
-    width_factor : float or None
-        None: the scores are constant.
-    solved : SolvedCell
-    shares : float64 (r,)
-        Shares of the clusters.
-    moments : Moments
-        Moments of all rows. Networks with constant scores have activations of 0.
-    held_out : float64 (n, q)
-        Scores of each row by the network without its fold; for numbers, less the origin.
+    basis (r, p): not scaled.
+    root (p,): square roots of the cell's own column weights, by which those of the table are
+        multiplied.
+    width_factor: None: the scores are constant.
+    shares (r,): shares of the clusters.
+    moments: moments of all rows. Networks with constant scores have activations of 0.
+    held_out (n, q): scores of each row by the network without its fold; for numbers, less the
+        origin.
     """
 
     basis: Rows
@@ -92,29 +84,14 @@ def fit_cell(
 ) -> CellFit:
     """Return the network of a cell.
 
-    Parameters
-    ----------
-    table : SmallTable
-        The rows of the cell.
-    scaling : Scaling
-        Scaling of the whole table.
-    network : SmallNetwork
-        With the width factor of the table, and the ridges to try.
-    n_folds : int
-        Folds of the rows.
-    n_rounds : int
-        Rounds in which column weights are learned; dense rows only.
-    each : Each
-        Tries networks and solves systems.
-    threads : int
-        Threads of the elementwise steps.
+    table: the rows of the cell.
+    scaling: scaling of the whole table.
+    network: with the width factor of the table, and the ridges to try.
+    n_folds: folds of the rows.
+    n_rounds: rounds in which column weights are learned; dense rows only.
+    each: tries networks and solves systems.
+    threads: threads of the elementwise steps.
 
-    Returns
-    -------
-    CellFit
-
-    Notes
-    -----
     One held-out fold chooses the network. The width factor and the column weights of the table stay
     unless the gain of others is more than chance. Then every fold is held out once, and scored by
     the network of the other folds. If all targets are equal, or the system is singular, the scores

@@ -25,17 +25,11 @@ class CellNetworks:
 
     The model has the basis rows and weights of the networks, one cell after another.
 
-    Attributes
-    ----------
-    tree : CellTree
-    starts : int64 (L + 1,)
-        Index of the first basis row of each cell; the last entry is the number of all basis rows.
-    widths : float64 (L,)
-    roots : float64 (L, p)
-        Square roots of the column weights of each cell, which multiply scaled rows.
-    intercepts : float64 (L, q)
-    n_rows : int64 (L,)
-        Training rows of each cell.
+    starts (L + 1,): index of the first basis row of each cell; the last entry is the number of all
+        basis rows.
+    roots (L, p): square roots of the column weights of each cell, which multiply scaled rows.
+    n_rows (L,): training rows of each cell.
+    widths (L,), intercepts (L, q).
     """
 
     tree: CellTree
@@ -64,16 +58,7 @@ class CellNetworks:
     def fits(self, n_basis: int, n_features: int, n_targets: int) -> bool:
         """Return whether the arrays have shapes that fit each other and these sizes.
 
-        Parameters
-        ----------
-        n_basis : int
-            Basis rows of all cells.
-        n_features : int
-        n_targets : int
-
-        Returns
-        -------
-        bool
+        n_basis: basis rows of all cells.
         """
         n_cells, tree = self.n_cells, self.tree
         shapes = [each.shape for each in (self.starts, self.roots, self.intercepts, self.n_rows)]
@@ -90,16 +75,8 @@ class CellNetworks:
     def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[RoutedRows]:
         """Yield rows cell by cell.
 
-        Parameters
-        ----------
-        scaled : float64 (b, p)
-            Rows with the scaling of the basis.
-        most_rows : int
-            Maximum number of rows that are yielded together.
-
-        Yields
-        ------
-        RoutedRows
+        scaled (b, p): rows with the scaling of the basis.
+        most_rows: maximum number of rows that are yielded together.
         """
         rows, cells = self.tree.route(scaled)
         ends = np.cumsum(np.bincount(cells, minlength=self.n_cells))
@@ -112,14 +89,7 @@ class CellNetworks:
     def feature_weights(self, root: Floats | None) -> Floats:
         """Return the mean column weights of the training rows, float64 (p,).
 
-        Parameters
-        ----------
-        root : float64 (p,) or None
-            Square roots of the column weights of the table.
-
-        Returns
-        -------
-        float64 (p,)
+        root (p,): square roots of the column weights of the table.
         """
         roots = self.roots if root is None else self.roots * root
         weights: Floats = self.n_rows @ roots**2 / self.n_rows.sum()

@@ -16,19 +16,12 @@ from dask_nrbfn.numeric.types import Floats
 class SolvedCell(NamedTuple):
     """A solution, and its figures on the summed rows.
 
-    Attributes
-    ----------
-    weights : float64 (q, r)
-    intercept : float64 (q,)
-        Intercept of numbers minus their origin.
-    alpha : float
-        NaN: the scores are constant, the mean of the targets.
-    fit : float
-        Squared norm of the scores.
-    residuals : float64 (q,)
-        Squared norm of the residuals of each target.
-    risk : float
-        Spectral risk, see `ErrorAndRisk`.
+    intercept (q,): intercept of numbers minus their origin.
+    alpha: NaN: the scores are constant, the mean of the targets.
+    fit: squared norm of the scores.
+    residuals (q,): squared norm of the residuals of each target.
+    risk: spectral risk, see `ErrorAndRisk`.
+    weights (q, r).
     """
 
     weights: Floats
@@ -50,20 +43,9 @@ class SolvedCell(NamedTuple):
     ) -> Self | None:
         """Return the solution of the sums of a cell; None if the system is singular.
 
-        Parameters
-        ----------
-        moments : Moments
-        targets : Targets
-        alpha : float
-            NaN for constant scores.
-        normalized : bool
-            Whether the activations of a row sum to 1.
-        penalty : float64 (r, r) or (r,), or None
-            See `solve_weights`.
-
-        Returns
-        -------
-        SolvedCell or None
+        alpha: NaN for constant scores.
+        normalized: whether the activations of a row sum to 1.
+        penalty (r, r): see `solve_weights`.
         """
         if math.isnan(alpha):
             return cls.constant(moments)
@@ -106,14 +88,8 @@ class SolvedCell(NamedTuple):
 class SolvedCells(NamedTuple):
     """The solutions of all cells, one after another.
 
-    Attributes
-    ----------
-    weights : float64 (q, R)
-        Weights of the R basis rows of all cells.
-    intercepts : float64 (L, q)
-    alphas, fits : float64 (L,)
-    residuals : float64 (L, q)
-    risks : float64 (L,)
+    weights (q, R): weights of the R basis rows of all cells.
+    intercepts (L, q), alphas, fits (L,), residuals (L, q), risks (L,).
     """
 
     weights: Floats

@@ -17,12 +17,8 @@ _LEAST_SIDE = 0.25
 class Members(NamedTuple):
     """Rows cell by cell, in their order within each cell.
 
-    Attributes
-    ----------
-    rows : int64 (m,)
-        Places among the routed rows.
-    cells : int64 (m,)
-        Ascending.
+    rows (m,): places among the routed rows.
+    cells (m,): ascending.
     """
 
     rows: NDArray[np.int64]
@@ -46,14 +42,9 @@ class Side(NamedTuple):
 class CellTree:
     """A binary tree whose leaves are the cells of a table.
 
-    Attributes
-    ----------
-    columns : int64 (m,)
-        The column that each node splits; -1 for a leaf.
-    thresholds : float64 (m,)
-        Scaled rows with a value of at most this go to the first child; 0 for a leaf.
-    children : int64 (m,)
-        The first of two consecutive children; for a leaf, the number of its cell.
+    columns (m,): the column that each node splits; -1 for a leaf.
+    thresholds (m,): scaled rows with a value of at most this go to the first child; 0 for a leaf.
+    children (m,): the first of two consecutive children; for a leaf, the number of its cell.
 
     Examples
     --------
@@ -72,20 +63,10 @@ class CellTree:
     def grown(cls, rows: Floats, *, most_rows: float, most_cells: int | None = None) -> Self:
         """Return the tree of some scaled rows.
 
-        Parameters
-        ----------
-        rows : float64 (n, p)
-        most_rows : float
-            Nodes with more rows are split, the largest first.
-        most_cells : int, optional
-            Maximum number of cells.
+        most_rows: nodes with more rows are split, the largest first.
+        most_cells: maximum number of cells.
+        rows (n, p).
 
-        Returns
-        -------
-        CellTree
-
-        Notes
-        -----
         A node is split at the median of the column with the largest deviation, among columns whose
         median leaves a quarter of the rows on each side. A node without such a column is a cell.
         """

@@ -29,8 +29,6 @@ def absolute_sums(
     Rows (b, p) and the transposed basis (p, r) are float64, C-contiguous and writable, because
     numba compiles a loop for each layout; `out` is (b, r).
 
-    Notes
-    -----
     ``3 b r p`` flops, at .7 times the pairs per second of a float64 product. All numbers are
     float64, because the difference of two near rows may have no right digit in float32. The columns
     of a pair are added in the same order in every block, so blocks do not change bits.
@@ -48,8 +46,6 @@ def sparse_absolute_sums(
 ) -> None:
     """Write the result of `absolute_sums` for rows (b, p) and columns (p, r) in CSR to `out`.
 
-    Notes
-    -----
     ``|x| + |g|`` summed over the stored values, with ``sum_l |g_l|`` in `norms` (r,), plus
     ``|x_l - g_l| - |x_l| - |g_l|`` where both rows store column l. Rounding is relative to the two
     norms.

@@ -13,24 +13,14 @@ LEAST_OF_CLASS = 10
 
 
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
-    """Return each row's confidence in its own label.
+    """Return each row's confidence in its own label, float64 (b,).
 
-    Parameters
-    ----------
-    distances : float64 (b, k)
-        Distances to the k nearest neighbours, without the row itself.
-    agrees : bool (b, k)
-        Whether the neighbour has the row's own label.
-    width : float
-        Mean of the distances of all rows (step 4); 0 if all distances are 0.
+    Within [0, 1].
 
-    Returns
-    -------
-    float64 (b,)
-        Within [0, 1].
+    distances (b, k): distances to the k nearest neighbours, without the row itself.
+    agrees (b, k): whether the neighbour has the row's own label.
+    width: mean of the distances of all rows (step 4); 0 if all distances are 0.
 
-    Notes
-    -----
     Steps 5 to 7: weights ``exp(-D^2 / (2 width^2))``, normalized per row, summed over the
     neighbours that agree. The smallest exponent of a row is subtracted first, so the confidence of
     a row far from all its neighbours is defined.
@@ -54,17 +44,12 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
 class RowPool:
     """Rows from which a basis is chosen.
 
-    Attributes
-    ----------
-    priority : float64 (m,)
-        Confidence, or the result of `even_below`. The row with the smallest value enters first.
-    tiebreak : uint64 (m,)
-        The smaller value enters first among equal priorities. Rows that share a value are
-        duplicates and enter once, see `hash_rows`.
-    codes : integer (m,)
-        Classes; -1 for rows without a class.
-    rows : int64 (m,)
-        Row indices.
+    priority (m,): confidence, or the result of `even_below`. The row with the smallest value enters
+        first.
+    tiebreak (m,): the smaller value enters first among equal priorities. Rows that share a value
+        are duplicates and enter once, see `hash_rows`.
+    codes (m,): classes; -1 for rows without a class.
+    rows (m,): row indices.
     """
 
     priority: Floats
@@ -96,19 +81,12 @@ class RowPool:
 
 
 def even_below(confidence: Floats, *, threshold: float) -> Floats:
-    """Return priorities that draw evenly among rows below the threshold.
+    """Return priorities that draw evenly among rows below the threshold, float64 (b,).
 
     Rows below the threshold have equal priority, so their hashes decide. The other rows keep the
     order of their confidence and fill up the basis.
 
-    Parameters
-    ----------
-    confidence : float64 (b,)
-    threshold : float
-
-    Returns
-    -------
-    float64 (b,)
+    confidence (b,).
 
     Examples
     --------
@@ -121,23 +99,12 @@ def even_below(confidence: Floats, *, threshold: float) -> Floats:
 def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> RowPool:
     """Return the rows of both pools that can still enter a basis, in order.
 
-    Parameters
-    ----------
-    pool, block : RowPool
-        Disjoint.
-    size : int
-        r, at least `n_classes`.
-    n_classes : int
-        K.
+    The first r distinct rows, and the first K distinct rows of every class: at most ``r + K**2``.
 
-    Returns
-    -------
-    RowPool
-        The first r distinct rows, and the first K distinct rows of every class: at most
-        ``r + K**2``.
+    pool, block: disjoint.
+    size: r, at least `n_classes`.
+    n_classes: k.
 
-    Notes
-    -----
     The operation is associative and commutative: `choose_basis` returns the same basis for the kept
     rows as for all rows, whatever the blocks and their order. K distinct rows of a class are enough
     because each other class takes at most one of these rows.
@@ -171,22 +138,13 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
 
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
-    """Return drawn candidates in ascending order.
+    """Return drawn candidates in ascending order, int64 (N,).
 
-    Parameters
-    ----------
-    pool : RowPool
-        The rows that `keep_best` kept of all rows, with hashes as tiebreak.
-    size : int
-        N, at least the number of classes.
+    Row indices.
 
-    Returns
-    -------
-    int64 (N,)
-        Row indices.
+    pool: the rows that `keep_best` kept of all rows, with hashes as tiebreak.
+    size: n, at least the number of classes.
 
-    Notes
-    -----
     The first ten rows of every class, then the first of the other rows. The draw is even except for
     rare classes, which would otherwise have a single row in the basis.
 
@@ -209,24 +167,13 @@ def choose_basis(
 ) -> RowPool:
     """Return the rows that become the basis.
 
-    Parameters
-    ----------
-    pool : RowPool
-        All rows, or the rows that `keep_best` kept.
-    size : int
-        Largest number of rows to choose, at least `n_classes`.
-    n_classes : int
-    threshold : float or None
-        Only rows with a lower priority fill the basis, Algorithm 1, steps 8 and 9. None: the basis
-        has exactly `size` rows if as many are distinct (paper, 7.1.3).
+    r rows, in the order of their indices.
 
-    Returns
-    -------
-    RowPool
-        r rows, in the order of their indices.
+    pool: all rows, or the rows that `keep_best` kept.
+    size: largest number of rows to choose, at least `n_classes`.
+    threshold: only rows with a lower priority fill the basis, Algorithm 1, steps 8 and 9. None: the
+        basis has exactly `size` rows if as many are distinct (paper, 7.1.3).
 
-    Notes
-    -----
     Every class gives its first row, whatever the threshold, or the next row if another class has
     given a duplicate. The first of the other rows complete the basis. Equal rows enter once. This
     differs from the paper, where a repeated row makes the gram matrix singular.

@@ -21,15 +21,9 @@ from dask_nrbfn.numeric.types import Floats
 class LossSums(RowSum):
     """Weighted sums over rows of the loss of A models with K classes, and of its gradient.
 
-    Attributes
-    ----------
-    loss : float64 (A, K)
-        Loss of each class against the others.
-    gradient : float64 (A, K, r)
-        Gradient of the loss by the weights.
+    loss (A, K): loss of each class against the others.
+    gradient (A, K, r): gradient of the loss by the weights.
 
-    Notes
-    -----
     With ``f = Phi W'`` and margins ``m = t f``, t = 1 for rows of the class and -1 for others:
     ``sum_i v_i loss(m_i)`` and ``sum_i v_i t_i loss'(m_i) phi_i``, v the row weights.
 
@@ -51,14 +45,7 @@ class LossSums(RowSum):
     def zeros(cls, n_models: int, n_classes: int, n_basis: int) -> Self:
         """Return the sums of no rows.
 
-        Parameters
-        ----------
-        n_models, n_classes, n_basis : int
-            A, K and r.
-
-        Returns
-        -------
-        LossSums
+        n_models, n_classes, n_basis: a, K and r.
         """
         return cls(np.zeros((n_models, n_classes)), np.zeros((n_models, n_classes, n_basis)))
 
@@ -74,21 +61,10 @@ class LossSums(RowSum):
     ) -> Self:
         """Return the sums of one block; ``2 b r A K`` flops.
 
-        Parameters
-        ----------
-        Phi : float64 (b, r), C-contiguous
-            Activations.
-        scores : float64 (b, A, K)
-            Scores of each model.
-        codes : integer (b,)
-            Class of each row.
-        loss : Loss
-        row_weights : float64 (b, 1) or (b, A), optional
-            Weights of the rows for all models, or for each model.
-
-        Returns
-        -------
-        LossSums
+        Phi (b, r): activations.
+        scores (b, A, K): scores of each model.
+        codes (b,): class of each row.
+        row_weights (b, 1): weights of the rows for all models, or for each model.
         """
         _, n_models, n_classes = scores.shape
         signs = np.full((len(codes), 1, n_classes), -1.0)
@@ -133,17 +109,9 @@ class Point(NamedTuple):
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
         """Return the point of weights from the sums of a pass.
 
-        Parameters
-        ----------
-        weights : float64 (q, r)
-        loss, gradient : float64 (q,) and (q, r)
-            See `LossSums`.
-        ridge : float64 (r, r) or (r,)
-            R or its diagonal, see `ridge_of`. A weight with an infinite diagonal stays.
-
-        Returns
-        -------
-        Point
+        loss, gradient (q,): see `LossSums`.
+        ridge (r, r): R or its diagonal, see `ridge_of`. A weight with an infinite diagonal stays.
+        weights (q, r).
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)
@@ -156,8 +124,6 @@ class Point(NamedTuple):
 class Preconditioner:
     """An approximation M of the second derivatives of an objective, by its Cholesky factor (r, r).
 
-    Notes
-    -----
     ``M = c gram + 2 R`` for each class, c the curvature of the loss. If c bounds the second
     derivative of the loss, M bounds those of the objective, and a step of ``-M^-1 gradient`` never
     ascends.
@@ -169,17 +135,9 @@ class Preconditioner:
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
         """Return M of a gram matrix and a ridge; ``r^3 / 3`` flops.
 
-        Parameters
-        ----------
-        gram : float64 (r, r)
-        ridge : float64 (r, r) or (r,)
-            R or its diagonal.
-        curvature : float
-            c.
-
-        Returns
-        -------
-        Preconditioner
+        ridge (r, r): R or its diagonal.
+        curvature: c.
+        gram (r, r).
         """
         matrix = curvature * gram
         diagonal = matrix.ravel()[:: len(matrix) + 1]
@@ -223,20 +181,10 @@ def accepted_points(points: Sequence[Point]) -> list[Point]:
 
 
 def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    """Return the weights of the next pass.
+    """Return the weights of the next pass, float64 (q, r).
 
-    Parameters
-    ----------
-    points : sequence of Point
-        Points of all passes so far.
-    preconditioner : Preconditioner
+    points: points of all passes so far.
 
-    Returns
-    -------
-    float64 (q, r)
-
-    Notes
-    -----
     L-BFGS (Nocedal & Wright, *Numerical Optimization*, Algorithm 7.4) of all classes together,
     starting from the inverse of the preconditioner: with its Cholesky factor U this is plain L-BFGS
     in ``V = U W``. A step that decreases the objective too little is shortened to the minimum of

@@ -37,13 +37,8 @@ _DIFFERENCE_FLOPS = 3.0
 class DistanceFactors(ABC):
     """Squared distances ``f d^2`` from the r rows of a basis, f a factor.
 
-    Attributes
-    ----------
-    scaling : Scaling or None
-        Applied to rows; the basis is scaled already.
-    factor : float
-    cancels : bool
-        Whether rounding can change the sign of a squared distance near 0.
+    scaling: applied to rows; the basis is scaled already.
+    cancels: whether rounding can change the sign of a squared distance near 0.
     """
 
     scaling: Scaling | None
@@ -54,29 +49,17 @@ class DistanceFactors(ABC):
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        """Return ``f d^2``.
+        """Return ``f d^2``, float64 (b, r).
 
-        Parameters
-        ----------
-        X : (b, p)
-            Unscaled rows.
-        out : float64 (b, r) or None
-            Memory for the result.
-        scratch : float64 (b, p + 2) or None
-            Memory for the centred rows.
-        threads : int
-
-        Returns
-        -------
-        float64 (b, r)
+        X (b, p): unscaled rows.
+        out (b, r): memory for the result.
+        scratch (b, p + 2): memory for the centred rows.
         """
 
 
 class EuclideanFactors(DistanceFactors):
     """The factors of ``d = |x - g|``.
 
-    Notes
-    -----
     ``f d^2`` is split into a term linear in x and g, ``f (|g|^2 - 2 x g)``, plus ``f |x|^2``. A
     basis that is an array is centred, and so are the rows, because otherwise the terms cancel for
     data far from the origin. Of rows in CSR only the stored values are multiplied.
@@ -95,34 +78,18 @@ class EuclideanFactors(DistanceFactors):
 
     @abstractmethod
     def linear(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``f (|g|^2 - 2 x g)``.
+        """Return ``f (|g|^2 - 2 x g)``, float64 (b, r).
 
-        Parameters
-        ----------
-        rows : (b, p)
-            As returned by `scaled`.
-        ones : float64 (b, 1)
-            Factors of ``|g|^2``.
-
-        Returns
-        -------
-        float64 (b, r)
+        rows (b, p): as returned by `scaled`.
+        ones (b, 1): factors of ``|g|^2``.
         """
 
     @abstractmethod
     def norms(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``|x|^2``.
+        """Return ``|x|^2``, float64 (b, 1).
 
-        Parameters
-        ----------
-        rows : (b, p)
-            As returned by `scaled`.
-        ones : float64 (b, 1)
-            Factors of the centre that is subtracted from x.
-
-        Returns
-        -------
-        float64 (b, 1)
+        rows (b, p): as returned by `scaled`.
+        ones (b, 1): factors of the centre that is subtracted from x.
         """
 
     def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
@@ -164,16 +131,8 @@ def product_flops(
 ) -> float:
     """Return the BLAS flops that take as long as the distance of a row and a basis row.
 
-    Parameters
-    ----------
-    n_features : int
-        p.
-    row_values, basis_values : float
-        Mean stored values of a row and of a basis row; p for an array.
-
-    Returns
-    -------
-    float
+    n_features: p.
+    row_values, basis_values: mean stored values of a row and of a basis row; p for an array.
     """
     of_arrays = n_features * (_DIFFERENCE_FLOPS if l1 else 2.0)
     if row_values == n_features:
@@ -190,21 +149,11 @@ def basis_bytes(
 
     CSR stores a column index with each value.
 
-    Parameters
-    ----------
-    n_basis, n_features : int
-        r and p.
-    basis_values : float
-        Mean stored values of a basis row.
-    copies : int
-        Copies in float64, including the factors.
-    of_sparse : bool
-        Whether rows are in CSR. Such rows need another array of the basis, and are converted a few
-        at a time.
-
-    Returns
-    -------
-    int
+    n_basis, n_features: r and p.
+    basis_values: mean stored values of a basis row.
+    copies: copies in float64, including the factors.
+    of_sparse: whether rows are in CSR. Such rows need another array of the basis, and are converted
+        a few at a time.
     """
     if _is_kept_sparse(basis_values, n_features):
         return round(2 * 8 * copies * n_basis * basis_values)
@@ -324,13 +273,8 @@ def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
 class CityBlockFactors(DistanceFactors):
     """The factors of the l1 distance ``d = sum_l |x_l - g_l|``.
 
-    Attributes
-    ----------
-    basis : (r, p)
-        Scaled.
+    basis (r, p): scaled.
 
-    Notes
-    -----
     Differences are exact, so no centre and no pivots are needed. Rows that stay in CSR after the
     scaling are summed over the values that the rows and the basis store; other rows become arrays.
     """
@@ -438,15 +382,11 @@ _HELD_ELEMENTS = 2**18
 class Group(NamedTuple):
     """Rows and their near basis rows, relative to a pivot, which is one of these basis rows.
 
-    Attributes
-    ----------
-    rows : intp (b,)
-    columns : intp (m,)
-        Indices of the basis rows. Activations of the others are 0.
-    linear : float64 (b, m)
-        ``-(|h|^2 - 2 y h) / (2 sigma^2)``, y a row and h a basis row, both minus the pivot.
-    norms : float64 (b, 1)
-        ``-|y|^2 / (2 sigma^2)``.
+    columns (m,): indices of the basis rows. Activations of the others are 0.
+    linear (b, m): ``-(|h|^2 - 2 y h) / (2 sigma^2)``, y a row and h a basis row, both minus the
+        pivot.
+    norms (b, 1): ``-|y|^2 / (2 sigma^2)``.
+    rows (b,).
     """
 
     rows: NDArray[np.intp]
@@ -459,15 +399,9 @@ class Group(NamedTuple):
 class Pivots:
     """Exponents ``-|x - g|^2 / (2 sigma^2)`` that are exact wherever activations are not 0.
 
-    Attributes
-    ----------
-    basis : float64 (r, p), or in CSR
-        Scaled basis rows.
-    factors : EuclideanFactors
-        The factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
+    basis (r, p): scaled basis rows.
+    factors: the factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
 
-    Notes
-    -----
     Relative to the mean m, rounding of an exponent is about ``eps |x - m|^2 / sigma^2``. Relative
     to a pivot, the nearest basis row of some row, m is replaced by the pivot.
     """
@@ -499,12 +433,8 @@ class Pivots:
     def refine(self, X: Rows, exponents: Floats, spread: Floats) -> None:
         """Correct exponents in place where they are not exact.
 
-        Parameters
-        ----------
-        X : (b, p)
-        exponents : float64 (b, r)
-        spread : float64 (r,)
-            As returned by `spread`.
+        spread (r,): as returned by `spread`.
+        X (b, p), exponents (b, r).
         """
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
@@ -521,19 +451,10 @@ class Pivots:
     ) -> Iterator[Group]:
         """Yield the rows of X at `places` in groups.
 
-        Parameters
-        ----------
-        X : (b, p)
-        exponents : float64 (b, r)
-            Finite at `places`.
-        spread : float64 (r,)
-            As returned by `spread`.
-        places : intp (m,)
-            Rows of X.
-
-        Yields
-        ------
-        Group
+        exponents (b, r): finite at `places`.
+        spread (r,): as returned by `spread`.
+        places (m,): rows of X.
+        X (b, p).
         """
         nearest = exponents.argmax(axis=1)
         least = _BEYOND + _ROUNDING * spread.max()
@@ -599,13 +520,8 @@ def _products(y: Rows, h: Rows) -> Floats:
 class BasisDistances:
     """Distances between rows and the r rows of one basis.
 
-    Attributes
-    ----------
-    scaling : Scaling or None
-        Applied to rows; the basis is scaled already.
+    scaling: applied to rows; the basis is scaled already.
 
-    Notes
-    -----
     See `DistanceFactors`; clipped at 0. Rows and basis may be in CSR.
     """
 
@@ -622,31 +538,15 @@ class BasisDistances:
     ) -> Self:
         """Return the distances to a basis.
 
-        Parameters
-        ----------
-        basis : array-like or CSR (r, p)
-            Scaled basis rows.
-        scaling : Scaling, optional
-
-        Returns
-        -------
-        BasisDistances
+        basis (r, p): scaled basis rows.
         """
         return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the squared distances between rows and basis rows.
+        """Return the squared distances between rows and basis rows, float64 (b, r).
 
-        Parameters
-        ----------
-        X : (b, p)
-        out : float64 (b, r), optional
-            Memory for the result.
-        threads : int
-
-        Returns
-        -------
-        float64 (b, r)
+        out (b, r): memory for the result.
+        X (b, p).
         """
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         if not self._factors.cancels:
@@ -669,23 +569,12 @@ class BasisDistances:
     ) -> float:
         """Return the sum of all distances between rows and basis rows.
 
-        Parameters
-        ----------
-        X : (b, p)
-        weights : float64 (b,), optional
-            Factors of the distances of each row.
-        nearest : intp (b,), optional
-            Output: the index of the nearest basis row of each row, the first of equal ones.
-        buffer : float64 (b, r), optional
-            Scratch space.
-        threads : int
+        weights (b,): factors of the distances of each row.
+        nearest (b,): output: the index of the nearest basis row of each row, the first of equal
+            ones.
+        buffer (b, r): scratch space.
+        X (b, p).
 
-        Returns
-        -------
-        float
-
-        Notes
-        -----
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
         products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)

@@ -20,12 +20,8 @@ LEAST_EIGENVALUE = 1e-12
 class Eigenfunctions:
     """The first eigenfunctions of a basis: at a row x they are ``B' phi(x)``.
 
-    Attributes
-    ----------
-    coefficients : float64 (r, J)
-        B, for normalized activations.
-    eigenvalues : float64 (J,)
-        In descending order from 1.
+    coefficients (r, J): b, for normalized activations.
+    eigenvalues (J,): in descending order from 1.
     """
 
     coefficients: Floats
@@ -35,19 +31,9 @@ class Eigenfunctions:
 def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunctions:
     """Return the eigenfunctions of the largest eigenvalues; the first one is constant, 1.
 
-    Parameters
-    ----------
-    features : RadialFeatures
-        Normalized.
-    n_components : int
-        J; fewer are returned if fewer eigenvalues are above 1e-12.
+    features: normalized.
+    n_components: j; fewer are returned if fewer eigenvalues are above 1e-12.
 
-    Returns
-    -------
-    Eigenfunctions
-
-    Notes
-    -----
     K is the kernel between the basis rows, d its row sums, ``D = diag(d)`` and ``s = d / sum(d)``.
     The eigenfunctions are those of ``A = D^-1 K``, which averages over the basis rows as `features`
     do: ``A psi_j = l_j psi_j`` and ``sum_i s_i psi_j(g_i) psi_k(g_i) = delta_jk`` (Lee & Izbicki,

@@ -12,21 +12,14 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the folds of consecutive rows.
+    """Return the folds of consecutive rows, int64 (b,).
 
     A fold is a hash of the row number, so it depends neither on chunks nor on the order of the
     classes. Folds are of equal size up to chance.
 
-    Parameters
-    ----------
-    start, stop : int
-        First and last-plus-one row number.
-    n_folds, seed : int
+    From 0 to ``n_folds - 1``.
 
-    Returns
-    -------
-    int64 (b,)
-        From 0 to ``n_folds - 1``.
+    start, stop: first and last-plus-one row number.
 
     Examples
     --------
@@ -37,36 +30,23 @@ def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[
 
 
 def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each row number.
+    """Return the fold of each row number, int64 (b,).
 
-    Parameters
-    ----------
-    rows : int64 (b,)
-        Row numbers; -1 for no row.
-    n_folds, seed : int
+    -1 where there is no row.
 
-    Returns
-    -------
-    int64 (b,)
-        -1 where there is no row.
+    rows (b,): row numbers; -1 for no row.
     """
     hashes = hash_numbers(rows, seed=seed)
     return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers among some rows.
+    """Return the places of row numbers among some rows, int64 (m,).
 
-    Parameters
-    ----------
-    rows : int64 (b,)
-        Ascending.
-    numbers : int64 (m,)
+    -1 for a number that is not among the rows.
 
-    Returns
-    -------
-    int64 (m,)
-        -1 for a number that is not among the rows.
+    rows (b,): ascending.
+    numbers (m,).
 
     Examples
     --------
@@ -80,19 +60,12 @@ def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray
 class FoldedBlock(NamedTuple):
     """Rows of a block, fold after fold, in row order within each fold.
 
-    Attributes
-    ----------
-    X : (b, p)
-    targets : integer (b,) or float64 (b, q)
-        Class codes, or numbers.
-    weights : float64 (b,) or None
-        Weights of the rows; None: all weights are 1.
-    slices : list of slice
-        Places of the rows of each fold.
-    start : int
-        Row number of the first row of the block.
-    order : int64 (b,) or None
-        Index in the block of the row at each place; None: the rows are in row order.
+    targets (b,): class codes, or numbers.
+    weights (b,): weights of the rows; None: all weights are 1.
+    slices: places of the rows of each fold.
+    start: row number of the first row of the block.
+    order (b,): index in the block of the row at each place; None: the rows are in row order.
+    X (b, p).
     """
 
     X: Rows
@@ -138,17 +111,7 @@ def fold_block(
 ) -> FoldedBlock:
     """Return the rows of a block sorted by fold; with one fold, in row order.
 
-    Parameters
-    ----------
-    X : (b, p)
-    targets : integer (b,) or float64 (b, q)
-    weights : float64 (b,) or None
-    folds : int64 (b,)
-    n_folds : int
-
-    Returns
-    -------
-    FoldedBlock
+    X (b, p), targets (b,), weights (b,), folds (b,).
     """
     ends = np.cumsum(np.bincount(folds, minlength=n_folds)).tolist()
     slices = [slice(start, end) for start, end in pairwise([0, *ends])]

@@ -17,12 +17,9 @@ _LEAST_LEFT = 1e-12
 class ForwardPath:
     """Chosen basis rows in the order of the choice.
 
-    Attributes
-    ----------
-    chosen : int64 (m,)
-        Places of the basis rows.
-    unexplained : float64 (m,)
-        Share of the squares of all targets that the first 1 ... m basis rows do not explain.
+    chosen (m,): places of the basis rows.
+    unexplained (m,): share of the squares of all targets that the first 1 ... m basis rows do not
+        explain.
     """
 
     chosen: NDArray[np.int64]
@@ -32,20 +29,9 @@ class ForwardPath:
 def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> ForwardPath:
     """Return the basis rows that explain most of the targets, chosen one after another.
 
-    Parameters
-    ----------
-    system : RidgeSystem
-    size : int
-        Largest number m of rows. Fewer are chosen if the others repeat them in float64.
-    alpha : float
-        Penalty of the orthogonal weights, relative to the trace of gram.
+    size: largest number m of rows. Fewer are chosen if the others repeat them in float64.
+    alpha: penalty of the orthogonal weights, relative to the trace of gram.
 
-    Returns
-    -------
-    ForwardPath
-
-    Notes
-    -----
     Chen, Chng & Alkadhimi, *Regularized orthogonal least squares algorithm for constructing radial
     basis function networks*, 1996, by a Cholesky factorization of gram with chosen pivots. s_j and
     c_jq are the residuals of the square of column j and of its product with target q. The next
@@ -92,13 +78,6 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
 def selection_bytes(n_basis: int, n_targets: int, size: int) -> int:
     """Return the bytes of a forward selection, without the sums.
 
-    Parameters
-    ----------
-    n_basis, n_targets, size : int
-        r, q and the largest number of chosen rows.
-
-    Returns
-    -------
-    int
+    n_basis, n_targets, size: r, q and the largest number of chosen rows.
     """
     return 8 * n_basis * (size + n_targets + 6)

@@ -21,13 +21,8 @@ LEAST_WEIGHT = 1e-6
 class GradientSums(RowSum):
     """Sums over rows of the squared derivatives of a network's scores by its scaled features.
 
-    Attributes
-    ----------
-    squares : float64 (p,)
-        ``sum_i w_i sum_c (d f_c / d x_l)^2`` at the rows x_i with weights w_i.
+    squares (p,): ``sum_i w_i sum_c (d f_c / d x_l)^2`` at the rows x_i with weights w_i.
 
-    Notes
-    -----
     The diagonal of the average gradient outer product of Radhakrishnan, Beaglehole, Pandit and
     Belkin, "Mechanism for feature learning in neural networks and backpropagation-free machine
     learning models" (Science, 2024), times the total weight of the rows.
@@ -52,21 +47,9 @@ class GradientSums(RowSum):
     ) -> Self:
         """Return the sums of one block of unscaled rows.
 
-        Parameters
-        ----------
-        X : array (b, p)
-        features : RadialFeatures
-            Plain.
-        weights : float64 (q, r)
-        row_weights : float64 (b,), optional
-        threads : int
+        features: plain.
+        X (b, p), weights (q, r), row_weights (b,).
 
-        Returns
-        -------
-        GradientSums
-
-        Notes
-        -----
         ``grad f_c = sum_j w_cj s_j (x - g_j)`` with s_j the `slopes`. Takes ``2 (q + 1) b r p``
         flops and ``16 b r + 16 b p`` bytes. Of the kernel of l1 distances it is
         ``-sum_j w_cj k_j sign(x_l - g_jl) / sigma``.
@@ -110,20 +93,12 @@ def _l1_squares(
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:
-    """Return the weights of features, whose mean is 1.
+    """Return the weights of features, whose mean is 1, float64 (p,).
 
     The mean is taken over features with an effect, so a constant column changes no other weight.
 
-    Parameters
-    ----------
-    squares : float64 (p,)
-        Squared derivatives by features that were multiplied by `root`.
-    root : float64 (p,)
-        Square roots of the weights so far.
-
-    Returns
-    -------
-    float64 (p,)
+    squares (p,): squared derivatives by features that were multiplied by `root`.
+    root (p,): square roots of the weights so far.
 
     Examples
     --------
@@ -140,17 +115,10 @@ def heaviest_features(
 ) -> dict[str, float]:
     """Return the names and weights of the heaviest features.
 
-    Parameters
-    ----------
-    weights : float64 (p,)
-    names : sequence of str or None
-        None: features are named by their column.
-    n_features : int
+    The heaviest first.
 
-    Returns
-    -------
-    dict of str to float
-        The heaviest first.
+    names: None: features are named by their column.
+    weights (p,).
 
     Examples
     --------

@@ -17,22 +17,13 @@ _WIDE = 256
 
 
 def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row's values.
+    """Return a seeded hash of each row's values, uint64 (b,).
 
     Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
     order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
 
-    Parameters
-    ----------
-    X : (b, p)
-    seed : int
+    X (b, p).
 
-    Returns
-    -------
-    uint64 (b,)
-
-    Notes
-    -----
     splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash of every value; for wide
     rows mixed with `hash_values`, which needs no time for zeros that are not stored.
     """
@@ -50,8 +41,6 @@ def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
 def hash_values(X: Rows) -> NDArray[np.uint64]:
     """Return a hash of the values of each row, uint64 (b,), by a product of matrices.
 
-    Notes
-    -----
     Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice. Zeros add nothing,
     so only stored values of sparse rows are read.
     """
@@ -90,16 +79,9 @@ def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row index; no two indices share one.
+    """Return a seeded hash of each row index; no two indices share one, uint64 (b,).
 
-    Parameters
-    ----------
-    rows : int64 (b,)
-    seed : int
-
-    Returns
-    -------
-    uint64 (b,)
+    rows (b,).
     """
     return splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
 
@@ -126,17 +108,8 @@ def content_of_rows(
     The sum does not depend on the order of the rows or on the type of the values. Weights of 1
     equal no weights. Sums of blocks add up to that of all rows.
 
-    Parameters
-    ----------
-    X : array or CSR (b, p)
-    y : integer or text (b,), numbers (b, q), or None
-    weights : float64 (b,) or None
-    labelled : bool (b,), optional
-        Which rows have a target; default: all. The others are hashed without one.
-
-    Returns
-    -------
-    int
+    labelled (b,): which rows have a target; default: all. The others are hashed without one.
+    X (b, p), y (b,), weights (b,).
 
     Examples
     --------

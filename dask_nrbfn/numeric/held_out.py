@@ -39,12 +39,8 @@ _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 class JudgedSums(RowSum, ABC):
     """Weighted sums over rows of the errors of A models with q targets.
 
-    Attributes
-    ----------
-    compared : tuple of str
-        Names of the figures that compare models; the first decides.
-    smooth : str
-        Name of a figure that changes with every score, which is better for few rows.
+    compared: names of the figures that compare models; the first decides.
+    smooth: name of a figure that changes with every score, which is better for few rows.
     """
 
     compared: ClassVar[tuple[str, ...]]
@@ -60,16 +56,8 @@ class JudgedSums(RowSum, ABC):
     def from_block(cls, scores: Floats, targets: Any, weights: Floats | None = None) -> Self:
         """Return the sums of a block.
 
-        Parameters
-        ----------
-        scores : float64 (b, A, q)
-        targets : integer (b,) or float64 (b, q)
-            Class codes or numbers.
-        weights : float64 (b,), optional
-
-        Returns
-        -------
-        JudgedSums
+        targets (b,): class codes or numbers.
+        scores (b, A, q), weights (b,).
         """
 
     @staticmethod
@@ -77,20 +65,11 @@ class JudgedSums(RowSum, ABC):
     def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
         """Return two losses of every row: the loss that decides, and a smooth loss.
 
-        Parameters
-        ----------
-        scores : float64 (b, q)
-            Scores of one model.
-        targets : integer (b,) or float64 (b, q)
-            As in `from_block`.
-        scales : float64 (q,)
-            Deviations of numeric targets.
-        temperature : float
-            Temperature of the probabilities of classes.
-
-        Returns
-        -------
-        float64 (2, b)
+        scores (b, q): scores of one model.
+        targets (b,): as in `from_block`.
+        scales (q,): deviations of numeric targets.
+        temperature: temperature of the probabilities of classes.
+        returns float64 (2, b).
         """
 
     @abstractmethod
@@ -107,11 +86,8 @@ class JudgedSums(RowSum, ABC):
 class LabelSums(JudgedSums):
     """Weighted confusion of A models with K classes.
 
-    Attributes
-    ----------
-    confusion : float64 (A, K, K)
-        Weight of the rows of each class (second axis) with each predicted label (third axis). NaN
-        for a model with scores that are not finite.
+    confusion (A, K, K): weight of the rows of each class (second axis) with each predicted label
+        (third axis). NaN for a model with scores that are not finite.
     """
 
     confusion: Floats
@@ -130,16 +106,8 @@ class LabelSums(JudgedSums):
     ) -> Self:
         """Return the sums of a block.
 
-        Parameters
-        ----------
-        scores : float64 (b, A, K)
-        targets : integer (b,)
-            Class codes.
-        weights : float64 (b,), optional
-
-        Returns
-        -------
-        LabelSums
+        targets (b,): class codes.
+        scores (b, A, K), weights (b,).
         """
         confusion = _confusion(scores, targets, weights)
         confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
@@ -179,13 +147,9 @@ class LabelSums(JudgedSums):
 class HeldOutSums(LabelSums):
     """Weighted confusion and log losses of A models with K classes.
 
-    Attributes
-    ----------
-    confusion : float64 (A, K, K)
-        See `LabelSums`; never NaN.
-    log_losses : float64 (A, T)
-        Weighted sum of the log losses of ``softmax(scores / temperature)`` for each of the T
-        inverse temperatures in `INVERSE_TEMPERATURES`.
+    confusion (A, K, K): see `LabelSums`; never NaN.
+    log_losses (A, T): weighted sum of the log losses of ``softmax(scores / temperature)`` for each
+        of the T inverse temperatures in `INVERSE_TEMPERATURES`.
     """
 
     log_losses: Floats
@@ -207,19 +171,9 @@ class HeldOutSums(LabelSums):
     ) -> Self:
         """Return the sums of one block.
 
-        Parameters
-        ----------
-        scores : float64 (b, A, K)
-        targets : integer (b,)
-            Classes, 0 ... K - 1.
-        weights : float64 (b,), optional
+        targets (b,): classes, 0 ... K - 1.
+        scores (b, A, K), weights (b,).
 
-        Returns
-        -------
-        HeldOutSums
-
-        Notes
-        -----
         Takes ``2 b A K`` exponentials and ``23 b A K`` products: the exponentials of a temperature
         are the squares of those of twice that temperature.
         """
@@ -277,14 +231,9 @@ def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | 
 class ResidualSums(JudgedSums):
     """Residuals of A models with numeric targets.
 
-    Attributes
-    ----------
-    squared, absolute : float64 (A, q)
-        Weighted sums of the squared and of the absolute residuals.
-    targets, squared_targets : float64 (q,)
-        Weighted sums of the targets and of their squares.
-    weight : float
-        Total weight of the rows.
+    squared, absolute (A, q): weighted sums of the squared and of the absolute residuals.
+    targets, squared_targets (q,): weighted sums of the targets and of their squares.
+    weight: total weight of the rows.
     """
 
     squared: Floats
@@ -307,19 +256,9 @@ class ResidualSums(JudgedSums):
     def from_block(cls, scores: Floats, targets: Floats, weights: Floats | None = None) -> Self:
         """Return the sums of one block.
 
-        Parameters
-        ----------
-        scores : float64 (b, A, q)
-            Predicted numbers.
-        targets : float64 (b, q)
-        weights : float64 (b,), optional
+        scores (b, A, q): predicted numbers.
+        targets (b, q), weights (b,).
 
-        Returns
-        -------
-        ResidualSums
-
-        Notes
-        -----
         Scores and targets should be given minus an origin, because squares of numbers far from 0
         lose digits.
         """
@@ -394,19 +333,11 @@ class FoldSums(RowSum):
 
 
 def unexplained_share(squared: Floats, spread: Floats) -> Floats:
-    """Return ``1 - R^2`` of every target.
+    """Return ``1 - R^2`` of every target, float64 (q,).
 
-    Parameters
-    ----------
-    squared : float64 (q,)
-        Sums of the squared residuals.
-    spread : float64 (q,)
-        Sums of the squared differences from the mean. If it is 0, the share is 0 if the squared
-        residuals are 0 too, else 1.
-
-    Returns
-    -------
-    float64 (q,)
+    squared (q,): sums of the squared residuals.
+    spread (q,): sums of the squared differences from the mean. If it is 0, the share is 0 if the
+        squared residuals are 0 too, else 1.
 
     Examples
     --------
@@ -421,16 +352,10 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
 class FoldWeights(NamedTuple):
     """Weights of A models that were solved without a fold.
 
-    Attributes
-    ----------
-    weights : float64 (A, q, r)
-        0 for the basis rows of the fold; NaN where a system is singular.
-    intercepts : float64 (A, q)
-        Intercepts of targets minus their origin.
-    ones : float64 (A, r)
-        Weights of the same systems for a target that is 1 in all rows, see `renormalized`.
-    kept : bool (r,)
-        Mask of the basis rows outside the fold.
+    weights (A, q, r): 0 for the basis rows of the fold; NaN where a system is singular.
+    intercepts (A, q): intercepts of targets minus their origin.
+    ones (A, r): weights of the same systems for a target that is 1 in all rows, see `renormalized`.
+    kept (r,): mask of the basis rows outside the fold.
     """
 
     weights: Floats
@@ -476,8 +401,6 @@ def renormalized(scores: Floats, ones: Floats, kept: Floats) -> Floats:
 
     `scores`, `ones` and `kept` are the products of activations with the vectors of `FoldWeights`.
 
-    Notes
-    -----
     The weights were solved with activations whose sums over the kept basis rows differ from row to
     row. Activations that sum to 1 reproduce a target of 1 exactly (hu-nrbfn, Lemma 2), so scores
     are divided by what the same systems make of it. Digits, wdbc and drawn rows, 2 to 10 folds: the
@@ -496,12 +419,8 @@ def sums_of(targets: Targets) -> type[JudgedSums]:
 class FittedTemperature(NamedTuple):
     """The temperature at which probabilities fit held-out rows best.
 
-    Attributes
-    ----------
-    temperature : float
-        Scores are divided by it before the softmax.
-    log_loss : float
-        Mean log loss of the rows.
+    temperature: scores are divided by it before the softmax.
+    log_loss: mean log loss of the rows.
     """
 
     temperature: float
@@ -511,8 +430,6 @@ class FittedTemperature(NamedTuple):
 def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedTemperature:
     """Return the best temperature for the sums (T,) of log losses at `INVERSE_TEMPERATURES`.
 
-    Notes
-    -----
     Temperature scaling (Guo et al. 2017), one parameter for all classes, which changes no label.
     The minimum is that of a cubic spline in the logarithm of the temperature, next to the best grid
     point. Its loss is within 2e-4 of the loss at that temperature.
@@ -532,35 +449,20 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
 
 
 def softmax(exponents: Floats, scores: Floats) -> Floats:
-    """Return the probabilities ``softmax(exponents)``.
+    """Return the probabilities ``softmax(exponents)``, float64 (b, K).
 
-    Parameters
-    ----------
-    exponents : float64 (b, K)
-    scores : float64 (b, K)
-        The largest probability of a row is where its first largest score is.
-
-    Returns
-    -------
-    float64 (b, K)
+    scores (b, K): the largest probability of a row is where its first largest score is.
+    exponents (b, K).
     """
     below = exponents - exponents.max(axis=1, keepdims=True)
     return normalized_shares(np.exp(below, out=below), scores)
 
 
 def normalized_shares(shares: Floats, scores: Floats) -> Floats:
-    """Return probabilities in proportion to `shares`.
+    """Return probabilities in proportion to `shares`, float64 (b, K).
 
-    Parameters
-    ----------
-    shares : float64 (b, K)
-        At least 0; overwritten by the result.
-    scores : float64 (b, K)
-        The largest probability of a row is where its first largest score is.
-
-    Returns
-    -------
-    float64 (b, K)
+    shares (b, K): at least 0; overwritten by the result.
+    scores (b, K): the largest probability of a row is where its first largest score is.
     """
     totals = shares.sum(axis=1, keepdims=True)
     # The scores of a plain network may all be negative or 0.
@@ -573,20 +475,13 @@ def normalized_shares(shares: Floats, scores: Floats) -> Floats:
 
 
 def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
-    """Put the largest value of each row where its largest score is.
+    """Put the largest value of each row where its largest score is, intp (m,).
 
-    Parameters
-    ----------
-    values : floating (b, K)
-        Rounded or clipped scores, or probabilities, in which different scores may be equal.
-        Changed in place, by `TIE_STEP` of the largest value.
-    scores : float64 (b, K)
-        The first of several largest scores counts.
+    The changed rows.
 
-    Returns
-    -------
-    intp (m,)
-        The changed rows.
+    values (b, K): rounded or clipped scores, or probabilities, in which different scores may be
+        equal. Changed in place, by `TIE_STEP` of the largest value.
+    scores (b, K): the first of several largest scores counts.
 
     Examples
     --------
@@ -607,20 +502,11 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
 def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str, Any]]:
     """Return the precision, recall, F1 and support of every class.
 
-    Parameters
-    ----------
-    classes : sequence of length K
-    confusion : int64 or float64 (K, K) or (K + 1, K)
-        Number, or weight, of the rows of each class (first axis) with each predicted label (second
-        axis). An additional last row is for rows whose class is not in `classes`.
+    "class", "precision", "recall", "f1" and "support" of each class.
 
-    Returns
-    -------
-    list of dict
-        "class", "precision", "recall", "f1" and "support" of each class.
+    confusion (K, K): number, or weight, of the rows of each class (first axis) with each predicted
+        label (second axis). An additional last row is for rows whose class is not in `classes`.
 
-    Notes
-    -----
     For a class with ``s`` rows, ``g`` rows with its predicted label and ``c`` rows with both:
     precision is ``c / g``, recall ``c / s``, F1 their harmonic mean ``2 c / (s + g)``, and support
     ``s``. Rows of unknown classes count in ``g``. A figure of 0 / 0 is None, such as the precision

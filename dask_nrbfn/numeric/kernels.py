@@ -19,23 +19,14 @@ class Kernel:
 
     The kernel is ``factor(t) exp(-rate t)``, or the Gaussian ``exp(-t^2 / 2)``.
 
-    Attributes
-    ----------
-    slope : callable or None
-        Takes t, returns the derivative of the kernel by ``t^2``; None if distances are not
+    slope: takes t, returns the derivative of the kernel by ``t^2``; None if distances are not
         Euclidean.
-    l1 : bool
-        Whether d is the l1 distance; otherwise d is Euclidean.
-    rate : float or None
-        None: the kernel is the Gaussian. 0: the kernel is the factor alone.
-    log_factor : callable or None
-        Takes t, returns the logarithm of the factor, whose magnitude grows slower than t; None
-        for 1.
-    width_factors : tuple of float
-        The factors that a tuning tries.
+    l1: whether d is the l1 distance; otherwise d is Euclidean.
+    rate: None: the kernel is the Gaussian. 0: the kernel is the factor alone.
+    log_factor: takes t, returns the logarithm of the factor, whose magnitude grows slower than t;
+        None for 1.
+    width_factors: the factors that a tuning tries.
 
-    Notes
-    -----
     Methods use the return values of numpy functions, even of those that work in place: the ONNX
     export calls the same methods with tensors, which cannot change.
     """
@@ -67,16 +58,10 @@ class Kernel:
 
         For Euclidean distances; for others see `CityBlockFactors.shifted_logarithms`.
 
-        Parameters
-        ----------
-        differences : callable
-            Returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r).
-        gaps : callable
-            Returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
-
-        Returns
-        -------
-        float64 (b, r)
+        differences: returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b,
+            r).
+        gaps: returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
+        returns float64 (b, r).
         """
         if self.rate is None:
             return differences()

@@ -25,20 +25,11 @@ def neighbor_shares(
 ) -> Floats:
     """Return the shares of the neighbours of each row, which sum to 1 or are all 0.
 
-    Parameters
-    ----------
-    distances : float64 (b, k)
-    scale : float
-        Distance at which the share of a neighbour is e times less than at 0.
-    codes, neighbor_codes : integer (b,) and (b, k), optional
-        Classes of the rows and of their neighbours, -1 if unknown. None: all neighbours count.
+    scale: distance at which the share of a neighbour is e times less than at 0.
+    codes, neighbor_codes (b,): classes of the rows and of their neighbours, -1 if unknown. None:
+        all neighbours count.
+    distances (b, k), returns float64 (b, k).
 
-    Returns
-    -------
-    float64 (b, k)
-
-    Notes
-    -----
     ``P_bj = S_bj / sum_j S_bj`` with ``S_bj = exp(-d_bj^2 / scale^2)`` for the neighbours j of b,
     else 0. Only rows nearer than the nearest row of another class are neighbours; a row of unknown
     class belongs to no other class. The shares of a row next to another class are 0.
@@ -71,14 +62,10 @@ def neighbor_shares(
 class LocalitySum(RowSum):
     """The matrix R of squared differences between the scores of rows and of their neighbours.
 
-    Attributes
-    ----------
-    packed : float64 (r (r + 1) / 2,)
-        Upper triangle of ``R = sum_b sum_j P_bj (phi_j - phi_b) (phi_j - phi_b)'``, row by row,
-        over rows b and their neighbours j, with P of `neighbor_shares`. For scores ``w' phi`` the
-        sum of the squared differences is ``w' R w``.
-    n_bound, n_pairs : int
-        Rows with a neighbour, and pairs of a row and a neighbour.
+    packed (r (r + 1) / 2,): upper triangle of ``R = sum_b sum_j P_bj (phi_j - phi_b) (phi_j -
+        phi_b)'``, row by row, over rows b and their neighbours j, with P of `neighbor_shares`. For
+        scores ``w' phi`` the sum of the squared differences is ``w' R w``.
+    n_bound, n_pairs: rows with a neighbour, and pairs of a row and a neighbour.
     """
 
     packed: Floats
@@ -100,13 +87,9 @@ class LocalitySums:
     def add(self, Phi: Floats, rows: Places, neighbors: Places, shares: Floats) -> None:
         """Add rows: ``b k r^2`` flops and two arrays of b k rows.
 
-        Parameters
-        ----------
-        Phi : float64 (m, r)
-            Activations of the rows and of their neighbours.
-        rows, neighbors : integer (b,) and (b, k)
-            Places of the rows and of their neighbours in Phi.
-        shares : float64 (b, k)
+        Phi (m, r): activations of the rows and of their neighbours.
+        rows, neighbors (b,): places of the rows and of their neighbours in Phi.
+        shares (b, k).
         """
         bound, ranks = np.nonzero(shares)
         differences = Phi[neighbors[bound, ranks]]
@@ -129,17 +112,8 @@ def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
     R as a square, the activations of both rows of a pair, their differences twice, and the rows
     with their centred copies.
 
-    Parameters
-    ----------
-    n_basis : int
-        r.
-    width : int
-        Values of a row.
-    n_pairs : int
-        Most pairs that are summed at a time.
-
-    Returns
-    -------
-    int
+    n_basis: r.
+    width: values of a row.
+    n_pairs: most pairs that are summed at a time.
     """
     return 8 * (n_basis**2 + 4 * n_pairs * (n_basis + width))

@@ -14,17 +14,11 @@ from dask_nrbfn.params import FitParams
 class Loss:
     """A convex function of margins ``m = t f`` of each class against the others, t = +1 or -1.
 
-    Attributes
-    ----------
-    value, slope : callable
-        Take margins, an array of any shape; return the loss and its derivative.
-    curvature : float
-        Approximate largest second derivative; it sets the length of the first step.
-    probability : callable
-        Takes the scores of rows, returns the probability of each class against the others.
-    solved_at_once : bool
-        Whether the weights solve the ridge system of class indicators. Then scores are near 0 and
-        1; with other losses near -1 and 1.
+    value, slope: take margins, an array of any shape; return the loss and its derivative.
+    curvature: approximate largest second derivative; it sets the length of the first step.
+    probability: takes the scores of rows, returns the probability of each class against the others.
+    solved_at_once: whether the weights solve the ridge system of class indicators. Then scores are
+        near 0 and 1; with other losses near -1 and 1.
     """
 
     value: Callable[[Floats], Floats]

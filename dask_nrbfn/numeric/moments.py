@@ -19,17 +19,12 @@ _MIRRORED_ROWS = 256
 class Moments(RowSum):
     """Weighted sums over rows of products of activations and targets, to add or subtract.
 
-    Attributes
-    ----------
-    packed_gram : float64 (r (r + 1) / 2,)
-        Upper triangle of ``Phi' Phi``, row by row.
-    products : float64 (1 + q, r)
-        ``[1 T]' Phi``: the sum of the activations, and of their products with each target.
-    target_products : float64 (1 + q, 1 + q)
-        ``[1 T]' [1 T]``: the weight of the rows, the sums of the targets, and their gram matrix.
+    packed_gram (r (r + 1) / 2,): upper triangle of ``Phi' Phi``, row by row.
+    products (1 + q, r): ``[1 T]' Phi``: the sum of the activations, and of their products with each
+        target.
+    target_products (1 + q, 1 + q): ``[1 T]' [1 T]``: the weight of the rows, the sums of the
+        targets, and their gram matrix.
 
-    Notes
-    -----
     ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
     weight w counts as w equal rows. Normalized activations of a row sum to 1, so the elements of
     the gram matrix and the sums of the activations each sum to the weight.
@@ -52,14 +47,7 @@ class Moments(RowSum):
     def zeros(cls, n_basis: int, n_targets: int) -> Self:
         """Return the moments of no rows.
 
-        Parameters
-        ----------
-        n_basis, n_targets : int
-            r and q.
-
-        Returns
-        -------
-        Moments
+        n_basis, n_targets: r and q.
         """
         return cls(
             np.zeros(packed_size(n_basis)),
@@ -71,16 +59,8 @@ class Moments(RowSum):
     def from_block(Phi: Floats, T: Floats) -> "Moments":
         """Return the moments of one block.
 
-        Parameters
-        ----------
-        Phi : float64 (b, r)
-            Activations.
-        T : float64 (b, 1 + q)
-            Bordered targets.
-
-        Returns
-        -------
-        Moments
+        Phi (b, r): activations.
+        T (b, 1 + q): bordered targets.
         """
         sums = MomentSums(Phi.shape[1], T.shape[1] - 1)
         sums.add(Phi, T)
@@ -158,12 +138,8 @@ class MomentSums:
     def add(self, Phi: Floats, T: Floats) -> None:
         """Add a block: ``b r^2 + 2 b (1 + q) (1 + q + r)`` flops.
 
-        Parameters
-        ----------
-        Phi : float64 (b, r), C-contiguous
-            Activations, times the square roots of the row weights.
-        T : float64 (b, 1 + q), C-contiguous
-            See `Targets.bordered`, times the same factors.
+        Phi (b, r): activations, times the square roots of the row weights.
+        T (b, 1 + q): see `Targets.bordered`, times the same factors.
         """
         add_gram(self._gram, Phi)
         add_products(self._products, T, Phi)
@@ -188,20 +164,9 @@ def check_moments(
     Normalized activations of a row sum to 1, so missing or repeated rows are found. The size of
     subtracted targets is not known, so targets are not checked after a subtraction.
 
-    Parameters
-    ----------
-    moments : Moments
-    total_weight : float
-        Total weight of the summed rows.
-    normalized : bool
-        Whether activations of a row sum to 1. If not, only the weights are checked.
-    largest : float
-        Weight of the rows before some were subtracted; it sets the tolerance for rounding.
-
-    Raises
-    ------
-    DamagedDataError
-        If a sum is wrong.
+    total_weight: total weight of the summed rows.
+    normalized: whether activations of a row sum to 1. If not, only the weights are checked.
+    largest: weight of the rows before some were subtracted; it sets the tolerance for rounding.
     """
     expected, found, scales = [total_weight], [moments.total_weight], [largest]
     if normalized:
@@ -227,19 +192,9 @@ def check_moments(
 def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool:
     """Return whether the sums after a subtraction can be sums over rows.
 
-    Parameters
-    ----------
-    left, taken : Moments
-        The sums after the subtraction, and the subtracted sums.
-    tolerance : float
-        Largest rounding error, relative to the sums before.
+    left, taken: the sums after the subtraction, and the subtracted sums.
+    tolerance: largest rounding error, relative to the sums before.
 
-    Returns
-    -------
-    bool
-
-    Notes
-    -----
     ``[1 T Phi]' [1 T Phi]`` of any rows is positive semidefinite. A subtracted row that was never
     added is found if it exceeds the sum of all rows in some direction, which is rare if r is much
     less than n. Costs ``(1 + q + r)^3 / 3`` flops and twice the bytes of the full gram matrix.
@@ -265,15 +220,10 @@ def packed_size(n_basis: int) -> int:
 def pack_in_place(gram: Floats) -> Floats:
     """Replace a matrix (r, r) that owns its memory by its upper triangle, row by row.
 
-    Parameters
-    ----------
-    gram : float64 (r, r)
-        C-contiguous. Half of its memory is freed.
+    The same object.
 
-    Returns
-    -------
-    float64 (r (r + 1) / 2,)
-        The same object.
+    gram (r, r): c-contiguous. Half of its memory is freed.
+    returns float64 (r (r + 1) / 2,).
     """
     n_basis, flat = len(gram), gram.reshape(-1)
     # No row is overwritten before it is moved: none moves towards the end.
@@ -285,18 +235,10 @@ def pack_in_place(gram: Floats) -> Floats:
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
-    """Return the symmetric matrix whose upper triangle is `packed`.
+    """Return the symmetric matrix whose upper triangle is `packed`, float64 (r, r).
 
-    Parameters
-    ----------
-    packed : float64 (r (r + 1) / 2,)
-        Row by row.
-    n_basis : int
-        r.
-
-    Returns
-    -------
-    float64 (r, r)
+    packed (r (r + 1) / 2,): row by row.
+    n_basis: r.
     """
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):

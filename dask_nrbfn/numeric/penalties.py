@@ -24,22 +24,14 @@ class Penalty:
 
     Without a matrix or a diagonal P is I.
 
-    Attributes
-    ----------
-    matrix : callable or None
-        Takes the radial basis functions and the shares of the clusters; returns P, float64 (r, r),
-        symmetric and positive semidefinite.
-    diagonal : callable or None
-        Takes the same arguments; returns the diagonal of a diagonal P, float64 (r,). Weights are 0
-        where it is infinite.
-    needs : mapping of str to str
-        Parameters of a fit that the penalty requires, with their values.
-    needs_shares : bool
-        Whether the penalty uses the shares, float64 (r,): the weight share of the rows nearest to
-        each basis row. If not, the shares are None.
+    matrix: takes the radial basis functions and the shares of the clusters; returns P, float64 (r,
+        r), symmetric and positive semidefinite.
+    diagonal: takes the same arguments; returns the diagonal of a diagonal P, float64 (r,). Weights
+        are 0 where it is infinite.
+    needs: parameters of a fit that the penalty requires, with their values.
+    needs_shares: whether the penalty uses the shares, float64 (r,): the weight share of the rows
+        nearest to each basis row. If not, the shares are None.
 
-    Notes
-    -----
     ``mu = alpha trace(gram) r / trace(P)``, so alpha has about the same effect with every P. With I
     it is the lambda of hu-nrbfn.
     """
@@ -55,19 +47,12 @@ class Penalty:
         return 2 if self.matrix else 1 if self.diagonal else 0
 
     def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
-        """Return P or its diagonal.
+        """Return P or its diagonal, float64 (r, r) or (r,), or None.
 
-        Parameters
-        ----------
-        features : callable
-            Returns the radial basis functions; not called for I.
-        shares : float64 (r,) or None
-            See `needs_shares`.
+        None for I.
 
-        Returns
-        -------
-        float64 (r, r) or (r,), or None
-            None for I.
+        features: returns the radial basis functions; not called for I.
+        shares (r,): see `needs_shares`.
         """
         compute = self.matrix or self.diagonal
         return None if compute is None else compute(features(), shares)
@@ -122,16 +107,7 @@ def penalty_named(name: str) -> Penalty:
 def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
     """Check that the parameters have the values that the penalty needs.
 
-    Parameters
-    ----------
-    params : FitParams
-    named : str
-        Name of the option in the error.
-
-    Raises
-    ------
-    ParameterError
-        If a parameter has another value.
+    named: name of the option in the error.
     """
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):

@@ -45,18 +45,10 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
-    """Return ``A @ B.T``.
+    """Return ``A @ B.T``, float64 (m, n).
 
-    Parameters
-    ----------
-    A, B : float64 (m, p) and (n, p)
-        Copied unless they are C-contiguous.
-    out : float64 (m, n), optional
-        C-contiguous memory for the result.
-
-    Returns
-    -------
-    float64 (m, n)
+    A, B (m, p): copied unless they are C-contiguous.
+    out (m, n): c-contiguous memory for the result.
     """
     if out is None:
         out = np.empty((len(A), len(B)))
@@ -68,11 +60,8 @@ def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
 def add_products(sums: Floats, A: Floats, B: Floats) -> None:
     """Add ``A.T @ B`` to `sums` in place.
 
-    Parameters
-    ----------
-    sums : float64 (m, n)
-        C-contiguous, like A and B.
-    A, B : float64 (b, m) and (b, n)
+    sums (m, n): c-contiguous, like A and B.
+    A, B (b, m).
     """
     _multiply(b"N", B, b"T", A, 1.0, sums)
 
@@ -80,11 +69,8 @@ def add_products(sums: Floats, A: Floats, B: Floats) -> None:
 def add_gram(sums: Floats, A: Floats) -> None:
     """Add the upper triangle of ``A.T @ A`` to `sums` in place.
 
-    Parameters
-    ----------
-    sums : float64 (r, r)
-        C-contiguous, like A.
-    A : float64 (b, r)
+    sums (r, r): c-contiguous, like A.
+    A (b, r).
     """
     n_rows, r = A.shape
     if A.size:
@@ -113,12 +99,8 @@ def factor_in_place(matrix: Floats) -> bool:
 def solve_in_place(factor: Floats, right: Floats) -> None:
     """Replace `right` by ``right @ matrix^-1``; ``2 K r^2`` flops.
 
-    Parameters
-    ----------
-    factor : float64 (r, r)
-        Result of `factor_in_place`.
-    right : float64 (K, r)
-        Replaced by the solution.
+    factor (r, r): result of `factor_in_place`.
+    right (K, r): replaced by the solution.
     """
     n_right, r = right.shape
     _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
@@ -167,18 +149,10 @@ def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int
     of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
     error is raised after all running steps have ended.
 
-    Parameters
-    ----------
-    step : callable
-        Takes a slice of rows. It must not call `over_strips`.
-    shape : tuple of int
-        Rows and columns of the array.
-    threads : int
+    The results in the order of the strips.
 
-    Returns
-    -------
-    list
-        The results in the order of the strips.
+    step: takes a slice of rows. It must not call `over_strips`.
+    shape: rows and columns of the array.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)

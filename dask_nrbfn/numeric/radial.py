@@ -51,19 +51,11 @@ class Scratch:
 class RadialFeatures:
     """The r radial basis functions of one basis and width.
 
-    Attributes
-    ----------
-    basis : float64 (r, p), or in CSR
-    width : float
-        The kernel's sigma, in the units of the features.
-    scaling : Scaling or None
-        Applied to rows; the basis is scaled already.
-    kernel : str
-        One of `KERNELS`.
-    normalized : bool
+    width: the kernel's sigma, in the units of the features.
+    scaling: applied to rows; the basis is scaled already.
+    kernel: one of `KERNELS`.
+    basis (r, p).
 
-    Notes
-    -----
     The kernel is a function of ``t = d / sigma`` with d the distance of a row x to a basis row g;
     the Gaussian kernel is ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over
     all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
@@ -106,25 +98,9 @@ class RadialFeatures:
     ) -> Self:
         """Return the radial basis functions of a basis and a width.
 
-        Parameters
-        ----------
-        basis : array-like or CSR (r, p)
-            Scaled basis rows.
-        width : float
-            Above 0.
-        scaling : Scaling, optional
-            Scaling of the rows.
-        kernel : str
-        normalized : bool
-
-        Returns
-        -------
-        RadialFeatures
-
-        Raises
-        ------
-        ParameterError
-            If the kernel is unknown.
+        basis (r, p): scaled basis rows.
+        width: above 0.
+        scaling: scaling of the rows.
         """
         rows = float_rows(basis)
         factors = factors_of(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
@@ -169,27 +145,14 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return the activations; normalized ones of a row sum to 1.
+        """Return the activations; normalized ones of a row sum to 1, float64 (b, r).
 
-        Parameters
-        ----------
-        X : (b, p)
-        factors : float64 (b,), optional
-            Factors of the activations of each row.
-        squared : float64 (b, r), optional
-            Squared distances of the rows from the basis, if they are known already.
-        out : float64 (b, r), optional
-            Memory for the result, which saves an allocation for every block.
-        scratch : float64 (b, p + 2), optional
-            Memory for centred rows, see `Scratch`.
-        threads : int
+        factors (b,): factors of the activations of each row.
+        squared (b, r): squared distances of the rows from the basis, if they are known already.
+        out (b, r): memory for the result, which saves an allocation for every block.
+        scratch (b, p + 2): memory for centred rows, see `Scratch`.
+        X (b, p).
 
-        Returns
-        -------
-        float64 (b, r)
-
-        Notes
-        -----
         ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
         Phi = self._exponents(X, squared=squared, out=out, scratch=scratch, threads=threads)
@@ -215,25 +178,14 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T``.
+        """Return ``activations(X) @ weights.T``, float64 (b, K).
 
         The K sums are normalized instead of the r activations.
 
-        Parameters
-        ----------
-        X : (b, p)
-        weights : float64 (K, r)
-        squared : float64 (b, r), optional
-            Squared distances, if they are known already.
-        buffer : float64 (b, r), optional
-            Overwritten.
-        scratch : float64 (b, p + 2), optional
-            Overwritten, see `Scratch`.
-        threads : int
-
-        Returns
-        -------
-        float64 (b, K)
+        squared (b, r): squared distances, if they are known already.
+        buffer (b, r): overwritten.
+        scratch (b, p + 2): overwritten, see `Scratch`.
+        X (b, p), weights (K, r).
         """
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
@@ -253,14 +205,7 @@ class RadialFeatures:
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g
         the slope is 0, even if the kernel has no derivative there.
 
-        Parameters
-        ----------
-        X : (b, p)
-        threads : int
-
-        Returns
-        -------
-        float64 (b, r)
+        X (b, p), returns float64 (b, r).
         """
         slope = self._kernel.slope
         assert slope is not None

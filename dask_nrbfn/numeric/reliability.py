@@ -21,16 +21,10 @@ def judged_probability(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the probability whose reliability is judged, and whether its event occurred.
 
-    Parameters
-    ----------
-    probabilities : float64 (b, K)
-    codes : integer (b,)
-        Classes of the rows.
+    With two classes, the probability of the second class; with more, of the predicted label.
 
-    Returns
-    -------
-    float64 (b,) and bool (b,)
-        With two classes, the probability of the second class; with more, of the predicted label.
+    codes (b,): classes of the rows.
+    probabilities (b, K), returns float64 (b,) and bool (b,).
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], codes == 1
@@ -40,17 +34,11 @@ def judged_probability(
 def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[ReliabilityBin]:
     """Return bins of equal numbers of rows, in the order of their probabilities.
 
-    Parameters
-    ----------
-    values : float64 (m,)
-        Ascending probabilities.
-    rows, occurred : float64 (m,)
-        Number, or weight, of the rows of each probability, and of the rows whose event occurred.
+    At most ten bins; rows of equal probability are in one bin.
 
-    Returns
-    -------
-    list of dict
-        At most ten bins; rows of equal probability are in one bin.
+    values (m,): ascending probabilities.
+    rows, occurred (m,): number, or weight, of the rows of each probability, and of the rows whose
+        event occurred.
 
     Examples
     --------
@@ -75,16 +63,8 @@ def reliability_of_rows(
 ) -> list[ReliabilityBin]:
     """Return the reliability bins of rows in memory.
 
-    Parameters
-    ----------
-    probabilities : float64 (b, K)
-    codes : integer (b,)
-        Classes of the rows.
-    weights : float64 (b,)
-
-    Returns
-    -------
-    list of dict
+    codes (b,): classes of the rows.
+    probabilities (b, K), weights (b,).
     """
     values, occurred = judged_probability(probabilities, codes)
     order = np.argsort(values, kind="stable")
@@ -94,17 +74,8 @@ def reliability_of_rows(
 def expected_calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
     """Return the mean difference of mean probability and observed share, weighted by the rows.
 
-    Parameters
-    ----------
-    bins : sequence of dict
-        See `reliability_bins`.
+    bins: see `reliability_bins`.
 
-    Returns
-    -------
-    float
-
-    Notes
-    -----
     Naeini, Cooper & Hauskrecht 2015, with bins of equal numbers of rows.
     """
     total = sum(each["n_rows"] for each in bins)
@@ -126,15 +97,8 @@ class RankedProbabilities(Bins):
     def from_block(cls, probabilities: Floats, codes: NDArray[np.integer]) -> Self:
         """Return the counts of one block.
 
-        Parameters
-        ----------
-        probabilities : float64 (b, K)
-        codes : integer (b,)
-            Classes of the rows.
-
-        Returns
-        -------
-        RankedProbabilities
+        codes (b,): classes of the rows.
+        probabilities (b, K).
         """
         values, occurred = judged_probability(probabilities, codes)
         counts = np.column_stack([np.ones(len(values), dtype=np.int64), occurred])

@@ -62,12 +62,8 @@ class Each(Protocol):
 class Locality(NamedTuple):
     """A second penalty of a ridge, on the differences between the scores of neighbours.
 
-    Attributes
-    ----------
-    strength : float
-        Relative to the trace of gram, as alpha is.
-    matrix : float64 (r, r)
-        R, symmetric and positive semidefinite.
+    strength: relative to the trace of gram, as alpha is.
+    matrix (r, r): r, symmetric and positive semidefinite.
     """
 
     strength: float
@@ -80,16 +76,10 @@ class Locality(NamedTuple):
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
         """Return ``strength trace(gram) r / trace(R)``.
 
-        Parameters
-        ----------
-        gram : float64 (r, r)
-        penalty : float64 (r, r) or (r,), or None
-            Basis rows that the penalty leaves out are not counted.
+        0 if no scores can differ.
 
-        Returns
-        -------
-        float
-            0 if no scores can differ.
+        penalty (r, r): basis rows that the penalty leaves out are not counted.
+        gram (r, r).
         """
         own = self.matrix.diagonal()
         if penalty is not None and penalty.ndim == 1:
@@ -103,22 +93,14 @@ class Locality(NamedTuple):
 class RidgeSystem:
     """The sums from which weights and intercept are solved.
 
-    Attributes
-    ----------
-    gram : float64 (r, r)
-        ``Phi' Phi`` of activations minus `activation_means`; C-contiguous and writable.
-    cross : float64 (q, r)
-        ``T' Phi`` of targets minus `target_means` and activations minus `activation_means`.
-    target_squares : float64 (q,)
-        Diagonal of ``T' T`` of targets minus `target_means`.
-    target_means : float64 (q,)
-    activation_means : float64 (r,)
-        The subtracted means; 0 if nothing is subtracted.
-    penalty : float64 (r, r) or (r,), optional
-        P or its diagonal, see `Penalty`; None: I.
-    locality : Locality, optional
-    directions : float64 (r, J), optional
-        Vectors whose span contains the weights; None: no constraint.
+    gram (r, r): ``Phi' Phi`` of activations minus `activation_means`; C-contiguous and writable.
+    cross (q, r): ``T' Phi`` of targets minus `target_means` and activations minus
+        `activation_means`.
+    target_squares (q,): diagonal of ``T' T`` of targets minus `target_means`.
+    activation_means (r,): the subtracted means; 0 if nothing is subtracted.
+    penalty (r, r): P or its diagonal, see `Penalty`; None: I.
+    directions (r, J): vectors whose span contains the weights; None: no constraint.
+    target_means (q,).
     """
 
     gram: Floats
@@ -138,19 +120,8 @@ class RidgeSystem:
         a penalty. Normalized activations, which sum to 1, contain the intercept; plain activations
         are centred too.
 
-        Parameters
-        ----------
-        moments : Moments
-        targets : Targets
-        normalized : bool
-            Whether the activations of a row sum to 1.
+        normalized: whether the activations of a row sum to 1.
 
-        Returns
-        -------
-        RidgeSystem
-
-        Notes
-        -----
         Centring needs no pass: ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
         the activations and t of the targets.
         """
@@ -169,18 +140,9 @@ class RidgeSystem:
     ) -> Self:
         """Return the system of the sums of `Moments`, given with the full gram matrix.
 
-        Parameters
-        ----------
-        gram : float64 (r, r)
-            Overwritten.
-        products : float64 (1 + q, r)
-        target_products : float64 (1 + q, 1 + q)
-        targets, normalized
-            See `of`.
-
-        Returns
-        -------
-        RidgeSystem
+        gram (r, r): overwritten.
+        targets, normalized: see `of`.
+        products (1 + q, r), target_products (1 + q, 1 + q).
         """
         cross, activation_sums = products[1:].copy(), products[0]
         squares = target_products.diagonal()[1:].copy()
@@ -219,15 +181,7 @@ class RidgeSystem:
     ) -> "Iterator[RidgeSolution | None]":
         """Yield the weights at every alpha, not restricted to `directions`; see `solve_path`.
 
-        Parameters
-        ----------
-        alphas : sequence of float
-        each, estimated
-            See `solve_path`.
-
-        Yields
-        ------
-        RidgeSolution or None
+        each, estimated: see `solve_path`.
         """
         return solve_path(
             self.gram,
@@ -282,11 +236,9 @@ class RidgeSystem:
 class RidgeSolution:
     """The weights of one penalty.
 
-    Attributes
-    ----------
-    weights : float64 (K, r)
-    reciprocal_condition : float
-        Estimate of the smallest eigenvalue of the penalized matrix over its Frobenius norm.
+    reciprocal_condition: estimate of the smallest eigenvalue of the penalized matrix over its
+        Frobenius norm.
+    weights (K, r).
     """
 
     weights: Floats
@@ -311,35 +263,15 @@ def solve_weights(
 ) -> RidgeSolution:
     """Return the ridge weights and the condition of their system.
 
-    Parameters
-    ----------
-    gram : float64 (r, r)
-        ``Phi' Phi``.
-    cross : float64 (K, r)
-        ``F' Phi``.
-    alpha : float
-        Penalty relative to the trace of gram.
-    penalty : float64 (r, r) or (r,), optional
-        P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is infinite are
-        left out, and have weight 0.
-    locality : Locality, optional
-    directions : float64 (r, J), optional
-        Vectors whose span contains the weights of each target, see `solve_components`; only if P is
-        I and without locality. None: no constraint.
-    in_place : bool
-        See `solve_path`. Without an effect if there are directions.
+    gram (r, r): ``Phi' Phi``.
+    cross (K, r): ``F' Phi``.
+    alpha: penalty relative to the trace of gram.
+    penalty (r, r): P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is
+        infinite are left out, and have weight 0.
+    directions (r, J): vectors whose span contains the weights of each target, see
+        `solve_components`; only if P is I and without locality. None: no constraint.
+    in_place: see `solve_path`. Without an effect if there are directions.
 
-    Returns
-    -------
-    RidgeSolution
-
-    Raises
-    ------
-    IllConditionedError
-        If the penalized matrix is singular in float64. The error names a sufficient penalty.
-
-    Notes
-    -----
     ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step 9, and eq. 15), by one
     Cholesky factorization: ``r^3 / 3`` flops and, unless `in_place`, one more r x r matrix. Another
     P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
@@ -379,27 +311,16 @@ def solve_path(
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solution of every penalty.
 
-    Parameters
-    ----------
-    gram, cross, alphas, penalty, locality
-        See `solve_weights`.
-    each : Each
-        Solves the systems; each holds a matrix (r, r).
-    estimated : bool
-        Whether conditions are also estimated if alpha alone keeps the system from being singular.
-        If not, alpha is returned, which is a lower bound.
-    in_place : bool
-        Whether each system is solved in the memory of `gram`, which must be C-contiguous; then its
-        values are put back. `each` must solve one system at a time. With a full penalty or
+    None if the system is singular in float64.
+
+    gram, cross, alphas, penalty, locality: see `solve_weights`.
+    each: solves the systems; each holds a matrix (r, r).
+    estimated: whether conditions are also estimated if alpha alone keeps the system from being
+        singular. If not, alpha is returned, which is a lower bound.
+    in_place: whether each system is solved in the memory of `gram`, which must be C-contiguous;
+        then its values are put back. `each` must solve one system at a time. With a full penalty or
         locality, the system is solved in another matrix.
 
-    Yields
-    ------
-    RidgeSolution or None
-        None if the system is singular in float64.
-
-    Notes
-    -----
     One factorization for each alpha. At r = 3,000 thirteen factorizations take a third of the time
     of one eigendecomposition for all alphas.
 
@@ -471,24 +392,13 @@ def solve_components(
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solutions in the spans of the first J directions.
 
-    Parameters
-    ----------
-    gram, cross
-        See `solve_weights`.
-    directions : float64 (r, m)
-        Independent.
-    sizes, alphas : sequences of int and float
-        J and alpha of each solution; J is at most m.
-    each : Each
-        Solves the systems of each alpha, which hold three matrices (m, m).
+    None if the system is singular in float64.
 
-    Yields
-    ------
-    RidgeSolution or None
-        None if the system is singular in float64.
+    gram, cross: see `solve_weights`.
+    directions (r, m): independent.
+    sizes, alphas: J and alpha of each solution; J is at most m.
+    each: solves the systems of each alpha, which hold three matrices (m, m).
 
-    Notes
-    -----
     With orthonormal columns Q of the same spans (a QR factorization) the weights are
     ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``, the ridge weights of this alpha within the
     span. The Cholesky factor of the largest system contains the factors of all smaller systems as
@@ -534,15 +444,8 @@ def _leading_solutions(
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
     """Return mu at alpha 1, ``trace(gram) r / trace(P)`` over basis rows that are not left out.
 
-    Parameters
-    ----------
-    penalty : float64 (r, r) or (r,)
-        P or its diagonal.
-    gram : float64 (r, r)
-
-    Returns
-    -------
-    float
+    penalty (r, r): P or its diagonal.
+    gram (r, r).
     """
     diagonal = penalty if penalty.ndim == 1 else penalty.diagonal()
     kept = np.isfinite(diagonal)
@@ -558,15 +461,10 @@ def ridge_of(
 ) -> Floats:
     """Return the diagonal, or the matrix, that `solve_weights` adds to a gram matrix.
 
-    Parameters
-    ----------
-    gram, alpha, penalty, locality
-        See `solve_weights`.
+    A diagonal is infinite where that of the penalty is.
 
-    Returns
-    -------
-    float64 (r,) or (r, r)
-        A diagonal is infinite where that of the penalty is.
+    gram, alpha, penalty, locality: see `solve_weights`.
+    returns float64 (r,) or (r, r).
     """
     terms = _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality)
     n_axes = max(P.ndim for _, P in terms)
@@ -616,19 +514,10 @@ def singular_system(
 
     The error names the smallest sufficient power of ten; each tried power costs a factorization.
 
-    Parameters
-    ----------
-    gram : float64 (r, r)
-    alphas : sequence of float
-        The penalties that were tried.
-    option : str
-        Name of the parameter with these penalties.
-    penalty, locality, in_place
-        See `solve_path`.
-
-    Returns
-    -------
-    IllConditionedError
+    alphas: the penalties that were tried.
+    option: name of the parameter with these penalties.
+    penalty, locality, in_place: see `solve_path`.
+    gram (r, r).
     """
     larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
     nothing = np.empty((0, len(gram)))
@@ -678,23 +567,12 @@ def solve_bytes(
 ) -> int:
     """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
-    Parameters
-    ----------
-    n_basis, n_targets : int
-        r and q.
-    penalty_axes : int
-        See `Penalty.n_axes`.
-    locality : bool
-        Whether there is a locality matrix, which is also packed while it is read.
-    n_components : int
-        Number of directions; 0 without directions.
-    in_place : bool
-        Whether the system is solved in the memory of gram: without a penalty, locality or
+    n_basis, n_targets: r and q.
+    penalty_axes: see `Penalty.n_axes`.
+    locality: whether there is a locality matrix, which is also packed while it is read.
+    n_components: number of directions; 0 without directions.
+    in_place: whether the system is solved in the memory of gram: without a penalty, locality or
         directions. A tenth is added, because not all memory of reading the sums is free again.
-
-    Returns
-    -------
-    int
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0
@@ -706,13 +584,6 @@ def solve_bytes(
 def components_bytes(n_basis: int, n_components: int) -> int:
     """Return the bytes that directions add to a solve: two sets of directions, and the systems.
 
-    Parameters
-    ----------
-    n_basis, n_components : int
-        r and J.
-
-    Returns
-    -------
-    int
+    n_basis, n_components: r and J.
     """
     return 8 * 4 * n_components * (n_basis + n_components)

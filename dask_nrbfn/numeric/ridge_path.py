@@ -41,31 +41,16 @@ def solve_all(
 ) -> tuple[FoldWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
-    Parameters
-    ----------
-    system : RidgeSystem
-    kept : bool (r,)
-    tried : sequence of Ridge
-        Ridges with the same `Ridge.shared` are consecutive.
-    penalize : callable
-        Takes a system and a ridge, returns the system with the penalty of the ridge.
-    directions_of : callable, optional
-        For eigenfunctions: takes `kept`, returns vectors whose span contains the weights of
-        these basis rows, float64 (r', J).
-    each_of : callable
-        Takes the size of the basis and whether weights are in spans, returns the `Each` that solves
-        the systems of one penalty.
-    estimated : bool
-        See `solve_path`.
+    tried: ridges with the same `Ridge.shared` are consecutive.
+    penalize: takes a system and a ridge, returns the system with the penalty of the ridge.
+    directions_of: for eigenfunctions: takes `kept`, returns vectors whose span contains the weights
+        of these basis rows, float64 (r', J).
+    each_of: takes the size of the basis and whether weights are in spans, returns the `Each` that
+        solves the systems of one penalty.
+    estimated: see `solve_path`.
+    conditions: reciprocal conditions.
+    kept (r,).
 
-    Returns
-    -------
-    weights : FoldWeights
-    conditions : list of float or None
-        Reciprocal conditions.
-
-    Notes
-    -----
     Weights of basis rows that are not `kept` are 0. Singular systems have NaN and None.
     """
     # Normalized activations sum to 1, so these are their products with a target of 1.
@@ -112,20 +97,12 @@ def _as_shrunk(ones: Floats, sums: Floats) -> Floats:
 def directions_among(
     features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
 ) -> Floats:
-    """Return coefficients of the eigenfunctions of the kept basis rows alone.
+    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
 
     The eigenfunctions are those of a network without the other basis rows, so they do not depend on
     held-out rows.
 
-    Parameters
-    ----------
-    features : RadialFeatures
-    kept : bool (r,)
-    n_components : int
-        J.
-
-    Returns
-    -------
-    float64 (r', J)
+    n_components: j.
+    kept (r,).
     """
     return eigenfunctions(features.at(kept), n_components).coefficients

@@ -13,16 +13,11 @@ from dask_nrbfn.numeric.types import Floats
 class ErrorAndRisk:
     """Fitting error and spectral risk of weights on the training rows.
 
-    Attributes
-    ----------
-    fitting_error : float
-        eps >= 1: 1 plus the ratio of the squared norms of the residuals and of the scores
-        (hu-nrbfn, Definition 7).
-    spectral_risk : float
-        gamma >= 1 (hu-nrbfn, Definition 5).
-    objective : float
-        ``eps + alpha gamma - 1``, which the ridge minimizes (hu-nrbfn, Theorem 17). The norm of
-        another penalty replaces the norm of the weights in gamma. A penalty matrix and locality
+    fitting_error: eps >= 1: 1 plus the ratio of the squared norms of the residuals and of the
+        scores (hu-nrbfn, Definition 7).
+    spectral_risk: gamma >= 1 (hu-nrbfn, Definition 5).
+    objective: ``eps + alpha gamma - 1``, which the ridge minimizes (hu-nrbfn, Theorem 17). The norm
+        of another penalty replaces the norm of the weights in gamma. A penalty matrix and locality
         each add a term.
     """
 
@@ -43,14 +38,9 @@ class RiskRange:
 class PerturbationBounds:
     """Upper bounds of error and risk for almost separate classes (hu-nrbfn, Theorem 12).
 
-    Attributes
-    ----------
-    noise : float
-        Bound of xi, the activations across classes relative to the least singular value.
-    fitting_error : float
-        Bound of eps without a penalty (hu-nrbfn, eq. 27).
-    spectral_risk : float
-        Bound of gamma, with or without a penalty (hu-nrbfn, eq. 28 and Theorem 18).
+    noise: bound of xi, the activations across classes relative to the least singular value.
+    fitting_error: bound of eps without a penalty (hu-nrbfn, eq. 27).
+    spectral_risk: bound of gamma, with or without a penalty (hu-nrbfn, eq. 28 and Theorem 18).
     """
 
     noise: float
@@ -62,24 +52,14 @@ class PerturbationBounds:
 class SpectralBounds:
     """Fitting error and spectral risk of one fit, and their bounds.
 
-    Attributes
-    ----------
-    relative : ErrorAndRisk
-    absolute_error : float
-        f, squared norm of the residuals (hu-nrbfn, Definition 6).
-    absolute_risk : float
-        Squared norm of the weights (hu-nrbfn, Definition 4).
-    absolute_objective : float
-        g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the norm of the penalty
-        and the term of locality as in `ErrorAndRisk`.
-    rank : int or None
-        Rank of the gram matrix in float64, 0 ... r.
-    attainable : RiskRange or None
-        Range of the spectral risk for any target and any penalty.
-    ideal : RiskRange or None
-        Range of the risk for separate classes; None if the classes are not separate.
-    perturbed : PerturbationBounds or None
-        See `perturbation_bounds`.
+    absolute_error: f, squared norm of the residuals (hu-nrbfn, Definition 6).
+    absolute_risk: squared norm of the weights (hu-nrbfn, Definition 4).
+    absolute_objective: g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the norm
+        of the penalty and the term of locality as in `ErrorAndRisk`.
+    rank: rank of the gram matrix in float64, 0 ... r.
+    attainable: range of the spectral risk for any target and any penalty.
+    ideal: range of the risk for separate classes; None if the classes are not separate.
+    perturbed: see `perturbation_bounds`.
     """
 
     relative: ErrorAndRisk
@@ -104,19 +84,9 @@ def error_and_risk(
 ) -> ErrorAndRisk:
     """Return the fitting error and spectral risk of weights on the summed rows.
 
-    Parameters
-    ----------
-    weights, gram, cross, alpha, penalty, locality
-        See `solve_weights`.
-    target_norm : float
-        ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
+    weights, gram, cross, alpha, penalty, locality: see `solve_weights`.
+    target_norm: ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
 
-    Returns
-    -------
-    ErrorAndRisk
-
-    Notes
-    -----
     The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so no pass over the
     rows is needed. ``2 q r^2`` flops and a matrix like weights. If the fit is 0, as for a constant
     target, error and risk are 1.
@@ -147,25 +117,14 @@ def spectral_bounds(
 ) -> SpectralBounds:
     """Return the error and risk of weights, and their bounds.
 
-    Parameters
-    ----------
-    weights, gram, cross, target_norm, alpha, penalty, locality
-        See `error_and_risk`. `ideal` and `perturbed` need the norm of the weights as penalty and
-        no locality.
-    class_weights : float64 (K,), optional
-        Sum of the row weights of each class. Only for classes and for activations of at least 0
-        that sum to 1 in each row, as Theorems 10 and 12 require.
-    eigenvalues : float64 (r,), optional
-        `gram_eigenvalues` of gram, independent of alpha. None: rank and bounds are None.
-    least_weight : float
-        Smallest weight of a row; 1 without weights.
+    weights, gram, cross, target_norm, alpha, penalty, locality: see `error_and_risk`. `ideal` and
+        `perturbed` need the norm of the weights as penalty and no locality.
+    class_weights (K,): sum of the row weights of each class. Only for classes and for activations
+        of at least 0 that sum to 1 in each row, as Theorems 10 and 12 require.
+    eigenvalues (r,): `gram_eigenvalues` of gram, independent of alpha. None: rank and bounds are
+        None.
+    least_weight: smallest weight of a row; 1 without weights.
 
-    Returns
-    -------
-    SpectralBounds
-
-    Notes
-    -----
     ``2 q r^2`` flops, without the eigenvalues, which take ``4 r^3 / 3``.
 
     Examples
@@ -223,8 +182,6 @@ def _attainable_risk(eigenvalues: Floats) -> RiskRange:
 
     Takes the eigenvalues of the gram matrix, float64 (r,), ascending.
 
-    Notes
-    -----
     ``trace / largest <= gamma <= trace / smallest`` (hu-nrbfn, eq. 21, Propositions 8 and 16).
     There is no upper bound if the gram matrix is singular in float64.
 
@@ -243,16 +200,10 @@ def _attainable_risk(eigenvalues: Floats) -> RiskRange:
 def _ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> RiskRange | None:
     """Return the range of the risk of separate classes; None if classes are not separate.
 
-    Parameters
-    ----------
-    cross : float64 (K, r)
-        Of normalized activations.
-    class_weights : float64 (K,)
-    eigenvalues : float64 (r,), ascending
-        Eigenvalues of the gram matrix.
+    cross (K, r): of normalized activations.
+    eigenvalues (r,): eigenvalues of the gram matrix.
+    class_weights (K,).
 
-    Notes
-    -----
     ``r/n sum(n_k / r_k) <= gamma <= r`` (hu-nrbfn, eq. 24; K to r for classes of equal size, eq.
     25), under three conditions. All activations between rows and basis rows of different classes
     are 0 (hu-nrbfn, Definition 3): each column of cross then has one element, which tells the class
@@ -273,22 +224,11 @@ def perturbation_bounds(
 ) -> PerturbationBounds | None:
     """Return bounds of error and risk for almost separate classes; None for other classes.
 
-    Parameters
-    ----------
-    cross : float64 (K, r)
-        Of normalized activations.
-    class_weights : float64 (K,)
-    eigenvalues : float64 (r,), ascending
-        Eigenvalues of the gram matrix.
-    least_weight : float
-        Smallest weight of a row.
+    cross (K, r): of normalized activations.
+    eigenvalues (r,): eigenvalues of the gram matrix.
+    least_weight: smallest weight of a row.
+    class_weights (K,).
 
-    Returns
-    -------
-    PerturbationBounds or None
-
-    Notes
-    -----
     hu-nrbfn, Theorem 12, with each basis row in the class that activates it most; the theorem holds
     for any choice. Moments do not contain the norm of the ideal activations, or of their distance
     to the real activations, so bounds that moments contain replace both:

@@ -63,16 +63,9 @@ def canonical(X: Any) -> "csr_array":
 
 
 def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
-    """Return rows with other values in the same places.
+    """Return rows with other values in the same places, CSR (b, p).
 
-    Parameters
-    ----------
-    X : CSR (b, p)
-    values : (nnz,)
-
-    Returns
-    -------
-    CSR (b, p)
+    X (b, p), values (nnz,).
     """
     from scipy.sparse import csr_array
 
@@ -91,17 +84,10 @@ def stacked(blocks: Sequence[Rows]) -> Rows:
 def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
     """Return the rows of blocks; arrays are copied one block at a time.
 
-    Parameters
-    ----------
-    blocks : iterable of (b, p)
-        All arrays or all in CSR.
-    shape : tuple of int
-        Total number of rows, and number of columns.
+    Of this shape.
 
-    Returns
-    -------
-    array or CSR
-        Of this shape.
+    blocks (b, p): all arrays or all in CSR.
+    shape: total number of rows, and number of columns.
     """
     waiting = iter(blocks)
     first = next(waiting, None)
@@ -117,16 +103,7 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
 
 
 def equal(one: Rows, two: Rows) -> bool:
-    """Return whether rows have the same form, array or CSR, and the same values.
-
-    Parameters
-    ----------
-    one, two : array or CSR
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether rows have the same form, array or CSR, and the same values."""
     if is_sparse(one) and is_sparse(two):
         return one.shape == two.shape and not (one != two).nnz
     return is_sparse(one) == is_sparse(two) and np.array_equal(one, two)

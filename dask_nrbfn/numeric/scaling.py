@@ -29,13 +29,9 @@ _LEAST_LENGTH = 1e-140
 class ColumnStatistics(RowSum):
     """Number of rows, column means and sums of squared deviations, which can be added.
 
-    Attributes
-    ----------
-    n_rows : int
-    mean : float64 (p,)
-    squared_deviation : float64 (p,)
-        ``sum (x - mean)^2``, merged by the formula of Chan, Golub & LeVeque (1983), which does not
-        cancel for columns far from 0. Infinite or NaN if squares overflow.
+    squared_deviation (p,): ``sum (x - mean)^2``, merged by the formula of Chan, Golub & LeVeque
+        (1983), which does not cancel for columns far from 0. Infinite or NaN if squares overflow.
+    mean (p,).
     """
 
     n_rows: int
@@ -114,14 +110,9 @@ class ColumnStatistics(RowSum):
 class Scaling:
     """A scaling of rows, applied before distances are computed.
 
-    Attributes
-    ----------
-    kind : {"none", "standard", "unit", "learned"}
-    shift, scale : float64 (p,)
-        Used by "standard" and "learned": ``(x - shift) / scale``. With a shift of 0 rows in CSR
-        stay in CSR.
-    root : float64 (p,) or None
-        Square roots of the feature weights, further factors of "learned".
+    shift, scale (p,): used by "standard" and "learned": ``(x - shift) / scale``. With a shift of 0
+        rows in CSR stay in CSR.
+    root (p,): square roots of the feature weights, further factors of "learned".
 
     Examples
     --------
@@ -151,18 +142,9 @@ class Scaling:
         group have one scale: the mean squared distance between two rows is then 2 for a number and
         for a category, whether rare or common.
 
-        Parameters
-        ----------
-        kind : str
-        statistics : ColumnStatistics
-        groups : iterable of (int, int)
-            First column of the indicators of each category, and the column after the last.
-        centred : bool
-            Whether the means are subtracted; if not, the shift is 0.
-
-        Returns
-        -------
-        Scaling
+        groups (int, int): first column of the indicators of each category, and the column after the
+            last.
+        centred: whether the means are subtracted; if not, the shift is 0.
         """
         deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)
@@ -186,18 +168,12 @@ class Scaling:
     def apply(self, X: Rows) -> Rows: ...
 
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
-        """Return the scaled rows.
+        """Return the scaled rows, float64 (b, p).
 
-        Parameters
-        ----------
-        X : (b, p)
-        out : float64 (b, p), optional
-            Memory for the result, an array.
+        In CSR if X is in CSR and zeros stay zeros. "none" does not copy float64 values.
 
-        Returns
-        -------
-        float64 (b, p)
-            In CSR if X is in CSR and zeros stay zeros. "none" does not copy float64 values.
+        out (b, p): memory for the result, an array.
+        X (b, p).
         """
         if is_sparse(X) and not self.fills:
             return self._apply_sparse(X)
@@ -271,22 +247,13 @@ def _positive(length: Floats) -> Floats:
 def unseen_columns(
     kind: str, statistics: ColumnStatistics, *, centred: bool = True
 ) -> NDArray[np.intp]:
-    """Return the columns that vary too little to change distances.
+    """Return the columns that vary too little to change distances, intp (m,).
 
     With "standard" and "learned" these columns differ from their mean only by rounding. With "none"
     their squares are below the rounding error of the other columns. With "unit" they are unknown.
 
-    Parameters
-    ----------
-    kind : str
-        Kind of the scaling.
-    statistics : ColumnStatistics
-    centred : bool
-        Whether rows are centred. If not, rounding is relative to the squared values.
-
-    Returns
-    -------
-    intp (m,)
+    kind: kind of the scaling.
+    centred: whether rows are centred. If not, rounding is relative to the squared values.
     """
     deviation = statistics.standard_deviation
     if kind == "unit":

@@ -37,26 +37,16 @@ _OFTEN_MISSING = 0.01
 class Column:
     """A column of a table.
 
-    Attributes
-    ----------
-    name : str
-    kind : {"number", "boolean", "category", "date"}
-        A stored value is a number; 0 or 1; the place of a category in `categories`; or days since
+    kind: A stored value is a number; 0 or 1; the place of a category in `categories`; or days since
         1970. NaN is a missing value. Other categories are stored as ``len(categories)`` if there
         are `others`, else as -1.
-    categories : tuple of str
-        Ascending.
-    others : bool
-        Whether further categories share one feature.
-    fill : float
-        The median, used for missing numbers, booleans and dates.
-    missing : float
-        Share of rows with a missing value.
-    written : str
-        Text form of numbers or dates, if not the usual one: the number 1234.5 with its unit and
-        marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
-    times : bool
-        Whether dates have a time of day that varies, which is then a feature.
+    categories: ascending.
+    others: whether further categories share one feature.
+    fill: the median, used for missing numbers, booleans and dates.
+    missing: share of rows with a missing value.
+    written: text form of numbers or dates, if not the usual one: the number 1234.5 with its unit
+        and marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
+    times: whether dates have a time of day that varies, which is then a feature.
     """
 
     name: str
@@ -118,8 +108,6 @@ class Column:
     def angles(self, days: Any) -> list[Any]:
         """Return the place in the year, and if times vary in the day, of dates in days since 1970.
 
-        Notes
-        -----
         Whole days are subtracted first, because the cosine of a large angle loses digits.
         """
         if self.kind != "date":
@@ -162,20 +150,12 @@ class Features(NamedTuple):
 class Schema:
     """The columns of a table.
 
-    Attributes
-    ----------
-    columns : tuple of Column (c,)
-        The stored columns, in order.
-    label, weights, id : str or None
-        Names of the columns with labels, sample weights and ids.
-    targets : tuple of str or None
-        Names of the columns with numeric targets.
-    ignored : tuple of str
-        Names of the columns that are left out.
-    missing : {"error", "impute", "drop"}
-        Rows with missing values are refused, filled or left out.
-    written : mapping
-        Text form of tables: `delimiter` and other options, as given.
+    columns (c,): the stored columns, in order.
+    label, weights, id: names of the columns with labels, sample weights and ids.
+    targets: names of the columns with numeric targets.
+    ignored: names of the columns that are left out.
+    missing: rows with missing values are refused, filled or left out.
+    written: text form of tables: `delimiter` and other options, as given.
     """
 
     columns: tuple[Column, ...]
@@ -325,13 +305,7 @@ class Schema:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the schema of JSON values, such as `to_dict` returns.
-
-        Raises
-        ------
-        DataError
-            If a name or a kind is unknown, or a value has the wrong type.
-        """
+        """Return the schema of JSON values, such as `to_dict` returns."""
         _check_fields("the schema", values, _FIELDS)
         _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
         _check_fields("written of the schema", values.get("written", {}), _WRITTEN_FIELDS)

@@ -42,23 +42,14 @@ Entry = dict[str, Any]
 class SmallTable:
     """Rows in memory with their folds, and the rows of a basis.
 
-    Attributes
-    ----------
-    X : (n, p)
-        Not scaled.
-    y : integer (n,) or float64 (n, q)
-        Class codes, or numbers.
-    targets : Targets
-    weights : float64 (n,)
-    folds : int64 (n,)
-    basis : (r, p)
-        Not scaled.
-    basis_folds : int64 (r,)
-        The folds of the basis rows; -1 for a point that is not a row.
-    spread, spread_weights : (m, p) and float64 (m,)
-        The rows that decide widths and clusters, possibly with rows without labels.
-    block_rows : int
-        Rows whose activations are computed together.
+    X (n, p): not scaled.
+    y (n,): class codes, or numbers.
+    basis (r, p): not scaled.
+    basis_folds (r,): the folds of the basis rows; -1 for a point that is not a row.
+    spread, spread_weights (m, p): the rows that decide widths and clusters, possibly with rows
+        without labels.
+    block_rows: rows whose activations are computed together.
+    weights (n,), folds (n,).
     """
 
     X: Rows
@@ -75,17 +66,10 @@ class SmallTable:
     def losses(self, scores: Floats, entry: Entry) -> Floats:
         """Return the losses of scores, float64 (2, n), see `JudgedSums.losses`.
 
-        Parameters
-        ----------
-        scores : float64 (n, q)
-            As `judge_network` returns them.
-        entry : dict
-            The figures that it returns with them.
+        NaN where the scores are.
 
-        Returns
-        -------
-        float64 (2, n)
-            NaN where the scores are.
+        scores (n, q): as `judge_network` returns them.
+        entry: the figures that it returns with them.
         """
         losses = np.full((2, len(scores)), np.nan)
         seen = np.isfinite(scores).all(axis=1)
@@ -108,15 +92,7 @@ class SmallTable:
     def thinned(self, n_rows: int, n_basis: int) -> Self:
         """Return a draw of at most `n_rows` rows and `n_basis` basis rows.
 
-        Parameters
-        ----------
-        n_rows : int
-        n_basis : int
-            Basis rows r.
-
-        Returns
-        -------
-        SmallTable
+        n_basis: basis rows r.
         """
         basis = _drawn(self.basis.shape[0], n_basis)
         spread = _drawn(self.spread.shape[0], n_rows)
@@ -177,27 +153,15 @@ def try_networks(
 ) -> list[Entry]:
     """Return the best ridge of each network, and its figures on held-out rows.
 
-    Parameters
-    ----------
-    table : SmallTable
-    scaling : Scaling
-    networks : sequence of SmallNetwork
-        Networks with the same kind of distances. Their ridges have no locality, which is summed
-        only for the basis of a fit.
-    held_out : sequence of int
-        Folds that are held out, one after another, each with its basis rows.
-    smoothly : bool
-        Whether ridges are compared by a figure that changes with every score, for few rows.
+    networks: networks with the same kind of distances. Their ridges have no locality, which is
+        summed only for the basis of a fit.
+    held_out: folds that are held out, one after another, each with its basis rows.
+    smoothly: whether ridges are compared by a figure that changes with every score, for few rows.
         Otherwise the error decides, and of equal errors the largest alpha.
-    n_components : int
-        Maximum number of eigenfunctions that are combined.
-    each : Each
-        Tries the networks; each has its own sums.
-    threads : int
-        Threads of the elementwise steps that the networks share.
+    n_components: maximum number of eigenfunctions that are combined.
+    each: tries the networks; each has its own sums.
+    threads: threads of the elementwise steps that the networks share.
 
-    Notes
-    -----
     The distances are computed once, the sums over rows once for each network, and one factorization
     for each fold and ridge. Only the chosen ridge has a temperature. Each network takes
     ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
@@ -217,25 +181,12 @@ def judge_network(
 ) -> tuple[Entry, Floats]:
     """Return the best ridge of a network with its figures, and the scores of held-out rows.
 
-    Parameters
-    ----------
-    table : SmallTable
-    scaling : Scaling
-    network : SmallNetwork
-        Without locality.
-    held_out : sequence of int
-        Folds that are held out, one after another, each with its basis rows.
-    n_components : int
-        Maximum number of eigenfunctions that are combined.
-    threads : int
-        Threads of the elementwise steps.
-
-    Returns
-    -------
-    entry : dict
-    scores : float64 (n, q)
-        Scores by the network without the fold of each row; for numbers, minus their origin. NaN for
-        rows that are not held out, and if all systems are singular.
+    network: without locality.
+    held_out: folds that are held out, one after another, each with its basis rows.
+    n_components: maximum number of eigenfunctions that are combined.
+    threads: threads of the elementwise steps.
+    scores (n, q): scores by the network without the fold of each row; for numbers, minus their
+        origin. NaN for rows that are not held out, and if all systems are singular.
     """
     judging = _Judging(
         table, scaling, network.l1, held_out, threads=threads, shares_distances=False
@@ -256,18 +207,9 @@ def network_moments(
 ) -> NetworkMoments:
     """Return the sums over all rows from which a network is solved.
 
-    Parameters
-    ----------
-    table, scaling
-        See `try_networks`.
-    network : SmallNetwork
-        Without locality and eigenfunctions; its ridges are not used.
-    threads : int
-        Threads of the elementwise steps.
-
-    Returns
-    -------
-    NetworkMoments
+    table, scaling: see `try_networks`.
+    network: without locality and eigenfunctions; its ridges are not used.
+    threads: threads of the elementwise steps.
     """
     judging = _Judging(table, scaling, network.l1, (), threads=threads, shares_distances=False)
     features = judging.features(network)
@@ -285,22 +227,13 @@ def learned_root(
 ) -> Floats:
     """Return square roots of the weights of features, by the derivatives of a network.
 
-    Parameters
-    ----------
-    table : SmallTable
-    scaling : Scaling
-        With the square roots of the weights so far.
-    network : SmallNetwork
-        With plain features and one ridge.
-    each : Each
-        Solves the system.
-    threads : int
-        Threads of the elementwise steps.
+    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular.
 
-    Returns
-    -------
-    float64 (p,)
-        Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular.
+    scaling: with the square roots of the weights so far.
+    network: with plain features and one ridge.
+    each: solves the system.
+    threads: threads of the elementwise steps.
+    returns float64 (p,).
     """
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)
@@ -384,17 +317,8 @@ class _Judging:
     def best(self, network: SmallNetwork, *, smoothly: bool, n_components: int) -> Entry:
         """Return the best ridge of a network and its figures.
 
-        Parameters
-        ----------
-        network : SmallNetwork
-        smoothly : bool
-            See `try_networks`.
-        n_components : int
-            Maximum number of eigenfunctions that are combined.
-
-        Returns
-        -------
-        dict
+        smoothly: see `try_networks`.
+        n_components: maximum number of eigenfunctions that are combined.
         """
         return self._best(network, smoothly=smoothly, n_components=n_components)[0]
 
@@ -532,15 +456,7 @@ def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | No
 
     None if the figure is None in all entries.
 
-    Parameters
-    ----------
-    entries : sequence of dict of str to Any
-    criterion : str
-        Name of the figure.
-
-    Returns
-    -------
-    int or None
+    criterion: name of the figure.
     """
     solved = [place for place, own in enumerate(entries) if own[criterion] is not None]
     return min(
@@ -563,15 +479,7 @@ def _penalize(
 def try_bytes(n_rows: int, n_basis: int) -> int:
     """Return the bytes of the distances that networks share.
 
-    Parameters
-    ----------
-    n_rows : int
-    n_basis : int
-        Basis rows r.
-
-    Returns
-    -------
-    int
+    n_basis: basis rows r.
     """
     return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
 
@@ -584,22 +492,11 @@ def network_bytes(
     It holds the sums of each group and of all rows, the system of a fold and of its kept basis
     rows, activations, the weights of all folds, and scores.
 
-    Parameters
-    ----------
-    n_basis : int
-        Basis rows r.
-    n_targets : int
-        Targets q.
-    n_held_out : int
-        Folds that are held out.
-    n_ridges : int
-        Ridges that are tried.
-    block_rows : int
-        Rows whose activations are computed together.
-
-    Returns
-    -------
-    int
+    n_basis: basis rows r.
+    n_targets: targets q.
+    n_held_out: folds that are held out.
+    n_ridges: ridges that are tried.
+    block_rows: rows whose activations are computed together.
     """
     scores = n_ridges * n_targets
     return 8 * (

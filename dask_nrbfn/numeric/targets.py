@@ -11,16 +11,9 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows have a target.
+    """Return which rows have a target, bool (b,).
 
-    Parameters
-    ----------
-    targets : integer (b,) or float64 (b, q)
-        Class codes, -1 for none, or numbers, all NaN for none.
-
-    Returns
-    -------
-    bool (b,)
+    targets (b,): class codes, -1 for none, or numbers, all NaN for none.
 
     Examples
     --------
@@ -34,10 +27,7 @@ def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
 class Targets(ABC):
     """The form in which targets enter the moments of a table.
 
-    Attributes
-    ----------
-    centred : bool
-        Whether the network has an intercept: targets are centred before weights are solved.
+    centred: whether the network has an intercept: targets are centred before weights are solved.
     """
 
     centred: ClassVar[bool]
@@ -53,18 +43,10 @@ class Targets(ABC):
 
     @abstractmethod
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of a block, each row times its factor.
+        """Return ``[1 T]`` of a block, each row times its factor, float64 (b, 1 + q).
 
-        Parameters
-        ----------
-        targets : integer (b,) or float64 (b, q)
-            Class codes or numbers.
-        factors : float64 (b,), optional
-            Square roots of the row weights.
-
-        Returns
-        -------
-        float64 (b, 1 + q)
+        targets (b,): class codes or numbers.
+        factors (b,): square roots of the row weights.
         """
 
 
@@ -93,16 +75,9 @@ class ClassTargets(Targets):
         return targets
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 F]`` of class codes.
+        """Return ``[1 F]`` of class codes, float64 (b, 1 + K).
 
-        Parameters
-        ----------
-        targets : integer (b,)
-        factors : float64 (b,), optional
-
-        Returns
-        -------
-        float64 (b, 1 + K)
+        targets (b,), factors (b,).
         """
         T = np.zeros((len(targets), 1 + self.n_targets))
         T[:, 0] = 1.0 if factors is None else factors
@@ -135,16 +110,9 @@ class NumberTargets(Targets):
         return targets - self.origin
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of numbers.
+        """Return ``[1 T]`` of numbers, float64 (b, 1 + q).
 
-        Parameters
-        ----------
-        targets : float64 (b, q)
-        factors : float64 (b,), optional
-
-        Returns
-        -------
-        float64 (b, 1 + q)
+        targets (b, q), factors (b,).
         """
         T = np.ones((len(targets), 1 + self.n_targets))
         T[:, 1:] = self.shifted(targets)

@@ -24,13 +24,7 @@ _MOST_CLASSES = 20
 
 
 def run_table(run: Run) -> str:
-    """Return the results and the costs of a finished run, some twenty lines of text.
-
-    Raises
-    ------
-    MissingDataError
-        If the run is not finished.
-    """
+    """Return the results and the costs of a finished run, some twenty lines of text."""
     results = results_of(FinishedRun.of(run))
     facts = run_facts(results)
     facts += [Fact("warning", str(concern)) for concern in find_concerns(results)]
@@ -42,11 +36,6 @@ def tuning_table(run: Run) -> str:
 
     The last tables have the figures of the held-out rows of each class, and their confusion; if it
     is too wide, the most frequent confusions.
-
-    Raises
-    ------
-    MissingDataError
-        If the run is not finished, or was fitted without tuning.
     """
     results = results_of(FinishedRun.of(run))
     of_classes = []

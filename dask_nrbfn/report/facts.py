@@ -316,13 +316,7 @@ def _cost_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def tuning_tables(results: Results) -> list[TextTable]:
-    """Return tables of the combinations that were searched, the penalties and the losses.
-
-    Raises
-    ------
-    MissingDataError
-        If the run was fitted without tuning.
-    """
+    """Return tables of the combinations that were searched, the penalties and the losses."""
     tuned = results.finished.tuned()
     tables = [_combinations(results)] if tuned["tried"] else []
     if tuned["finals"]:

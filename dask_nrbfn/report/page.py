@@ -39,27 +39,9 @@ def write_report(
     The page is self-contained: it loads no other file and runs no script. The same run always gives
     the same text.
 
-    Parameters
-    ----------
-    run : Run
-        A finished run.
-    path : path
-    evaluation : Evaluation or NumberEvaluation, optional
-        Figures of the model on other rows, as returned by `evaluate_dataset`.
-    overwrite : bool
-        Replace the file at `path`, once the page is complete.
-
-    Raises
-    ------
-    MissingDataError
-        If the run is not finished. Nothing is written then.
-    ParameterError
-        If the evaluation is of a model with another number of classes, or other targets, or `path`
-        is inside a Zarr group.
-    ExistsError
-        If a file is at `path` and `overwrite` is false, or something other than a file.
-    StorageError
-        If `path` cannot be written.
+    run: A finished run.
+    evaluation: figures of the model on other rows, as returned by `evaluate_dataset`.
+    overwrite: replace the file at `path`, once the page is complete.
     """
     results = results_of(FinishedRun.of(run), evaluation)
     with new_file(path, overwrite=overwrite) as unfinished:

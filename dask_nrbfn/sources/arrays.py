@@ -87,21 +87,10 @@ def _labels(read: ReadRows, y: Header, start: int, stop: int) -> np.ndarray:
 class ArraySource(ArrayRows):
     """Rows of arrays in memory.
 
-    Parameters
-    ----------
-    X : ndarray (n, ...) or CSR (n, p)
-        Features, at least 2-D; further dimensions are flattened to (n, p).
-    y : ndarray (n,), optional
-        Labels.
-    weights : ndarray (n,), optional
-        Weights of the rows.
-    target : ndarray (n,) or (n, q), optional
-        Numeric targets, instead of labels.
-
-    Raises
-    ------
-    DataError
-        If the shapes or types do not fit.
+    X (n, ...): features, at least 2-D; further dimensions are flattened to (n, p).
+    y (n,): labels.
+    weights (n,): weights of the rows.
+    target (n,): numeric targets, instead of labels.
 
     Examples
     --------

@@ -32,14 +32,9 @@ NOT_OF_KIND = {
 class CellError(DataError):
     """A cell cannot be read as its column's kind.
 
-    Parameters
-    ----------
-    column, text : str
-        Name of the column, and text of the cell.
-    what : str
-        What is wrong with the text, such as "not a number".
-    row : int
-        Index of the row in the array.
+    column, text: name of the column, and text of the cell.
+    what: what is wrong with the text, such as "not a number".
+    row: index of the row in the array.
     """
 
     def __init__(self, column: str, text: str, what: str, row: int = 0) -> None:
@@ -56,17 +51,8 @@ class CellError(DataError):
     def within(self, table: object, place: str, remedy: str | None = None) -> DataError:
         """Return the error with the place of the cell, such as "line 3" of a table.
 
-        Parameters
-        ----------
-        table : object
-            The table, for errors.
-        place : str
-        remedy : str, optional
-            How to mend the cell; default: all possible ways.
-
-        Returns
-        -------
-        DataError
+        table: the table, for errors.
+        remedy: how to mend the cell; default: all possible ways.
         """
         return DataError(
             f"Column {self.column!r} of {table} has {self.text!r} in {place}, which is "
@@ -94,18 +80,8 @@ def kind_of(arrow: pa.DataType) -> Kind | None:
 def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> np.ndarray:
     """Return the stored values of the cells of a column, float64 (b,); NaN for missing ones.
 
-    Parameters
-    ----------
-    array : Array (b,)
-        Of any type whose values, or whose texts, are of the column's kind.
-    column : Column
-    spoiled : bool
-        Whether a cell may be of another kind; its stored value is then infinite.
-
-    Raises
-    ------
-    CellError
-        Naming the first cell that is not of the column's kind.
+    array (b,): of any type whose values, or whose texts, are of the column's kind.
+    spoiled: whether a cell may be of another kind; its stored value is then infinite.
 
     Examples
     --------
@@ -136,18 +112,12 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
 def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, pa.Array]:
     """Return an index for each cell, -1 if it is missing, and the texts that it points to.
 
-    The texts are those of `texts_of`, or `as_written` except for blanks around them. Two texts of
-    a dictionary may be equal.
+    The texts are those of `texts_of`, or `as_written` except for blanks around them. Two texts of a
+    dictionary may be equal.
 
-    Parameters
-    ----------
-    array : Array (b,)
-    as_written : bool
-
-    Returns
-    -------
-    codes : intp (b,)
-    texts : string Array (m,)
+    codes (b,)
+    texts (m,)
+    array (b,).
     """
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
@@ -165,14 +135,7 @@ def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, p
 def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
     """Return the kept cells; string views, which pyarrow cannot filter, become strings.
 
-    Parameters
-    ----------
-    array : Array (b,)
-    kept : bool (b,)
-
-    Returns
-    -------
-    Array
+    array (b,), kept (b,).
     """
     if array.type == pa.string_view():
         array = array.cast(pa.string())
@@ -182,16 +145,9 @@ def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
 def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
     """Return text without blanks around it, null for markers of a missing value.
 
-    Parameters
-    ----------
-    cells : Array (b,)
-        Text, also in a dictionary.
-    marks : sequence of str
-        Markers of a missing value.
-
-    Returns
-    -------
-    DictionaryArray (b,)
+    cells (b,): text, also in a dictionary.
+    marks: markers of a missing value.
+    returns DictionaryArray (b,).
     """
     if not pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_encode()

@@ -61,12 +61,8 @@ Types = Mapping[str, Sequence[pa.DataType]]
 class ColumnarSource(TableSource):
     """Rows of files whose columns have types.
 
-    Attributes
-    ----------
-    types : mapping
-        Types of the columns of all files, by name.
-    are_numbers : bool
-        Whether all columns are stored as the numbers or booleans that they are.
+    types: types of the columns of all files, by name.
+    are_numbers: whether all columns are stored as the numbers or booleans that they are.
     """
 
     types: Types
@@ -139,30 +135,13 @@ def _open_columnar(
 ) -> ColumnarSource:
     """Return the rows of files, whose footers give size and types.
 
-    Parameters
-    ----------
-    files : sequence of TypedFile
-        With the same columns. Index columns written by pandas are not features.
-    asked : Asked
-    x : tuple of str
-        Columns that become features, besides the `columns` of the options. Each element of a list
-        of numbers is a feature.
+    If all features are numbers or booleans, and no value may be missing, ``x_dtype`` is uint8 if
+    all are bool, int64 if all are integers or bool, float16 if all are float16, and float32 if all
+    are float16 or float32. Otherwise it is float64.
 
-    Returns
-    -------
-    ColumnarSource
-        If all features are numbers or booleans, and no value may be missing, ``x_dtype`` is uint8
-        if all are bool, int64 if all are integers or bool, float16 if all are float16, and float32
-        if all are float16 or float32. Otherwise it is float64.
-
-    Raises
-    ------
-    DataError
-        If columns or types do not fit, or there are no rows or no features.
-    ParameterError
-        If a column is named for two purposes.
-    DamagedDataError
-        If a file is not of the format that its name says.
+    files: with the same columns. Index columns written by pandas are not features.
+    x: columns that become features, besides the `columns` of the options. Each element of a list of
+        numbers is a feature.
     """
     files, asked = _with_elements(files, asked, x)
     names = {file: _columns(file.footer.schema, asked) for file in files}

@@ -39,12 +39,8 @@ Box = Mapping[str, slice]
 class Grid:
     """The pixels of a cube, and the boxes in which they are read.
 
-    Attributes
-    ----------
-    sizes : mapping of str to int
-        Sizes of the dimensions of the pixels, in their order.
-    steps : mapping of str to int
-        Sizes of a box, which consists of whole chunks.
+    sizes: sizes of the dimensions of the pixels, in their order.
+    steps: sizes of a box, which consists of whole chunks.
     """
 
     sizes: Mapping[str, int]
@@ -54,16 +50,8 @@ class Grid:
     def of(cls, sizes: Mapping[str, int], chunks: Mapping[str, int]) -> "Grid":
         """Return the pixels of an array, in boxes of whole chunks.
 
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            The dimensions of the pixels, in order.
-        chunks : mapping of str to int
-            Pixels of a chunk along each dimension.
-
-        Returns
-        -------
-        Grid
+        sizes: the dimensions of the pixels, in order.
+        chunks: pixels of a chunk along each dimension.
         """
         steps = {name: max(1, min(sizes[name], chunk)) for name, chunk in chunks.items()}
         for name in reversed(steps):
@@ -219,20 +207,8 @@ class Cube:
     def column(self, array: "xr.DataArray", box: Box) -> np.ndarray:
         """Return the values of another array for each pixel of a box; missing text is empty.
 
-        Parameters
-        ----------
-        array : DataArray
-            Has some dimensions of the pixels.
-        box : mapping of str to slice
-
-        Returns
-        -------
-        ndarray (b,)
-
-        Raises
-        ------
-        DataError
-            If it holds Python objects other than text.
+        array: has some dimensions of the pixels.
+        returns ndarray (b,).
         """
         values = np.asarray(self._spread(array, box)).ravel()
         if values.dtype.kind != "O":
@@ -324,22 +300,8 @@ def _as_text(value: Any) -> str:
 def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: str) -> list[int]:
     """Return the index of each wanted feature in a cube; empty if no reordering is needed.
 
-    Parameters
-    ----------
-    names : sequence of str or None
-        Features of the cube, if they have names.
-    wanted : sequence of str or None
-    what : str
-        The cube, for errors.
-
-    Returns
-    -------
-    list of int
-
-    Raises
-    ------
-    DataError
-        If a wanted feature is missing, or several features have its name.
+    names: features of the cube, if they have names.
+    what: the cube, for errors.
     """
     if names is None or wanted is None or tuple(names) == tuple(wanted):
         return []
@@ -358,16 +320,9 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
 class CubeSource(Source):
     """Pixels of a cube as rows, without pixels that lack a feature.
 
-    Attributes
-    ----------
-    cube : Cube
-    label : DataArray or None
-        Labels of the pixels; NaN and empty text are missing labels.
-    targets : mapping of str to DataArray
-        Numeric targets, instead of labels.
+    label: labels of the pixels; NaN and empty text are missing labels.
+    targets: numeric targets, instead of labels.
 
-    Notes
-    -----
     Rows are in the order of the boxes of a `Grid`. The id of a row is the index of its pixel among
     all pixels, which ``numpy.unravel_index`` converts to an index along each dimension.
     """

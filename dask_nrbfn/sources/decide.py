@@ -76,13 +76,8 @@ FOR_FRAMES = Remedies(
 class Decision(NamedTuple):
     """The schema of a table.
 
-    Attributes
-    ----------
-    schema : Schema
-    lines : tuple of str
-        Log lines about choices that no option made.
-    unread : tuple of Column
-        Columns with cells that cannot be read.
+    lines: log lines about choices that no option made.
+    unread: columns with cells that cannot be read.
     """
 
     schema: Schema
@@ -103,32 +98,12 @@ def decide(
 ) -> Decision:
     """Return the schema of a table, with lines about choices that no option made.
 
-    Parameters
-    ----------
-    surveys : mapping
-        Survey of each column that may become a feature, by name and in order.
-    roles : Roles
-    options : TableOptions
-    ignored : tuple of str
-        Further columns that the table has.
-    gap : callable, optional
-        Returns where a column first lacks a value, such as "of rows.csv has no value in line 3".
-    label_gaps : mapping
-        Number of rows without a value in the label or target columns, by name.
-    remedies : Remedies
-        For the errors and lines.
-    origin : object
-        Name of the table, for errors.
-
-    Returns
-    -------
-    Decision
-
-    Raises
-    ------
-    DataError
-        If rows lack a value and `missing` is "error", an option names a category that has too
-        many values, or an option names dates that can be read in two ways.
+    surveys: survey of each column that may become a feature, by name and in order.
+    ignored: further columns that the table has.
+    gap: returns where a column first lacks a value, such as "of rows.csv has no value in line 3".
+    label_gaps: number of rows without a value in the label or target columns, by name.
+    remedies: for the errors and lines.
+    origin: name of the table, for errors.
 
     Examples
     --------
@@ -204,17 +179,9 @@ def gap_error(problem: str, *, decided: bool = False) -> DataError:
 class _Candidate:
     """A column that may become a feature.
 
-    Attributes
-    ----------
-    name : str
-    survey : ColumnSurvey
-        Its cells.
-    options : TableOptions
-    remedies : Remedies
-    written : str
-        How its texts are written, as in `Column`; empty: the usual way, or not known yet.
-    lines : tuple of str
-        Messages about the column.
+    survey: its cells.
+    written: how its texts are written, as in `Column`; empty: the usual way, or not known yet.
+    lines: messages about the column.
     """
 
     name: str

@@ -85,20 +85,11 @@ _BLANK = ("", " ")
 class CsvTable:
     """A CSV file as a `Table`; columns without a kind are read as text.
 
-    Attributes
-    ----------
-    file : TextFile
-    missing_values : tuple of str
-        Markers of a missing value, besides empty text.
-    asked : Asked
-    names : tuple of str
-        Names of its columns.
-    originals : mapping
-        Name that pyarrow gives to each column, by the column's own name.
-    types : mapping
-        Type of each column that its first rows suggest.
-    as_text : set of str
-        Columns of numbers with a missing-value marker within more blanks than pyarrow skips.
+    missing_values: markers of a missing value, besides empty text.
+    names: names of its columns.
+    originals: name that pyarrow gives to each column, by the column's own name.
+    types: type of each column that its first rows suggest.
+    as_text: columns of numbers with a missing-value marker within more blanks than pyarrow skips.
     """
 
     file: TextFile
@@ -111,17 +102,7 @@ class CsvTable:
 
     @classmethod
     def of(cls, file: TextFile, asked: Asked) -> Self:
-        """Return the table of a file, with the column types that its first rows suggest.
-
-        Parameters
-        ----------
-        file : TextFile
-        asked : Asked
-
-        Returns
-        -------
-        CsvTable
-        """
+        """Return the table of a file, with the column types that its first rows suggest."""
         marks = ("", *asked.options.missing_values)
         with _csv_errors(file), _csv_reader(file, {}, marks) as reader:
             schema = reader.schema
@@ -157,14 +138,7 @@ class CsvTable:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns; raise DataError if a quote is left open.
 
-        Parameters
-        ----------
-        kinds, batch_rows
-            See `Table.batches`.
-
-        Yields
-        ------
-        RecordBatch
+        kinds, batch_rows: see `Table.batches`.
         """
         n_rows = 0
         with _csv_errors(self.file, self.asked):
@@ -246,17 +220,7 @@ def _decimal_of(dialect: Dialect) -> str:
 def together(
     batches: Iterable[pa.RecordBatch], n_bytes: int, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about `n_bytes` bytes and at most `batch_rows` rows.
-
-    Parameters
-    ----------
-    batches : iterable of RecordBatch
-    n_bytes, batch_rows : int
-
-    Yields
-    ------
-    RecordBatch
-    """
+    """Yield the same rows in batches of about `n_bytes` bytes and at most `batch_rows` rows."""
     held: list[pa.RecordBatch] = []
     held_bytes = held_rows = 0
     for batch in batches:
@@ -311,10 +275,7 @@ def _are_of(arrow: pa.DataType, texts: pa.Array) -> bool:
 class CsvSource(TableSource):
     """Rows of CSV files.
 
-    Attributes
-    ----------
-    label_is_plain : bool
-        Whether every label is written as Python writes an integer, or is text.
+    label_is_plain: whether every label is written as Python writes an integer, or is text.
     """
 
     label_is_plain: bool = True
@@ -365,24 +326,10 @@ def open_rows(reading: Reading) -> CsvSource:
 def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     """Return the rows of CSV files, which are first read to find the column types.
 
-    Parameters
-    ----------
-    files : tuple of TextFile
-        With the same columns. The first rows show which are numbers, booleans or dates.
-    asked : Asked
-        Labels are int64 if all are whole numbers ("3", "-1", "2.0"; not "03"), true or false, and
-        if no label of the model is text; otherwise text. Ids are int64 if all are written as "3" or
-        "-1"; otherwise text.
-
-    Raises
-    ------
-    DataError
-        If columns do not fit, there are no rows or no features, a label is empty, all labels are
-        numbers but not all are whole, a cell is not of its column's kind, or a quote is left open.
-    ParameterError
-        If a column is named for two purposes.
-    DamagedDataError
-        If a file cannot be read as CSV.
+    files: with the same columns. The first rows show which are numbers, booleans or dates.
+    asked: labels are int64 if all are whole numbers ("3", "-1", "2.0"; not "03"), true or false,
+        and if no label of the model is text; otherwise text. Ids are int64 if all are written as
+        "3" or "-1"; otherwise text.
     """
     tables = tuple(CsvTable.of(file, asked) for file in files)
     try:
@@ -486,17 +433,9 @@ class _WrittenNumberError(DataError):
 class _LabelKind:
     """The type of the labels that were read so far: whole numbers, or text.
 
-    Parameters
-    ----------
-    asked : Asked, optional
-        Options of the table, for labels; None for ids.
-
-    Attributes
-    ----------
-    plain : bool
-        Whether all are written as Python writes integers.
-    boolean : bool
-        Whether all are true or false.
+    plain: whether all are written as Python writes integers.
+    boolean: whether all are true or false.
+    asked: options of the table, for labels; None for ids.
     """
 
     def __init__(self, asked: Asked | None = None) -> None:
@@ -506,13 +445,7 @@ class _LabelKind:
         self._refused: DataError | None = None
 
     def see(self, rows: Rows, name: str) -> None:
-        """Add the labels in a column of further rows.
-
-        Raises
-        ------
-        DataError
-            If a label is empty, but must not be.
-        """
+        """Add the labels in a column of further rows."""
         labels = given = _bare(rows.cells[name])
         if self._asked is not None and self._asked.may_lack_labels:
             given = labels.filter(pa.array(~lacks_label(labels)))

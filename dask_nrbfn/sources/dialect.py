@@ -38,18 +38,12 @@ _NAMES_IN_ORDER = 8
 class Dialect:
     r"""How the cells of a file are written.
 
-    Attributes
-    ----------
-    delimiter, quote, decimal : str
-        One character each: between cells, around text, before the decimals of a number.
-    encoding : str
-        A name that Python knows.
-    header : bool
-        Whether the first row names the columns.
-    padded : bool
-        Whether spaces stand before quotes.
-    skipped : int
-        Lines before the table.
+    delimiter, quote, decimal: one character each: between cells, around text, before the decimals
+        of a number.
+    encoding: A name that Python knows.
+    header: whether the first row names the columns.
+    padded: whether spaces stand before quotes.
+    skipped: lines before the table.
 
     Examples
     --------
@@ -104,15 +98,7 @@ def check_dialect(
 ) -> None:
     """Raise ParameterError if no CSV file can have this dialect.
 
-    Parameters
-    ----------
-    delimiter, quote, decimal, encoding : str, optional
-        As in `Dialect`; None is not checked.
-
-    Raises
-    ------
-    ParameterError
-        If a value is not allowed, or delimiter and decimal mark are the same.
+    delimiter, quote, decimal, encoding: as in `Dialect`; None is not checked.
     """
     if delimiter is not None and delimiter not in MARKS:
         raise ParameterError(
@@ -141,16 +127,10 @@ def check_dialect(
 class Beginning:
     r"""The first lines of a text, and the dialects that it may have.
 
-    Attributes
-    ----------
-    lines : sequence of str
-        With their line ends.
-    usual : Dialect
-        Used in doubt.
-    delimiters, quotes : collection of str
-        The allowed characters.
-    cut : bool
-        Whether the text goes on after these lines.
+    lines: with their line ends.
+    usual: used in doubt.
+    delimiters, quotes: the allowed characters.
+    cut: whether the text goes on after these lines.
     """
 
     lines: Sequence[str]
@@ -164,8 +144,6 @@ class Beginning:
 
         `named` are columns that a user names; None: `usual` says whether there is a header.
 
-        Notes
-        -----
         A line ``sep=;`` gives the delimiter and is skipped. A line that begins with ``#`` is
         skipped if it has another number of cells than the table, stands above a line that can only
         be a header, or has no numbers where a table without a header has them.
@@ -198,8 +176,6 @@ class Beginning:
     def sniffed(self) -> Dialect:
         r"""Return the dialect: the usual one, unless the lines contradict it.
 
-        Notes
-        -----
         The usual delimiter is kept if all rows have the same number of cells, more than one.
         Otherwise another delimiter is used if it is the only one that divides all rows into
         equally many cells; a table of one column of numbers has none. Another quote is used if it
@@ -294,21 +270,10 @@ def _bare_rows(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> l
 def has_header(lines: Sequence[str], way: Dialect, named: Collection[str] = ()) -> bool:
     r"""Return whether the first row names the columns.
 
-    Parameters
-    ----------
-    lines : sequence of str
-        With their line ends.
-    way : Dialect
-        How the lines are written.
-    named : collection of str
-        Columns that a user names.
+    lines: with their line ends.
+    way: how the lines are written.
+    named: columns that a user names.
 
-    Returns
-    -------
-    bool
-
-    Notes
-    -----
     The first row is a header if it has a column that a user names. It is not one if a user names
     ``column_3`` or the like, as columns without a header are named. Otherwise it is a header unless
     it has numbers above numbers. Numbers that may be column names do not count: whole numbers, or

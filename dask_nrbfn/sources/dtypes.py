@@ -32,15 +32,7 @@ TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 def label_of_text(text: str, decimal: str = ".") -> int | float | str:
     """Return the label in a cell of text; a float result is a number that is not a label.
 
-    Parameters
-    ----------
-    text : str
-    decimal : {".", ","}
-        The decimal mark of numbers.
-
-    Returns
-    -------
-    int, float or str
+    decimal: the decimal mark of numbers.
 
     Examples
     --------
@@ -65,21 +57,9 @@ def label_of_text(text: str, decimal: str = ".") -> int | float | str:
 def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Return the type that features of `dtype` are stored as, in the machine's byte order.
 
-    Parameters
-    ----------
-    dtype : dtype
-    name : str
-        Name of the array, for the error.
+    uint8 for bool, float32 for bfloat16, otherwise `dtype` itself.
 
-    Returns
-    -------
-    dtype
-        uint8 for bool, float32 for bfloat16, otherwise `dtype` itself.
-
-    Raises
-    ------
-    DataError
-        If `dtype` is not bool, an integer, or a float of 16, 32 or 64 bits.
+    name: name of the array, for the error.
     """
     _refuse_objects(dtype, name)
     if dtype.kind == "b":
@@ -115,25 +95,12 @@ def _is_bfloat16(dtype: np.dtype) -> bool:
 def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Return the type of values in CSR: float32, or float64 if float32 cannot hold all of `dtype`.
 
-    Parameters
-    ----------
-    dtype : dtype
-    name : str
-        The array, for the error.
-
-    Returns
-    -------
-    dtype
+    name: the array, for the error.
 
     Examples
     --------
     >>> [str(sparse_dtype(np.dtype(of), "X")) for of in ("bool", "int16", "int32", "float64")]
     ['float32', 'float32', 'float64', 'float64']
-
-    Raises
-    ------
-    DataError
-        As `feature_dtype` does.
     """
     return np.result_type(feature_dtype(dtype, name), np.float32)
 
@@ -141,16 +108,7 @@ def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
 def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Return the type that labels are stored as: int64 for bool and numbers, StringDType for text.
 
-    Parameters
-    ----------
-    dtype : dtype
-    name : str
-        Name of the array, for the error.
-
-    Raises
-    ------
-    DataError
-        If `dtype` is neither a number of up to 64 bits nor text.
+    name: name of the array, for the error.
     """
     _refuse_objects(dtype, name)
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.type is not np.longdouble):
@@ -179,23 +137,9 @@ def checked_mark(
     If the marker means empty cells, the result is `NO_LABEL` for whole numbers, NaN for numeric
     targets, and the marker itself for text.
 
-    Parameters
-    ----------
-    unlabelled : int, str, float or None
-        The marker that a user gives.
-    y_dtype : dtype or None
-        Type that labels or targets are stored as.
-    target_names : tuple of str or None
-        Names of numeric targets; None for labels.
-
-    Returns
-    -------
-    int, str, float or None
-
-    Raises
-    ------
-    ParameterError
-        If there are no labels, or the marker has another type.
+    unlabelled: the marker that a user gives.
+    y_dtype: type that labels or targets are stored as.
+    target_names: names of numeric targets; None for labels.
     """
     if unlabelled is None:
         return None
@@ -223,16 +167,7 @@ def checked_mark(
 def check_weight_dtype(dtype: np.dtype, name: str) -> None:
     """Raise DataError if weights have a type that cannot be stored as float64.
 
-    Parameters
-    ----------
-    dtype : dtype
-    name : str
-        Name of the array, for the error.
-
-    Raises
-    ------
-    DataError
-        If `dtype` is not an integer or a float of up to 64 bits.
+    name: name of the array, for the error.
     """
     _refuse_objects(dtype, name)
     if dtype.kind not in "iuf" or dtype.type is np.longdouble:
@@ -242,19 +177,9 @@ def check_weight_dtype(dtype: np.dtype, name: str) -> None:
 def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarray:
     """Return labels (b,) as int64 or StringDType.
 
-    Parameters
-    ----------
-    values : ndarray (b,)
-        Labels of any type that `label_dtype` allows.
-    name : str
-        Name of the labels, for the error.
-    first_row : int
-        Row of the table that ``values[0]`` belongs to, for the error.
-
-    Raises
-    ------
-    DataError
-        If a number is not whole or outside int64, or bytes are not UTF-8.
+    values (b,): labels of any type that `label_dtype` allows.
+    name: name of the labels, for the error.
+    first_row: row of the table that ``values[0]`` belongs to, for the error.
     """
     target = label_dtype(values.dtype, name)
     if target == INT64:

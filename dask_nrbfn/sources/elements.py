@@ -28,13 +28,7 @@ _VALUE_BYTES = 12
 
 
 def installed(name: str) -> ModuleType:
-    """Return a module of the extra `anndata`.
-
-    Raises
-    ------
-    ParameterError
-        If the module is not installed.
-    """
+    """Return a module of the extra `anndata`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -56,14 +50,9 @@ def read_elem(element: Any) -> Any:
 class Matrix:
     """The rows of a matrix.
 
-    Attributes
-    ----------
-    name : str
-        Such as "obsm/X_pca".
-    shape : (n, p)
-    stored : array, or sparse dataset of anndata
-    columns : ndarray of int (p,), optional
-        Which of the stored columns the rows have, by default all.
+    name: such as "obsm/X_pca".
+    columns (p,): which of the stored columns the rows have, by default all.
+    shape (n, p).
     """
 
     name: str
@@ -111,16 +100,9 @@ class Matrix:
         return max(math.prod(array.chunks or ()) * array.dtype.itemsize for array in arrays)
 
     def read(self, start: int, stop: int) -> Any:
-        """Return some rows.
+        """Return some rows, ndarray (b, p) or csr_array (b, p).
 
-        Parameters
-        ----------
-        start, stop : int
-            Index of the first row, and of the row after the last.
-
-        Returns
-        -------
-        ndarray (b, p) or csr_array (b, p)
+        start, stop: index of the first row, and of the row after the last.
         """
         rows = self._csc_rows(start, stop) if self.order == "csc" else self.stored[start:stop]
         rows = rows if self.columns is None else rows[:, self.columns]
@@ -142,13 +124,9 @@ class Matrix:
 class Column:
     """A column of a data frame.
 
-    Attributes
-    ----------
-    name : str
-        Such as "obs/cell_type".
-    stored : array (n,)
-        The values, or the codes of categories; a negative code is a missing value.
-    categories : ndarray (K,) or None
+    name: such as "obs/cell_type".
+    stored (n,): the values, or the codes of categories; a negative code is a missing value.
+    categories (K,).
     """
 
     name: str
@@ -172,15 +150,9 @@ class Column:
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of some rows, and which of them are missing.
 
-        Parameters
-        ----------
-        start, stop : int
-            Index of the first row, and of the row after the last.
-
-        Returns
-        -------
-        values : ndarray (b,)
-        missing : bool (b,)
+        start, stop: index of the first row, and of the row after the last.
+        values (b,)
+        missing (b,)
         """
         values = _texts(self.stored, start, stop)
         if self.categories is not None:
@@ -189,17 +161,11 @@ class Column:
         return values, np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """Return the values of some rows as numbers.
+        """Return the values of some rows as numbers, float64 (b,).
 
-        Parameters
-        ----------
-        start, stop : int
-            Index of the first row, and of the row after the last.
+        NaN for a missing value.
 
-        Returns
-        -------
-        float64 (b,)
-            NaN for a missing value.
+        start, stop: index of the first row, and of the row after the last.
         """
         values, none = self.read(start, stop)
         return np.where(none, np.nan, values.astype(FLOAT64))
@@ -214,11 +180,7 @@ class Column:
 class Frame:
     """A data frame: obs, var or one in obsm.
 
-    Attributes
-    ----------
-    name : str
-    stored : group or pandas.DataFrame
-        A DataFrame for a structured array, which AnnData wrote before version 0.7.
+    stored: A DataFrame for a structured array, which AnnData wrote before version 0.7.
     """
 
     name: str
@@ -228,16 +190,8 @@ class Frame:
     def at(cls, root: Any, name: str) -> "Frame":
         """Return the frame that a store has under a name.
 
-        Parameters
-        ----------
-        root : group
-            The store.
-        name : str
-            Such as "obs".
-
-        Returns
-        -------
-        Frame
+        root: the store.
+        name: such as "obs".
         """
         legacy = name.replace("/", ".")
         return cls.of(root[legacy if legacy in root else name], name, root.get("uns"))
@@ -246,17 +200,8 @@ class Frame:
     def of(cls, element: Any, name: str, uns: Any = None) -> "Frame":
         """Return an element as a frame.
 
-        Parameters
-        ----------
-        element : array or group
-        name : str
-            Such as "obs".
-        uns : group, optional
-            May have the categories of a frame in an old layout.
-
-        Returns
-        -------
-        Frame
+        name: such as "obs".
+        uns: may have the categories of a frame in an old layout.
         """
         if is_array(element):
             return cls(name, _unpacked(read_elem(element), uns))
@@ -285,22 +230,8 @@ class Frame:
     def named_column(self, name: str, origin: object, option: str) -> Column:
         """Return a column that an option names.
 
-        Parameters
-        ----------
-        name : str
-            Such as "obs/cell_type".
-        origin : object
-            The store, for errors.
-        option : str
-
-        Returns
-        -------
-        Column
-
-        Raises
-        ------
-        DataError
-            If it is missing, or not encoded as a column.
+        name: such as "obs/cell_type".
+        origin: the store, for errors.
         """
         known = [f"{self.name}/{column}" for column in self.columns]
         if name not in known:
@@ -318,13 +249,7 @@ class Frame:
         return replace(self.column(self.index), name=f"{self.name}_names")
 
     def column(self, name: str) -> Column:
-        """Return a column.
-
-        Raises
-        ------
-        DataError
-            If the element is not encoded as a column.
-        """
+        """Return a column."""
         if self._is_whole:
             element = (self.stored.index if name == self.index else self.stored[name]).array
         else:
@@ -369,22 +294,8 @@ class _Numbers:
 def matrix_at(root: Any, name: str, origin: object) -> Matrix:
     """Return the matrix that is called X, raw/X, layers/NAME or obsm/NAME.
 
-    Parameters
-    ----------
-    root : group
-        The store.
-    name : str
-    origin : object
-        The store, for errors.
-
-    Returns
-    -------
-    Matrix
-
-    Raises
-    ------
-    DataError
-        If the matrix is missing, or is stored as an element without rows.
+    root: the store.
+    origin: the store, for errors.
     """
     element = _element_at(root, name)
     if element is None or _encoding_of(element) == "null":
@@ -398,21 +309,7 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
 def matrix_of(element: Any, name: str, origin: object) -> Matrix:
     """Return the matrix that an array or group holds.
 
-    Parameters
-    ----------
-    element : array or group
-    name : str
-    origin : object
-        The store, for errors.
-
-    Returns
-    -------
-    Matrix
-
-    Raises
-    ------
-    DataError
-        If its rows cannot be read.
+    origin: the store, for errors.
     """
     encoding = _encoding_of(element)
     if encoding in ("csr_matrix", "csc_matrix"):
@@ -443,18 +340,7 @@ def _encoding_of(element: Any) -> str:
 
 
 def attribute(element: Any, name: str, default: Any) -> Any:
-    """Return an attribute of an element; bytes are decoded.
-
-    Parameters
-    ----------
-    element : array or group
-    name : str
-    default : object
-
-    Returns
-    -------
-    object
-    """
+    """Return an attribute of an element; bytes are decoded."""
     value = getattr(element, "attrs", {}).get(name, default)
     return value.decode() if isinstance(value, bytes) else value
 

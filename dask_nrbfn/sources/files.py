@@ -24,11 +24,7 @@ REQUEST_BYTES = 8 << 20
 class File:
     """A file or directory: its local path, or its URL with options of fsspec.
 
-    Parameters
-    ----------
-    path : str
-    storage_options : mapping
-        Never shown in a text.
+    storage_options: never shown in a text.
     """
 
     path: str
@@ -53,13 +49,7 @@ class File:
         return self.path.startswith(("http://", "https://"))
 
     def is_directory(self) -> bool:
-        """Return whether the path is a directory, or a prefix in an object store.
-
-        Raises
-        ------
-        MissingDataError
-            If the path does not exist.
-        """
+        """Return whether the path is a directory, or a prefix in an object store."""
         if self.is_remote:
             return bool(self._info()["type"] == "directory")
         if not os.path.exists(self):
@@ -105,17 +95,8 @@ class File:
     def open(self, *, jumps: bool = False, ahead: bool = True) -> IO[bytes]:
         """Open the file to read bytes.
 
-        Parameters
-        ----------
-        jumps : bool
-            Whether bytes are read out of order.
-        ahead : bool
-            Whether to fetch more bytes than are asked for.
-
-        Raises
-        ------
-        MissingDataError, StorageError
-            If a URL cannot be opened; reading raises them too.
+        jumps: whether bytes are read out of order.
+        ahead: whether to fetch more bytes than are asked for.
         """
         if not self.is_remote:
             return open(self, "rb")
@@ -205,12 +186,8 @@ def _sends_parts(fs: Any, path: str) -> bool:
 def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterator[None]:
     """Raise DamagedDataError instead of a library's error about bytes that it cannot read.
 
-    Parameters
-    ----------
-    problem, remedy : str
-        Texts of the error; the text of the library's error is added to `problem`.
-    *causes : type of Exception
-        Errors of the library, without PermissionError.
+    problem, remedy: texts of the error; the text of the library's error is added to `problem`.
+    *causes: errors of the library, without PermissionError.
     """
     try:
         yield

@@ -154,32 +154,12 @@ def open_source(
 ) -> "Source":
     r"""Return the rows of a file, of a directory of files, or of a store.
 
-    Parameters
-    ----------
-    source : path, URL or zarr.Group or zarr.Array
-        Files of a directory have one suffix and are read in the order of their names. Parquet and
-        Arrow files may be in subdirectories key=value, whose keys become columns.
-    format : str, optional
-        A name in `FORMATS`. By default the suffix decides, or the first lines of text if the suffix
-        is unknown.
-    storage_options : mapping, optional
-        Arguments of the fsspec file system that opens a URL.
-    **options
-        Attributes of `Reading`.
-
-    Raises
-    ------
-    MissingDataError
-        If there is no such file.
-    ParameterError
-        If the format does not accept an option, labels and `target` are both given, or a column or
-        array is named for two purposes.
-    DataError
-        If the format is unknown, or the table is empty or has types that cannot be used.
-    DamagedDataError
-        If a file is cut short or not of the format that its name says.
-    StorageError
-        If a URL cannot be read.
+    source: files of a directory have one suffix and are read in the order of their names. Parquet
+        and Arrow files may be in subdirectories key=value, whose keys become columns.
+    format: A name in `FORMATS`. By default the suffix decides, or the first lines of text if the
+        suffix is unknown.
+    storage_options: arguments of the fsspec file system that opens a URL.
+    **options: attributes of `Reading`.
 
     Examples
     --------

@@ -17,21 +17,8 @@ from dask_nrbfn.sources.dtypes import LABEL_RULE, NO_LABEL, STRING, means_empty,
 def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
     """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest.
 
-    Parameters
-    ----------
-    X : object
-        A table of any library, or anything else.
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    narwhals.DataFrame or None
-
-    Raises
-    ------
-    DataError
-        If two columns have the same name as text.
+    X: A table of any library, or anything else.
+    name: the table, for errors.
     """
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
@@ -71,16 +58,8 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
 def has_kinds(X: Any, name: str = "X") -> bool:
     """Return whether a frame has columns that are neither numeric nor boolean by type.
 
-    Parameters
-    ----------
-    X : object
-        A table of any library, or anything else.
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    bool
+    X: A table of any library, or anything else.
+    name: the table, for errors.
     """
     frame = as_frame(X, name)
     if frame is None:
@@ -125,22 +104,9 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
     The type is bool or a number; for text it is object. Labels whose type numpy recognizes and
     scikit-learn accepts are returned unchanged.
 
-    Parameters
-    ----------
-    y : array-like (n,) or None
-    name : str
-        The labels, for errors.
-    first_row : int
-        Row index of the first label, for errors.
-
-    Returns
-    -------
-    ndarray (n,), or `y` itself
-
-    Raises
-    ------
-    DataError
-        If labels are missing, or text and numbers mixed.
+    name: the labels, for errors.
+    first_row: row index of the first label, for errors.
+    y (n,).
     """
     dtype = getattr(y, "dtype", None)
     if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OST"):
@@ -175,20 +141,12 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
 def typed_labels(
     y: Any, name: str = "y", *, first_row: int = 0, unlabelled: int | str | float | None = None
 ) -> np.ndarray:
-    """Return `plain_labels` as an array in which text is StringDType.
+    """Return `plain_labels` as an array in which text is StringDType, ndarray (n,).
 
     If `unlabelled` means empty cells, missing labels become the marker of `checked_mark`.
 
-    Parameters
-    ----------
-    y, name, first_row
-        See `plain_labels`.
-    unlabelled : int, str, float or None
-        The marker for a missing label.
-
-    Returns
-    -------
-    ndarray (n,)
+    y, name, first_row: see `plain_labels`.
+    unlabelled: the marker for a missing label.
     """
     given, none = split_gaps(y, unlabelled)
     labels = np.asarray(plain_labels(given, name, first_row=first_row))

@@ -63,12 +63,8 @@ def _npy_files(path: str, beside: File) -> tuple[File, ...]:
 class Shards:
     """The rows of one array in .npy files, one after the other.
 
-    Attributes
-    ----------
-    header : Header
-        Header of the whole array.
-    files : mapping
-        The header of each file, in order.
+    header: header of the whole array.
+    files: the header of each file, in order.
     """
 
     header: Header
@@ -89,25 +85,9 @@ def opened_shards(arrays: Iterable[Shards]) -> Iterator[ReadRows]:
 def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
     """Return files of rows that follow one another, as one array.
 
-    Parameters
-    ----------
-    role : str
-        "x", or the option that names the files.
-    name : str
-        The array, for errors.
-    files : sequence of File
-        In order.
-
-    Returns
-    -------
-    Shards
-
-    Raises
-    ------
-    DataError
-        If the files have different columns.
-    MissingDataError, DamagedDataError
-        If a file does not exist, is not an .npy file, or is cut short.
+    role: "x", or the option that names the files.
+    name: the array, for errors.
+    files: in order.
     """
     headers = {file: _file_header(file, option=None if role == "x" else role) for file in files}
     first, *others = headers.values()

@@ -16,17 +16,9 @@ class QuoteScan:
     As in pyarrow, a quote opens only at the start of a cell and closes at the next quote. Two
     quotes inside stand for one.
 
-    Parameters
-    ----------
-    delimiter, quote : bytes
-        One character each.
-
-    Attributes
-    ----------
-    inside : bool
-        Whether a quote is open after the last piece.
-    opened : int
-        Byte offset of the last quote that began a cell.
+    inside: whether a quote is open after the last piece.
+    opened: byte offset of the last quote that began a cell.
+    delimiter, quote: one character each.
 
     Examples
     --------
@@ -91,12 +83,9 @@ class QuoteScan:
 class BlanksOut:
     r"""Removes blanks that separate or pad cells from consecutive pieces of CSV text.
 
-    Parameters
-    ----------
-    delimiter, quote : bytes
-        One character each. If the delimiter is a space, cells are separated by runs of blanks: each
-        run becomes one tab, and runs at the ends of lines are removed. Otherwise spaces between the
-        delimiter and a quote are removed. Text within quotes does not change.
+    delimiter, quote: one character each. If the delimiter is a space, cells are separated by runs
+        of blanks: each run becomes one tab, and runs at the ends of lines are removed. Otherwise
+        spaces between the delimiter and a quote are removed. Text within quotes does not change.
 
     Examples
     --------
@@ -184,16 +173,8 @@ class ScannedFile(io.RawIOBase):
 def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
     """Return the byte offset of the quote that a stream leaves open, None if all are closed.
 
-    Parameters
-    ----------
-    stream : binary stream
-        A whole file.
-    scan : QuoteScan
-        A new scan.
-
-    Returns
-    -------
-    int or None
+    stream: A whole file.
+    scan: A new scan.
     """
     while text := stream.read(_SCAN_BYTES):
         scan.feed(text)
@@ -203,15 +184,7 @@ def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
 def lines_of(stream: IO[bytes], longest: int = -1) -> Iterator[bytes]:
     r"""Yield lines that end in \n, \r or \r\n, as in pyarrow; longer lines come in pieces.
 
-    Parameters
-    ----------
-    stream : binary stream
-    longest : int
-        Bytes of a piece; by default a line may have any length.
-
-    Yields
-    ------
-    bytes
+    longest: bytes of a piece; by default a line may have any length.
     """
     text = io.TextIOWrapper(stream, encoding="latin-1", newline="")
     try:
@@ -224,15 +197,7 @@ def lines_of(stream: IO[bytes], longest: int = -1) -> Iterator[bytes]:
 def line_of_byte(stream: IO[bytes], offset: int) -> int:
     """Return the line, from 1, in which a byte of a stream is.
 
-    Parameters
-    ----------
-    stream : binary stream
-        A whole file.
-    offset : int
-
-    Returns
-    -------
-    int
+    stream: A whole file.
     """
     end = 0
     for number, line in enumerate(lines_of(stream), 1):
@@ -245,17 +210,8 @@ def line_of_byte(stream: IO[bytes], offset: int) -> int:
 def line_of_long_row(stream: IO[bytes], n_bytes: int, scan: QuoteScan) -> int | None:
     """Return the line, from 1, in which the first row of more than `n_bytes` begins.
 
-    Parameters
-    ----------
-    stream : binary stream
-        A whole file.
-    n_bytes : int
-    scan : QuoteScan
-        A new scan.
-
-    Returns
-    -------
-    int or None
+    stream: A whole file.
+    scan: A new scan.
     """
     first, row_bytes = 1, 0
     for number, line in enumerate(lines_of(stream), 1):
@@ -271,15 +227,9 @@ def line_of_long_row(stream: IO[bytes], n_bytes: int, scan: QuoteScan) -> int | 
 def line_of_row(stream: IO[bytes], row: int, scan: QuoteScan, *, skip_empty: bool) -> int:
     """Return the line, from 1, in which a row begins; row 0 may be the header.
 
-    Parameters
-    ----------
-    stream : binary stream
-        A whole file.
-    row : int
-    scan : QuoteScan
-        A new scan.
-    skip_empty : bool
-        Whether empty lines are skipped.
+    stream: A whole file.
+    scan: A new scan.
+    skip_empty: whether empty lines are skipped.
     """
     found = -1
     for number, line in enumerate(lines_of(stream), 1):

@@ -49,42 +49,25 @@ class StoredAt(NamedTuple):
 class Source(ABC):
     """Rows of one table, in a fixed order. Size and types are known before the first block.
 
-    Attributes
-    ----------
-    n_rows, n_features : int
-    x_dtype : dtype
-        Type of every ``X`` block: an integer type of 8 to 64 bits, float16, float32 or float64; in
-        CSR float32 or float64.
-    y_dtype : dtype or None
-        ``int64`` or ``numpy.dtypes.StringDType()`` for labels, ``float64`` for numeric targets;
-        None without labels and targets.
-    has_weights : bool
-        Whether every block has weights. Their values are checked when they are stored.
-    feature_names : tuple of str or None
-        Column names, where the format has them.
-    target_names : tuple of str (q,) or None
-        Names of the numeric targets.
-    schema : Schema or None
-        The columns of a table. ``X`` then has the stored values of these columns, NaN for a missing
-        value.
-    id_dtype : dtype or None
-        ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None without ids.
-    n_values : int or None
-        Approximate number of stored values if blocks are in CSR; None for arrays.
-    unlabelled : int, str, float or None
-        The marker in ``y`` for a missing label, where the source itself defines one.
-    read_as : mapping of str or None
-        The options with which the rows were read: names, for formats without named columns, and
-        the marker that a user gave for a missing label.
-    stored_at : StoredAt or None
-        Where ``X`` is stored, if it need not be copied.
-    boolean_labels : bool
-        Whether the labels 0 and 1 mean false and true.
-    bad_rows : list of int
-        Indices of the rows, read so far, that have a cell of a wrong kind, which counts as missing.
-        Only for tables whose cells may be spoiled.
-    unseen : dict
-        Cells, read so far, whose category is not in the given schema, by column.
+    x_dtype: type of every ``X`` block: an integer type of 8 to 64 bits, float16, float32 or
+        float64; in CSR float32 or float64.
+    y_dtype: ``int64`` or ``numpy.dtypes.StringDType()`` for labels, ``float64`` for numeric
+        targets; None without labels and targets.
+    has_weights: whether every block has weights. Their values are checked when they are stored.
+    feature_names: column names, where the format has them.
+    target_names (q,): names of the numeric targets.
+    schema: the columns of a table. ``X`` then has the stored values of these columns, NaN for a
+        missing value.
+    id_dtype: ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None without ids.
+    n_values: approximate number of stored values if blocks are in CSR; None for arrays.
+    unlabelled: the marker in ``y`` for a missing label, where the source itself defines one.
+    read_as: the options with which the rows were read: names, for formats without named columns,
+        and the marker that a user gave for a missing label.
+    stored_at: where ``X`` is stored, if it need not be copied.
+    boolean_labels: whether the labels 0 and 1 mean false and true.
+    bad_rows: indices of the rows, read so far, that have a cell of a wrong kind, which counts as
+        missing. Only for tables whose cells may be spoiled.
+    unseen: cells, read so far, whose category is not in the given schema, by column.
     """
 
     n_rows: int
@@ -108,16 +91,7 @@ class Source(ABC):
         """Raise DataError if unnamed columns may differ from the columns of a schema."""
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; the last block may be shorter.
-
-        Raises
-        ------
-        DataError
-            If a label is not a whole number or text, or a cell of a table is not of its column's
-            kind, infinite, or empty where it must not be.
-        DamagedDataError
-            If a file is cut short or not of its format.
-        """
+        """Yield all rows in order, `block_rows` at a time; the last block may be shorter."""
         return recut(self._parts(block_rows), block_rows)
 
     @abstractmethod
@@ -129,31 +103,19 @@ class Source(ABC):
 class Reading:
     """A place and the options with which its rows are read, given to a format's `open_rows`.
 
-    Attributes
-    ----------
-    place : File
-        The file or directory that the user named.
-    files : mapping
-        Its files in order, each with the key=value pairs of its subdirectories.
-    x, y, label, target, weights : str, optional
-        Where features, labels, numeric targets and sample weights are; `FORMATS` says which of them
-        each format accepts.
-    schema : Schema, optional
-        The columns of a table, and how its text is written; by default inferred from the cells.
-    table : TableOptions, optional
-        The other options of a table.
-    variable, feature_dim : str, optional
-        Variables of a scene, and the dimensions along which its features lie.
-    unlabelled : int, float or str, optional
-        The marker for a missing label. In a table "" and nan mean empty cells.
-    classes : sequence of int or str, optional
-        The labels of a model. Labels of a table may differ from them by a final full stop.
-    spoiled : bool
-        Whether cells of a table may be missing or of a wrong kind; both are read as missing.
-    read_as : mapping of str
-        `Source.read_as` of the rows that a model was trained on: defaults for this place.
-    delimiter, quote, decimal, encoding, no_header
-        How CSV is written; by default found from the first lines.
+    place: the file or directory that the user named.
+    files: its files in order, each with the key=value pairs of its subdirectories.
+    x, y, label, target, weights: where features, labels, numeric targets and sample weights are;
+        `FORMATS` says which of them each format accepts.
+    schema: the columns of a table, and how its text is written; by default inferred from the cells.
+    table: the other options of a table.
+    variable, feature_dim: variables of a scene, and the dimensions along which its features lie.
+    unlabelled: the marker for a missing label. In a table "" and nan mean empty cells.
+    classes: the labels of a model. Labels of a table may differ from them by a final full stop.
+    spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
+    read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
+    delimiter, quote, decimal, encoding, no_header: how CSV is written; by default found from the
+        first lines.
     """
 
     place: File
@@ -201,17 +163,10 @@ class Reading:
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     """Yield the rows of `batches` in order, `block_rows` at a time; the last block may be shorter.
 
-    Parameters
-    ----------
-    batches : iterable of Block
-        Each may have any number of rows, 0 included.
-    block_rows : int
-        Number of rows b of a block, at least 1.
+    A view if all of its rows are in one batch.
 
-    Yields
-    ------
-    Block
-        A view if all of its rows are in one batch.
+    batches: each may have any number of rows, 0 included.
+    block_rows: number of rows b of a block, at least 1.
     """
     held: list[Block] = []
     n_held = 0
@@ -249,16 +204,8 @@ def _joined(blocks: list[Block]) -> Block:
 def named_columns(option: str, given: str) -> tuple[str, ...]:
     """Return the comma-separated names in an option; quotes protect a comma.
 
-    Parameters
-    ----------
-    option : str
-        For errors.
-    given : str
-        Such as "a,b".
-
-    Returns
-    -------
-    tuple of str
+    option: for errors.
+    given: such as "a,b".
     """
     try:
         # The csv module finds no cell in empty text.
@@ -286,12 +233,8 @@ def numbered_targets(n_targets: int) -> tuple[str, ...]:
 def check_one_kind(option: str, labels: object, target: object) -> None:
     """Raise ParameterError if both labels and numeric targets are given.
 
-    Parameters
-    ----------
-    option : str
-        The option that gives labels.
-    labels, target : object
-        None where nothing is given.
+    option: the option that gives labels.
+    labels, target: None where nothing is given.
     """
     if labels is not None and target is not None:
         raise ParameterError(
@@ -303,13 +246,8 @@ def check_one_kind(option: str, labels: object, target: object) -> None:
 def check_apart(option: str, name: str | None, *others: str | None) -> None:
     """Raise ParameterError if an option names a column that has another role.
 
-    Parameters
-    ----------
-    option : str
-    name : str or None
-        Column or array that the option names.
-    *others : str or None
-        Columns or arrays with another role.
+    name: column or array that the option names.
+    *others: columns or arrays with another role.
     """
     if name is not None and name in others:
         raise ParameterError(
@@ -321,11 +259,7 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
     """Raise DataError if a table has no rows, no features, or more features than a row can have.
 
-    Parameters
-    ----------
-    origin : str
-        The table, for errors.
-    n_rows, n_features : int
+    origin: the table, for errors.
     """
     if n_features == 0:
         raise DataError(

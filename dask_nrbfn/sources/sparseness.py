@@ -39,15 +39,6 @@ def stored_values(source: Source, sparse: str) -> int | None:
 
     With "auto", CSR is chosen if it takes less than half of the bytes. A table must also have only
     0 and 1 in its first rows, from which the number of its values is estimated.
-
-    Parameters
-    ----------
-    source : Source
-    sparse : {"auto", "yes", "no"}
-
-    Returns
-    -------
-    int or None
     """
     _check_sparse_option(sparse)
     of_numbers = source.schema is None or source.schema.is_plain
@@ -67,17 +58,7 @@ def stored_values(source: Source, sparse: str) -> int | None:
 
 
 def expanded_values(schema: Schema | None, sparse: str) -> int | None:
-    """Return the largest number of nonzero values of a row in CSR; None if features are dense.
-
-    Parameters
-    ----------
-    schema : Schema or None
-    sparse : {"auto", "yes", "no"}
-
-    Returns
-    -------
-    int or None
-    """
+    """Return the largest number of nonzero values of a row in CSR; None if features are dense."""
     if schema is None or schema.is_plain or sparse == "no":
         return None
     wanted = sparse == "yes" or _pays(schema.row_values, schema.n_features, FLOAT64)

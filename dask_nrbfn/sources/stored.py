@@ -29,23 +29,9 @@ def schema_of(
 ) -> Schema | None:
     """Return the schema of a table in memory; None if all columns are numbers.
 
-    Parameters
-    ----------
-    X : frame, or array (n, c)
-    missing : {"error", "impute"}
-    name : str
-        The table, for errors.
-    weights : array-like (n,), optional
-        Rows of weight 0 are ignored.
-
-    Returns
-    -------
-    Schema or None
-
-    Raises
-    ------
-    DataError
-        If a column cannot become features, or a value is missing.
+    name: the table, for errors.
+    weights (n,): rows of weight 0 are ignored.
+    X (n, c).
     """
     options = frame_options(missing)
     if not needs_schema(X, options, name):
@@ -58,13 +44,7 @@ def schema_of(
 
 
 def frame_options(missing: str) -> TableOptions:
-    """Return the options of a table in memory, all columns of which are features.
-
-    Raises
-    ------
-    ParameterError
-        If `missing` is neither "error" nor "impute".
-    """
+    """Return the options of a table in memory, all columns of which are features."""
     if missing not in ("error", "impute"):
         raise ParameterError(
             f"`missing` is {missing!r}.", "Give error or impute, or remove rows yourself."
@@ -75,16 +55,8 @@ def frame_options(missing: str) -> TableOptions:
 def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
     """Return whether a schema is needed to make features of the columns of a table.
 
-    Parameters
-    ----------
-    X : frame, or array (n, c)
-    options : TableOptions
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    bool
+    name: the table, for errors.
+    X (n, c).
     """
     return options.missing == "impute" or has_kinds(X, name)
 
@@ -92,20 +64,8 @@ def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
 def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
     """Return the Arrow types of the columns of a frame, or of an array (n, c) as x0, x1, ...
 
-    Parameters
-    ----------
-    X : frame, or array (n, c)
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    dict of str to DataType
-
-    Raises
-    ------
-    DataError
-        If `X` does not have two dimensions, or a column has values of several types.
+    name: the table, for errors.
+    X (n, c).
     """
     frame = _framed(X, name)
     return {str(column.name): _arrow(column, name).type for column in frame.iter_columns()}
@@ -116,22 +76,8 @@ def kinds_of(
 ) -> dict[str, CellKind]:
     """Return the kind that the cells of each column are read as.
 
-    Parameters
-    ----------
-    types : mapping
-        Types of each column in the parts of a table.
-    options : TableOptions
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    dict of str to kind
-
-    Raises
-    ------
-    DataError
-        If no kind fits the type.
+    types: types of each column in the parts of a table.
+    name: the table, for errors.
     """
     kinds = {}
     for column, given in types.items():
@@ -151,19 +97,10 @@ def survey_columns(
 ) -> dict[str, ColumnSurvey]:
     """Return the survey of each column of a table, or of a part of one.
 
-    Parameters
-    ----------
-    X : frame, or array (n, c)
-    kinds : mapping
-        Kind that the cells of each column are read as.
-    name : str
-        The table, for errors.
-    kept : bool (n,), optional
-        Which rows count, by default all.
-
-    Returns
-    -------
-    dict of str to ColumnSurvey
+    kinds: kind that the cells of each column are read as.
+    name: the table, for errors.
+    kept (n,): which rows count, by default all.
+    X (n, c).
     """
     surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
     for column in _framed(X, name).iter_columns():
@@ -189,23 +126,8 @@ def decided(
 ) -> Schema:
     """Return the schema of surveyed columns; choices that no option made are logged.
 
-    Parameters
-    ----------
-    surveys : mapping
-    options : TableOptions
-    gap : callable, optional
-        See `decide`.
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    Schema
-
-    Raises
-    ------
-    DataError
-        If a row has no value where it must have one, or no column becomes a feature.
+    gap: see `decide`.
+    name: the table, for errors.
     """
     schema, lines, _ = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES, origin=name)
     if surveys and not schema.columns:
@@ -218,21 +140,7 @@ def decided(
 def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
     """Return the labels that the columns of a schema have in a frame, in the order of the schema.
 
-    Parameters
-    ----------
-    X : frame
-    schema : Schema
-    name : str
-        The table, for errors.
-
-    Returns
-    -------
-    list
-
-    Raises
-    ------
-    DataError
-        If the frame lacks a column.
+    name: the table, for errors.
     """
     labels = {str(label): label for label in _framed(X, name).columns}
     names = tuple(labels)
@@ -242,17 +150,8 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
 def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     """Return the stored rows of a table, float64 (n, c).
 
-    Parameters
-    ----------
-    X : frame, with the columns of the schema in any order, or array (n, c) of them in order
-    schema : Schema
-    name : str
-        Name of `X`, for the errors.
-
-    Raises
-    ------
-    DataError
-        If a column is missing, or a value is not of its kind.
+    name: name of `X`, for the errors.
+    X (n, c).
     """
     frame = _framed(X, name, schema)
     given = {column.name: column for column in frame.iter_columns()}
@@ -282,16 +181,10 @@ def check_gaps(
 ) -> None:
     """Raise DataError naming the first value that is missing and is not filled in.
 
-    Parameters
-    ----------
-    stored : float64 (b, c)
-    schema : Schema
-    first_row : int
-        Index of the first row, for the error.
-    within : str
-        The part of the table that `first_row` counts in, for the error.
-    name : str
-        The table, for errors.
+    first_row: index of the first row, for the error.
+    within: the part of the table that `first_row` counts in, for the error.
+    name: the table, for errors.
+    stored (b, c).
     """
     if schema.fills:
         return

@@ -69,29 +69,14 @@ _SET_BYTES = 150
 class TableOptions:
     """Options for the columns of a table.
 
-    Attributes
-    ----------
-    columns : tuple of str
-        Columns that become features; empty: all without another role.
-    drop : tuple of str
-        Columns that are left out.
-    id : str or None
-        Column that names the rows; it is copied to predictions.
-    categorical, numeric, date, boolean : tuple of str
-        Columns of that kind, whatever their cells look like.
-    date_format : tuple of str
-        Formats of dates, as for strptime, or COLUMN=FORMAT for one column.
-    missing : {"error", "impute", "drop"}
-        Whether rows that lack a value are refused, filled or dropped.
-    missing_values : tuple of str
-        Markers of a missing value in text, besides empty cells.
-    max_categories : int
-        Number of the most frequent categories that get a feature each.
-
-    Raises
-    ------
-    ParameterError
-        If a column is named for two uses, or a value is not allowed.
+    columns: columns that become features; empty: all without another role.
+    drop: columns that are left out.
+    id: column that names the rows; it is copied to predictions.
+    categorical, numeric, date, boolean: columns of that kind, whatever their cells look like.
+    date_format: formats of dates, as for strptime, or COLUMN=FORMAT for one column.
+    missing: whether rows that lack a value are refused, filled or dropped.
+    missing_values: markers of a missing value in text, besides empty cells.
+    max_categories: number of the most frequent categories that get a feature each.
     """
 
     columns: tuple[str, ...] = ()
@@ -145,13 +130,7 @@ class TableOptions:
         return next(said, None)
 
     def beside(self, schema: Schema) -> Self:
-        """Return the options to read a table whose schema is given.
-
-        Raises
-        ------
-        ParameterError
-            If an option contradicts the schema.
-        """
+        """Return the options to read a table whose schema is given."""
         for option in self.said:
             if option not in ("id", "missing_values"):
                 raise ParameterError(
@@ -191,15 +170,6 @@ class TableOptions:
         """Return the kind that a column is read as; None if no kind fits its types.
 
         Text is read as "text", whose values decide the kind, unless an option sets a category.
-
-        Parameters
-        ----------
-        name : str
-        types : iterable of DataType
-
-        Returns
-        -------
-        kind, "text" or None
         """
         said, types = self.said_kind(name), [each for each in types if not pa.types.is_null(each)]
         if said in ("category", "boolean"):
@@ -226,30 +196,15 @@ class Roles(NamedTuple):
 class ColumnSurvey:
     """Statistics of the cells of one column; surveys of different rows can be added.
 
-    Parameters
-    ----------
-    kind : {"number", "boolean", "category", "date", "text"}
-        Kind that its cells are read as; the kind of "text" is decided later from the values.
-    fills : bool
-        Whether the median is needed: it takes up to 0.5 MiB for each column.
-    decimal : {".", ",", ""}
-        Decimal mark of numbers in text; empty if unknown.
+    n_rows, n_missing: number of rows, and of rows without a value.
+    texts: number of rows with each text; if there are more than 65,536 texts, of 4,096 of them.
+    overflows: whether there were more than 65,536 texts.
+    bins: counts of the stored numbers, booleans or dates; empty unless it `fills`.
+    are_whole, are_days: whether all numbers are whole, and days such as 20201231.
+    kind: kind that its cells are read as; the kind of "text" is decided later from the values.
+    fills: whether the median is needed: it takes up to 0.5 MiB for each column.
+    decimal: decimal mark of numbers in text; empty if unknown.
 
-    Attributes
-    ----------
-    n_rows, n_missing : int
-        Number of rows, and of rows without a value.
-    texts : dict
-        Number of rows with each text; if there are more than 65,536 texts, of 4,096 of them.
-    overflows : bool
-        Whether there were more than 65,536 texts.
-    bins : Bins
-        Counts of the stored numbers, booleans or dates; empty unless it `fills`.
-    are_whole, are_days : bool
-        Whether all numbers are whole, and days such as 20201231.
-
-    Notes
-    -----
     A survey does not depend on how rows are divided into parts. Counts and bins add. The smallest
     hashes of all rows are among the smallest hashes of each part (Bar-Yossef et al. 2002), and so
     are the texts with the smallest checksums.
@@ -277,15 +232,7 @@ class ColumnSurvey:
     def add(self, values: pa.Array) -> np.ndarray:
         """Add the cells of further rows, (b,) of any type that can be read as the kind.
 
-        Returns
-        -------
-        bool (b,)
-            Which cells have no value.
-
-        Raises
-        ------
-        CellError
-            If a cell cannot be read as the kind.
+        Which cells have no value.
         """
         if self.kind in ("category", "text"):
             codes, texts = encoded(values, as_written=self.kind == "text")
@@ -467,10 +414,7 @@ class ColumnSurvey:
 class GapSets:
     """Counts of rows that lack values in the same columns.
 
-    Attributes
-    ----------
-    are_all : bool
-        Whether all sets of columns are held; they are dropped if they take more than 16 MiB.
+    are_all: whether all sets of columns are held; they are dropped if they take more than 16 MiB.
 
     Examples
     --------

@@ -34,12 +34,7 @@ class Footer(NamedTuple):
 
 
 class TypedFile(ABC):
-    """A file whose columns have types: a `Table`.
-
-    Parameters
-    ----------
-    file : File
-    """
+    """A file whose columns have types: a `Table`."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -64,14 +59,7 @@ class TypedFile(ABC):
     def batches(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns.
 
-        Parameters
-        ----------
-        kinds, batch_rows
-            See `Table.batches`.
-
-        Yields
-        ------
-        RecordBatch
+        kinds, batch_rows: see `Table.batches`.
         """
         return self._read(kinds, batch_rows)
 
@@ -85,12 +73,7 @@ class TypedFile(ABC):
 
 
 class _ChangedFile(TypedFile):
-    """A file that is read with changed columns.
-
-    Parameters
-    ----------
-    of : TypedFile
-    """
+    """A file that is read with changed columns."""
 
     def __init__(self, of: TypedFile) -> None:
         super().__init__(of.file)
@@ -127,11 +110,7 @@ class _ChangedFile(TypedFile):
 class _KeyedFile(_ChangedFile):
     """A file with further columns, each of which has one value in all rows.
 
-    Parameters
-    ----------
-    of : TypedFile
-    keys : mapping
-        The value of each column.
+    keys: the value of each column.
     """
 
     def __init__(self, of: TypedFile, keys: Mapping[str, pa.Scalar]) -> None:
@@ -178,11 +157,7 @@ def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
 class ListedFile(_ChangedFile):
     """A file with columns of lists; each element of a list becomes a column.
 
-    Parameters
-    ----------
-    of : TypedFile
-    lengths : mapping
-        Length of all lists of each of these columns.
+    lengths: length of all lists of each of these columns.
     """
 
     def __init__(self, of: TypedFile, lengths: Mapping[str, int]) -> None:
@@ -239,13 +214,7 @@ class ListedFile(_ChangedFile):
 
 
 class MarkedFile(_ChangedFile):
-    """A file whose text has markers of missing values.
-
-    Parameters
-    ----------
-    of : TypedFile
-    marks : tuple of str
-    """
+    """A file whose text has markers of missing values."""
 
     def __init__(self, of: TypedFile, marks: tuple[str, ...]) -> None:
         super().__init__(of)
@@ -263,12 +232,8 @@ class MarkedFile(_ChangedFile):
 class NamedFile(_ChangedFile):
     """A file with columns of numbers that encode names.
 
-    Parameters
-    ----------
-    of : TypedFile
-    names : mapping
-        For each of these columns, the names of the numbers 0, 1 and so on. The number -1 is named
-        "-1"; it may mean that a row has no class.
+    names: for each of these columns, the names of the numbers 0, 1 and so on. The number -1 is
+        named "-1"; it may mean that a row has no class.
     """
 
     def __init__(self, of: TypedFile, names: Mapping[str, Sequence[str]]) -> None:
@@ -331,15 +296,7 @@ def class_names(schema: pa.Schema) -> dict[str, list[str]]:
 def element_names(name: str, length: int) -> list[str]:
     """Return the names of the elements of a column of lists.
 
-    Parameters
-    ----------
-    name : str
-        The column of lists.
-    length : int
-
-    Returns
-    -------
-    list of str
+    name: the column of lists.
 
     Examples
     --------
@@ -352,20 +309,7 @@ def element_names(name: str, length: int) -> list[str]:
 def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, int]:
     """Return the length of the first list of each column.
 
-    Parameters
-    ----------
-    files : sequence of TypedFile
-    names : iterable of str
-        Columns of lists.
-
-    Returns
-    -------
-    dict of str to int
-
-    Raises
-    ------
-    DataError
-        If elements are not numbers, or the first row has no list.
+    names: columns of lists.
     """
     lengths = {}
     for name in names:
@@ -415,16 +359,6 @@ def _typed(texts: Sequence[str | None]) -> pa.Array:
 
 
 def arrow_damage_named(file: File, format_name: str) -> AbstractContextManager[None]:
-    """Return a context manager that raises DamagedDataError if pyarrow cannot read a file.
-
-    Parameters
-    ----------
-    file : File
-    format_name : str
-
-    Returns
-    -------
-    context manager
-    """
+    """Return a context manager that raises DamagedDataError if pyarrow cannot read a file."""
     problem, remedy = f"{file} cannot be read as {format_name}", "Write the file again."
     return damage_named(problem, remedy, pa.ArrowException, OSError)

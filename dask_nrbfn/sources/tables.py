@@ -55,20 +55,11 @@ class MissingLabelError(DataError):
 class Asked:
     """The options with which a table is read.
 
-    Attributes
-    ----------
-    origin : str
-        The path that the user named.
-    roles : Roles
-    options : TableOptions
-    schema : Schema or None
-        The columns; None: inferred from the cells.
-    classes : tuple of int or str, or None
-        The labels of a model.
-    spoiled : bool
-        Whether cells may be missing, or not of their column's kind; both are read as missing.
-    unlabelled : int, str, float or None
-        The marker for a missing label; "" and nan mean empty cells too.
+    origin: the path that the user named.
+    schema: the columns; None: inferred from the cells.
+    classes: the labels of a model.
+    spoiled: whether cells may be missing, or not of their column's kind; both are read as missing.
+    unlabelled: the marker for a missing label; "" and nan mean empty cells too.
     """
 
     origin: str
@@ -156,15 +147,7 @@ class Asked:
         return {name for name in named.union(*options.kinds.values()) if name is not None}
 
     def columns(self, names: tuple[str, ...]) -> "TableColumns":
-        """Return the purpose of each column of a table.
-
-        Raises
-        ------
-        DataError
-            If a requested column is missing.
-        ParameterError
-            If a column is named for two purposes.
-        """
+        """Return the purpose of each column of a table."""
         options, roles, ids = self.options, self._roles(names), self._ids(names)
         targets = tuple(("target", name) for name in roles.targets or ())
         used = [("label", roles.label), *targets, ("weights", roles.weights), ("id", ids)]
@@ -227,16 +210,9 @@ class Asked:
 class TableColumns(NamedTuple):
     """The purpose of each column of a table.
 
-    Attributes
-    ----------
-    asked : Asked
-    features, ignored : tuple of str
-        Columns that become features, and columns that are not used.
-    roles : Roles
-    id : str or None
-        The column of ids.
-    names : tuple of str
-        All columns.
+    features, ignored: columns that become features, and columns that are not used.
+    id: the column of ids.
+    names: all columns.
     """
 
     asked: Asked
@@ -259,20 +235,9 @@ def schema_columns(
 ) -> tuple[str, ...]:
     """Return the names of a schema's columns; further columns of the table are logged.
 
-    Parameters
-    ----------
-    schema : Schema
-    names : tuple of str
-        Columns of the table without another role.
-    origin : str
-        The table, for the error and the log.
-    all_names : tuple of str
-        All columns of the table.
-
-    Raises
-    ------
-    DataError
-        If a column is missing.
+    names: columns of the table without another role.
+    origin: the table, for the error and the log.
+    all_names: all columns of the table.
     """
     columns = tuple(column.name for column in schema.columns)
     if absent := [name for name in columns if name not in names]:
@@ -290,14 +255,8 @@ def schema_columns(
 def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:
     """Raise DataError if a table does not have a column that an option names.
 
-    Parameters
-    ----------
-    origin : str
-        The table, for the error.
-    name : str
-    names : tuple of str
-        All columns of the table.
-    option : str
+    origin: the table, for the error.
+    names: all columns of the table.
     """
     if name not in names:
         raise DataError(

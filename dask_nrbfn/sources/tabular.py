@@ -44,17 +44,10 @@ class Table(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns in order.
 
-        Parameters
-        ----------
-        kinds : mapping
-            Kind that each column is read as; None: its own type.
-        batch_rows : int
-            The largest number of rows of a batch.
+        Its columns are in any order.
 
-        Yields
-        ------
-        RecordBatch
-            Its columns are in any order.
+        kinds: kind that each column is read as; None: its own type.
+        batch_rows: the largest number of rows of a batch.
         """
         ...
 
@@ -67,13 +60,8 @@ class Table(Protocol):
 class Rows:
     """Consecutive rows of a table.
 
-    Attributes
-    ----------
-    table : Table
-    first_row : int
-        Index of the first of these rows in the table.
-    cells : mapping
-        Some columns, (b,) each, by name.
+    first_row: index of the first of these rows in the table.
+    cells: some columns, (b,) each, by name.
     """
 
     table: Any
@@ -94,28 +82,16 @@ class Rows:
     def lacks(self, name: str, row: int) -> str:
         """Return the sentence of an error about a cell without a value.
 
-        Parameters
-        ----------
-        name : str
-            The column.
-        row : int
-            Index among these rows.
-
-        Returns
-        -------
-        str
+        name: the column.
+        row: index among these rows.
         """
         return f"{self.column(name)} has no value in {self.place(row)}."
 
     def check_finite(self, name: str, infinite: np.ndarray) -> None:
         """Raise DataError naming the first infinite cell of a column.
 
-        Parameters
-        ----------
-        name : str
-            The column.
-        infinite : bool (b,)
-            Which cells are infinite.
+        name: the column.
+        infinite (b,): which cells are infinite.
         """
         if infinite.any():
             row = int(infinite.argmax())
@@ -127,13 +103,7 @@ class Rows:
 
 @dataclass(kw_only=True)
 class TableSource(Source):
-    """Rows of tables, in their order, and the stored values of their columns.
-
-    Attributes
-    ----------
-    tables : tuple of Table
-    columns : TableColumns
-    """
+    """Rows of tables, in their order, and the stored values of their columns."""
 
     tables: tuple[Table, ...]
     columns: TableColumns
@@ -150,24 +120,8 @@ class TableSource(Source):
     ) -> Self:
         """Return the rows of tables whose columns are decided.
 
-        Parameters
-        ----------
-        tables : tuple of Table
-        columns : TableColumns
-        schema : Schema
-        n_rows : int
-            Number of rows n that are not left out.
-        **attributes
-            The types of a `Source`, and attributes of the subclass.
-
-        Returns
-        -------
-        TableSource
-
-        Raises
-        ------
-        DataError
-            If there are no rows or no features.
+        n_rows: number of rows n that are not left out.
+        **attributes: the types of a `Source`, and attributes of the subclass.
         """
         check_size(columns.asked.origin, n_rows=n_rows, n_features=len(schema.columns))
         return cls(
@@ -212,13 +166,7 @@ class TableSource(Source):
         """Return the ids (b,) in a column, of type `id_dtype`."""
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Return some columns of all rows unchanged; columns of CSV are text.
-
-        Raises
-        ------
-        DataError
-            If a column is missing, or has types without a common type.
-        """
+        """Return some columns of all rows unchanged; columns of CSV are text."""
         for name in names:
             check_column(self.asked.origin, name, self.columns.names, "keep")
         kinds: dict[str, CellKind | None] = dict.fromkeys(names)
@@ -293,12 +241,7 @@ class TableSource(Source):
 
 
 class _IdsAgain:
-    """Ids from a column that is also a feature, so that it is read a second time.
-
-    Parameters
-    ----------
-    parts : iterator of arrays
-    """
+    """Ids from a column that is also a feature, so that it is read a second time."""
 
     def __init__(self, parts: Iterator[np.ndarray]) -> None:
         self._parts = parts
@@ -318,15 +261,7 @@ def read(
 ) -> Iterator[Rows]:
     """Yield the rows of tables in order, at most `batch_rows` at a time, with some columns.
 
-    Parameters
-    ----------
-    tables : iterable of Table
-    kinds, batch_rows
-        See `Table.batches`.
-
-    Yields
-    ------
-    Rows
+    kinds, batch_rows: see `Table.batches`.
     """
     for table in tables:
         first_row = 0
@@ -358,15 +293,9 @@ def survey_tables(
 ) -> tuple[Schema, int]:
     """Return the schema of tables, and the number of rows that are kept.
 
-    Parameters
-    ----------
-    tables : tuple of Table
-    columns : TableColumns
-        If the options have a schema, these are its columns.
-    kinds : mapping
-        Kinds of the columns that may become features.
-    see : callable
-        Called with each batch of rows; raises MissingLabelError where a label is missing.
+    columns: if the options have a schema, these are its columns.
+    kinds: kinds of the columns that may become features.
+    see: called with each batch of rows; raises MissingLabelError where a label is missing.
     """
     asked, others = columns.asked, _of_others(columns)
     fills, decimal = asked.options.missing == "impute", tables[0].decimal
@@ -438,11 +367,6 @@ def _cell_values(
     """Return the stored values of a column, float64 (b,); infinite only if `spoiled`.
 
     `remedy` is for a cell that is not of the column's kind, by default the usual one.
-
-    Raises
-    ------
-    DataError
-        Naming the first cell that cannot be stored.
     """
     try:
         values = stored_values(rows.cells[column.name], column, spoiled=spoiled)
@@ -475,15 +399,9 @@ def add_unseen(
 ) -> None:
     """Add the cells of a category column whose category is not in the schema.
 
-    Parameters
-    ----------
-    unseen : dict
-        The surveys to add to, by column.
-    array : Array (b,)
-        The cells.
-    stored : float64 (b,)
-        Stored values of the cells.
-    column : Column
+    unseen: the surveys to add to, by column.
+    array (b,): the cells.
+    stored (b,): stored values of the cells.
     """
     if column.kind == "category" and (new := stored == UNSEEN).any():
         survey = unseen.setdefault(column.name, ColumnSurvey("category"))
@@ -572,14 +490,7 @@ def _numbers(rows: Rows, name: str, asked: Asked) -> np.ndarray:
 def no_value_error(rows: Rows, name: str, row: int) -> DataError:
     """Return the error about an empty cell that nothing can fill.
 
-    Parameters
-    ----------
-    rows, name, row
-        See `Rows.lacks`.
-
-    Returns
-    -------
-    DataError
+    rows, name, row: see `Rows.lacks`.
     """
     return DataError(rows.lacks(name, row), "Fill the cell or leave the row out.")
 

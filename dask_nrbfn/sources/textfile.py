@@ -47,11 +47,7 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 class TextFile:
     """A file, and how it is written.
 
-    Parameters
-    ----------
-    file : File
-        Compressed if its name ends in .gz or .zst.
-    dialect : Dialect
+    file: compressed if its name ends in .gz or .zst.
     """
 
     file: File
@@ -77,13 +73,7 @@ class TextFile:
             yield text
 
     def head(self) -> list[bytes]:
-        """Return the first two lines, or fewer, each up to 64 MiB.
-
-        Raises
-        ------
-        DamagedDataError
-            If the lines are not text.
-        """
+        """Return the first two lines, or fewer, each up to 64 MiB."""
         with csv_damage_named(self.file):
             with self.open() as text:
                 lines = [*islice(lines_of(text, _LONGEST_LINE_BYTES), 2)] or [b""]
@@ -170,29 +160,12 @@ def text_files(
 ) -> tuple[TextFile, ...]:
     """Return the files of a table with their dialects, from options or from the first lines.
 
-    Parameters
-    ----------
-    files : tuple of File
-    delimiter, quote : str, optional
-        By default a comma (in .tsv a tab, with decimal commas a semicolon) and double quotes,
-        unless the first lines contradict it.
-    decimal : str, optional
-        By default a point.
-    encoding : str, optional
-        By default UTF-8, or UTF-16 where a file begins with its byte order mark.
-    no_header : bool
-        Whether the first row has values already.
-    named : collection of str, optional
-        Columns that a user names, if the first rows may be data and not a header.
-
-    Raises
-    ------
-    ParameterError
-        If a value is not allowed.
-    DataError
-        If files show different delimiters or quotes.
-    DamagedDataError
-        If the first lines of a file are not text.
+    delimiter, quote: by default a comma (in .tsv a tab, with decimal commas a semicolon) and double
+        quotes, unless the first lines contradict it.
+    decimal: by default a point.
+    encoding: by default UTF-8, or UTF-16 where a file begins with its byte order mark.
+    no_header: whether the first row has values already.
+    named: columns that a user names, if the first rows may be data and not a header.
     """
     check_dialect(delimiter=delimiter, quote=quote, decimal=decimal, encoding=encoding)
     tabs = re.search(r"\.tsv(\.\w+)?$", files[0].name, re.IGNORECASE)

@@ -80,13 +80,8 @@ _LONGEST = 64
 class NumberForm:
     """How the numbers of a column are written.
 
-    Attributes
-    ----------
-    prefix, suffix : str
-        Texts before and after each number, with blanks.
-    mark : str
-        Thousands separator; empty if there is none.
-    decimal : {".", ","}
+    prefix, suffix: texts before and after each number, with blanks.
+    mark: thousands separator; empty if there is none.
     """
 
     prefix: str = ""
@@ -141,12 +136,8 @@ _SIGNS = {"": 1.0, "+": 1.0, "-": -1.0}
 class DateFormat:
     """How the dates of a column are written.
 
-    Attributes
-    ----------
-    text : str
-        See `datetime.strptime`.
-    pattern : str
-        A regular expression, with a group for each directive.
+    text: see `datetime.strptime`.
+    pattern: A regular expression, with a group for each directive.
     """
 
     text: str
@@ -155,13 +146,7 @@ class DateFormat:
     @classmethod
     @cache
     def of(cls, text: str) -> Self:
-        """Return the format of a text.
-
-        Raises
-        ------
-        ParameterError
-            If the text has an unknown directive, has one twice, or does not give a day.
-        """
+        """Return the format of a text."""
         parts = re.findall(r"%.|[^%]+|%", text)
         names, pattern = [], ""
         for place, part in enumerate(parts):
@@ -233,20 +218,7 @@ class DateFormat:
 def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
     """Return the form of a column of a kind; None if the text means no form.
 
-    Parameters
-    ----------
-    kind : str
-    written : str
-        See `Column`.
-
-    Returns
-    -------
-    NumberForm, DateFormat or None
-
-    Raises
-    ------
-    ParameterError
-        If `written` is not a known format of dates.
+    written: see `Column`.
     """
     if kind == "date":
         return DateFormat.of(written)
@@ -254,17 +226,7 @@ def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
 
 
 def is_way(kind: str, written: str) -> bool:
-    """Return whether columns of a kind can have this form.
-
-    Parameters
-    ----------
-    kind : str
-    written : str
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether columns of a kind can have this form."""
     with suppress(ParameterError):
         return form_of(kind, written) is not None
     return False
@@ -273,12 +235,8 @@ def is_way(kind: str, written: str) -> bool:
 class Reading(NamedTuple):
     """The forms in which the texts of a column can be read.
 
-    Attributes
-    ----------
-    written : tuple of str
-        Notations; for dates, every format that reads the largest number of rows.
-    n_read : int
-        Number of rows that are read in this notation.
+    written: notations; for dates, every format that reads the largest number of rows.
+    n_read: number of rows that are read in this notation.
     """
 
     written: tuple[str, ...]
@@ -293,12 +251,8 @@ class Reading(NamedTuple):
 def number_reading(texts: Mapping[str, int], decimal: str) -> tuple[Reading, tuple[str, ...]]:
     """Return the form of most numbers of some texts, and an example of each of several units.
 
-    Parameters
-    ----------
-    texts : mapping
-        Number of rows of each text.
-    decimal : {".", ",", ""}
-        The decimal mark. If it is unknown, a comma needs evidence to separate thousands.
+    texts: number of rows of each text.
+    decimal: the decimal mark. If it is unknown, a comma needs evidence to separate thousands.
     """
     short = [text for text in texts if len(text) <= _LONGEST]
     parsed = {text: found for text in short if (found := _parsed(text, decimal or "."))}
@@ -349,15 +303,6 @@ def is_told(reading: Reading, texts: Sequence[str]) -> bool:
     """Return whether dates have a format that only dates have.
 
     Whole numbers, and three short numbers as in 1.2.10, may be anything.
-
-    Parameters
-    ----------
-    reading : Reading
-    texts : sequence of str
-
-    Returns
-    -------
-    bool
     """
     if len(reading.written) != 1 or reading.written[0] == DIGITS:
         return False

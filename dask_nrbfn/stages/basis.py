@@ -30,13 +30,9 @@ logger = logging.getLogger(__name__)
 class BasisRecord:
     """The number of basis rows.
 
-    Attributes
-    ----------
-    n_basis : int
-    n_below_threshold : int or None
-        Rows, or candidates, of low confidence; None if the basis does not need confidences.
-    cap : int or None
-        The limit by memory or `MOST_FOUND`, if the limit reduced the basis.
+    n_below_threshold: rows, or candidates, of low confidence; None if the basis does not need
+        confidences.
+    cap: the limit by memory or `MOST_FOUND`, if the limit reduced the basis.
     """
 
     n_basis: int
@@ -45,13 +41,7 @@ class BasisRecord:
 
 
 def _compute(job: StageJob) -> BasisRecord:
-    """Choose and store the basis rows.
-
-    Raises
-    ------
-    ParameterError
-        If `basis_size` is more than the number of distinct rows.
-    """
+    """Choose and store the basis rows."""
     run, dataset = job.run, job.dataset
     cap = None
     if asked_size(run.chosen_params, dataset) is None:

@@ -54,17 +54,7 @@ def asked_basis(run: Run) -> int:
 
 
 def read_cell_targets(run: Run, dataset: Dataset) -> Targets:
-    """Return the targets of a dataset in the form that the moments of all cells use.
-
-    Parameters
-    ----------
-    run : Run
-    dataset : Dataset
-
-    Returns
-    -------
-    Targets
-    """
+    """Return the targets of a dataset in the form that the moments of all cells use."""
     if dataset.of_numbers:
         return NumberTargets(run.read("cells/origin"))
     return ClassTargets(dataset.n_targets)
@@ -80,18 +70,8 @@ def fit_cells(
 ) -> list[dict[str, Any]]:
     """Fit some cells; return their records.
 
-    Parameters
-    ----------
-    job : StageJob
-    rows, fits : str
-        Names of the parts with the rows cell by cell, and of the parts with the networks.
-    cells : sequence of int
-    keeps_scores : bool
-        Whether the scores of held-out rows are stored too.
-
-    Returns
-    -------
-    list of dict
+    rows, fits: names of the parts with the rows cell by cell, and of the parts with the networks.
+    keeps_scores: whether the scores of held-out rows are stored too.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     wanted = None if len(cells) == read_tree(run).n_cells else list(cells)
@@ -116,16 +96,7 @@ def fit_cells(
 def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     """Return the peak memory of the fit of a cell in bytes, without the process and the chunks.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    n_rows : int
-        Rows of the cell.
-
-    Returns
-    -------
-    int
+    n_rows: rows of the cell.
     """
     p, q = dataset.n_features, dataset.n_targets
     r, row_bytes = min(basis_of_cell(params), n_rows), p * dataset.dtype.itemsize + 8 * (q + 3)
@@ -163,19 +134,9 @@ def routed_rows(
 ) -> PartResult:
     """Return the rows of a block cell by cell, as a part.
 
-    Parameters
-    ----------
-    block : LabelledBlock
-    start : int
-        Row number of the first row of the block.
-    members : Members
-    weighting : RowWeights
-    n_cells : int
+    The fields of `CellRows`, and the number of rows of each cell as "counts".
 
-    Returns
-    -------
-    PartResult
-        The fields of `CellRows`, and the number of rows of each cell as "counts".
+    start: row number of the first row of the block.
     """
     places, cells = members
     assert block.targets is not None
@@ -197,16 +158,7 @@ def routed_rows(
 def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
     """Store the number of rows of each cell in every block; return the total of each cell.
 
-    Parameters
-    ----------
-    run : Run
-    rows : str
-        Name of the parts with the rows.
-    n_blocks : int
-
-    Returns
-    -------
-    list of int
+    rows: name of the parts with the rows.
     """
     counts = np.array([run.read_part(rows, block, "counts") for block in range(n_blocks)])
     write_array(run.group(f"{rows}-counts"), "counts", counts, "block", "cell")
@@ -217,13 +169,8 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
 class CellRows(NamedTuple):
     """The rows of a cell, in row order.
 
-    Attributes
-    ----------
-    X : (n, p)
-    targets : integer (n,) or float64 (n, q)
-    weights : float64 (n,)
-    numbers : int64 (n,)
-        Row numbers.
+    numbers (n,): row numbers.
+    X (n, p), targets (n,), weights (n,).
     """
 
     X: NDArray[Any]
@@ -244,16 +191,7 @@ class CellRows(NamedTuple):
 def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
     """Yield the rows of a cell, block by block.
 
-    Parameters
-    ----------
-    run : Run
-    rows : str
-        Name of the parts with the rows.
-    cell : int
-
-    Yields
-    ------
-    CellRows
+    rows: name of the parts with the rows.
     """
     counts = run.read(f"{rows}-counts/counts")
     firsts = np.cumsum(counts, axis=1) - counts
@@ -267,14 +205,7 @@ def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
 def read_cell(run: Run, rows: str, cell: int) -> CellRows:
     """Return all rows of a cell.
 
-    Parameters
-    ----------
-    run, rows, cell
-        See `cell_pieces`.
-
-    Returns
-    -------
-    CellRows
+    run, rows, cell: see `cell_pieces`.
     """
     return CellRows.joined([*cell_pieces(run, rows, cell)])
 
@@ -376,16 +307,7 @@ def _judged(
 def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
     """Return the solutions of all cells.
 
-    Parameters
-    ----------
-    run : Run
-    fits : str
-        Name of the parts with the networks.
-    n_cells : int
-
-    Returns
-    -------
-    SolvedCells
+    fits: name of the parts with the networks.
     """
     names = [f"solved_{name}" for name in SolvedCell._fields]
     return SolvedCells.joined(
@@ -396,17 +318,8 @@ def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
 def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> JudgedSums:
     """Return the sums over the held-out rows of some cells.
 
-    Parameters
-    ----------
-    run, dataset
-    fits : str
-        Name of the parts with the networks.
-    parts : sequence of int
-        Numbers of the parts: the places of the cells among the fitted cells.
-
-    Returns
-    -------
-    JudgedSums
+    fits: name of the parts with the networks.
+    parts: numbers of the parts: the places of the cells among the fitted cells.
     """
     kind = judged_sums(dataset)
     return reduce(add, (read_sum(run, fits, part, kind, "judged") for part in parts))
@@ -415,20 +328,9 @@ def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> 
 def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> Any:
     """Return a sum over the held-out rows of a cell.
 
-    Parameters
-    ----------
-    run : Run
-    fits : str
-        Name of the parts with the networks.
-    part : int
-    kind : type
-        Type of the sum.
-    prefix : str
-        First part of the names of the arrays of the sum.
-
-    Returns
-    -------
-    object
+    fits: name of the parts with the networks.
+    kind: type of the sum.
+    prefix: first part of the names of the arrays of the sum.
     """
     names = kind.array_names()
     return kind.from_arrays({each: run.read_part(fits, part, f"{prefix}_{each}") for each in names})

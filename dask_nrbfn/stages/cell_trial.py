@@ -55,20 +55,10 @@ _MOST_BASIS = 4096
 def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     """Compare one network with the networks of drawn cells on the held-out rows of these cells.
 
-    Parameters
-    ----------
-    job : StageJob
-    n_cells : int
+    "one" and "cells": the figures of both. "gains" and "standard_errors": by how much cells do
+    better in the loss and in the smooth loss. "gained": whether both gains exceed two standard
+    errors. "n_rows", "n_cells". None if one network has too many basis rows to be tried.
 
-    Returns
-    -------
-    dict or None
-        "one" and "cells": the figures of both. "gains" and "standard_errors": by how much cells do
-        better in the loss and in the smooth loss. "gained": whether both gains exceed two standard
-        errors. "n_rows", "n_cells". None if one network has too many basis rows to be tried.
-
-    Notes
-    -----
     The one network is trained on a sample and on the rows of the drawn cells. Each row is scored
     by networks that were trained without the fold of the row.
     """
@@ -98,15 +88,7 @@ def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 def comparing_bytes(s: FitSizes, n_rows: int) -> int:
     """Return the peak memory of a comparison in bytes, without the process and the chunks.
 
-    Parameters
-    ----------
-    s : FitSizes
-    n_rows : int
-        Rows of a cell.
-
-    Returns
-    -------
-    int
+    n_rows: rows of a cell.
     """
     assert s.tuning is not None
     r = min(s.r, _MOST_BASIS)

@@ -43,14 +43,9 @@ _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 class ColumnsRecord:
     """Properties of the columns.
 
-    Attributes
-    ----------
-    unseen : list of int
-        Columns whose changes are too small to change a distance.
-    groups : list of [int, int] or None
-        First and last-plus-one column of the indicators of each category.
-    sparse : bool or None
-        True if the rows are in CSR, which no scaling centres.
+    unseen: columns whose changes are too small to change a distance.
+    groups: first and last-plus-one column of the indicators of each category.
+    sparse: True if the rows are in CSR, which no scaling centres.
     """
 
     unseen: list[int]
@@ -109,16 +104,7 @@ def _check(context: FitContext) -> None:
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
     """Check that some rows have labels, or numeric targets of these names.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    target_names : tuple of str or None
-        Names of the numeric targets; None: labels are needed.
-
-    Raises
-    ------
-    DataError
-        If no row has a target, or the names differ.
+    target_names: names of the numeric targets; None: labels are needed.
     """
     if target_names is None:
         if not dataset.has_targets or dataset.of_numbers:
@@ -160,15 +146,7 @@ def read_statistics(run: Run) -> ColumnStatistics:
 def read_scaling(run: Run, scale: str | None = None) -> Scaling:
     """Return a scaling of the columns of a run.
 
-    Parameters
-    ----------
-    run : Run
-    scale : str, optional
-        Default: the scale of the parameters of the run.
-
-    Returns
-    -------
-    Scaling
+    scale: default: the scale of the parameters of the run.
     """
     scale = scale or run.chosen_params.scale
     scaling = unlearned_scaling(run, scale)
@@ -176,34 +154,14 @@ def read_scaling(run: Run, scale: str | None = None) -> Scaling:
 
 
 def unlearned_scaling(run: Run, scale: str) -> Scaling:
-    """Return a scaling of the columns of a run, without learned weights of the features.
-
-    Parameters
-    ----------
-    run : Run
-    scale : str
-
-    Returns
-    -------
-    Scaling
-    """
+    """Return a scaling of the columns of a run, without learned weights of the features."""
     columns = COLUMNS.recorded(run)
     groups = [(start, stop) for start, stop in columns.groups or ()]
     return Scaling.from_statistics(scale, read_statistics(run), groups, centred=not columns.sparse)
 
 
 def column_name(dataset: Dataset, column: int) -> str:
-    """Return the name of a column in messages.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    column : int
-
-    Returns
-    -------
-    str
-    """
+    """Return the name of a column in messages."""
     names = dataset.feature_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 

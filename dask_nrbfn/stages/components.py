@@ -71,18 +71,11 @@ def most_components(run: Run) -> int:
 
 
 def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return vectors whose span contains the weights.
+    """Return vectors whose span contains the weights, float64 (r, J) or None.
 
-    Parameters
-    ----------
-    run : Run
-    n_components : int or None
-        Number J of eigenfunctions.
+    None: weights are not restricted.
 
-    Returns
-    -------
-    float64 (r, J) or None
-        None: weights are not restricted.
+    n_components: number J of eigenfunctions.
     """
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 

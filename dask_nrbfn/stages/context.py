@@ -34,28 +34,16 @@ _UNASKED_COORDINATES = 2
 class FitContext:
     """A fit, a tuning or an embedding, as every stage sees it.
 
-    Attributes
-    ----------
-    dataset : Dataset
-        The training rows as they are stored.
-    params : FitParams
-        Resolved. In a run, with the values that its finished stages have chosen.
-    engine : Engine
-    tuning : TuneParams or None
-        Resolved. In a run, without the values that finished stages have chosen.
-    validation : Dataset or None
-        Labelled rows on which networks are compared, instead of folds.
-    basis : array-like (r, p) or None
-        The basis rows that `params` name.
-    min_recall : float
-    embeds : bool
-        Whether the fit is an embedding, which learns coordinates and no targets.
-    layout, labelled_layout : PartLayout
-        The parts of all rows, and of the labelled rows.
-    search : NeighborSearch or None
-        None until it is planned.
-    found_basis : int or None
-        Number of basis rows that were chosen, or for which costs are computed; None before.
+    dataset: the training rows as they are stored.
+    params: resolved. In a run, with the values that its finished stages have chosen.
+    tuning: resolved. In a run, without the values that finished stages have chosen.
+    validation: labelled rows on which networks are compared, instead of folds.
+    basis (r, p): the basis rows that `params` name.
+    embeds: whether the fit is an embedding, which learns coordinates and no targets.
+    layout, labelled_layout: the parts of all rows, and of the labelled rows.
+    search: None until it is planned.
+    found_basis: number of basis rows that were chosen, or for which costs are computed; None
+        before.
     """
 
     dataset: Dataset
@@ -84,23 +72,7 @@ class FitContext:
         basis: ArrayLike | None = None,
         min_recall: float = FitLimits.min_recall,
     ) -> Self:
-        """Return the context of a fit that begins now, with every "auto" resolved.
-
-        Parameters
-        ----------
-        dataset, params, engine, tuning, validation, embeds, basis, min_recall
-
-        Returns
-        -------
-        FitContext
-
-        Raises
-        ------
-        ParameterError
-            If `tuning` names another validation dataset, or compares bases without a size.
-        DataError
-            If the validation dataset has other columns.
-        """
+        """Return the context of a fit that begins now, with every "auto" resolved."""
         FitLimits(min_recall=min_recall)
         asked = 1 if embeds else params.cells
         params = _resolve_params(dataset, params, embeds=embeds)

@@ -57,18 +57,11 @@ _HELD_OUT = "_held_out"
 class _LossPass:
     """The losses of several models on the rows of a part, and the gradients of these losses.
 
-    Parameters
-    ----------
-    features : RadialFeatures
-    n_rows : int
-        Rows of the largest block.
-    reading : Reading
-        With one fold for each model that holds out rows.
-    weights : float64 (A, K, r)
-        Weights of A models of K classes: without each fold, if there are folds, and of all rows.
-    of_folds : list of FoldWeights
-        The weights of the squared loss without each fold, which normalize held-out rows.
-    loss : Loss
+    n_rows: rows of the largest block.
+    reading: with one fold for each model that holds out rows.
+    weights (A, K, r): weights of A models of K classes: without each fold, if there are folds, and
+        of all rows.
+    of_folds: the weights of the squared loss without each fold, which normalize held-out rows.
     """
 
     def __init__(
@@ -167,13 +160,8 @@ _STORED = ("weights", "gradient")
 class Descent(NamedTuple):
     """A descent to the weights of a loss.
 
-    Attributes
-    ----------
-    loss : str
-    fold : int or None
-        The fold that is left out; None: the descent has all rows.
-    judged : PartLayout or None
-        The parts of a validation dataset; None: there is no validation dataset.
+    fold: the fold that is left out; None: the descent has all rows.
+    judged: the parts of a validation dataset; None: there is no validation dataset.
     """
 
     loss: str
@@ -193,15 +181,7 @@ class Descent(NamedTuple):
     def passing(self, run: Run, number: int) -> Reduction:
         """Return a pass over the training rows.
 
-        Parameters
-        ----------
-        run : Run
-        number : int
-            From 0.
-
-        Returns
-        -------
-        Reduction
+        number: from 0.
         """
         judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Reduction(
@@ -215,16 +195,8 @@ class Descent(NamedTuple):
     def judging(self, number: int, *context: Any) -> Reduction:
         """Return a pass over the validation dataset.
 
-        Parameters
-        ----------
-        number : int
-            From 0.
-        *context
-            Further arguments of the pass.
-
-        Returns
-        -------
-        Reduction
+        number: from 0.
+        *context: further arguments of the pass.
         """
         assert self.judged is not None
         return Reduction(
@@ -242,15 +214,7 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
     The part of that step, whose number is the number of passes, has the chosen weights as "values"
     and, in a tuning, the "confusion" of the held-out rows.
 
-    Parameters
-    ----------
-    job : StageJob
-    loss : str
-
-    Returns
-    -------
-    dict
-        The record of the last step.
+    The record of the last step.
     """
     run = job.run
     judged = None

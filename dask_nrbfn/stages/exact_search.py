@@ -46,15 +46,7 @@ class SearchSpace:
     def of(cls, run: Run, dataset: Dataset) -> "SearchSpace":
         """Return the search space that a run recorded.
 
-        Parameters
-        ----------
-        run : Run
-        dataset : Dataset
-            The rows that are searched.
-
-        Returns
-        -------
-        SearchSpace
+        dataset: the rows that are searched.
         """
         centred = run.chosen_params.scale == "none" and not dataset.is_sparse
         centre = read_statistics(run).exact_centre() if centred else 0.0
@@ -78,13 +70,8 @@ def search_rows_exactly(
 ) -> None:
     """Store the exact neighbours of some rows as arrays "indices" and "distances" of a stage.
 
-    Parameters
-    ----------
-    run, dataset, engine
-    stage : str
-        Group of the run for the parts and the results.
-    rows : int64 (q,)
-        Ascending row numbers, at most `MAX_TARGETS`.
+    stage: group of the run for the parts and the results.
+    rows (q,): ascending row numbers, at most `MAX_TARGETS`.
     """
     if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
         # The stored parts belong to other rows.
@@ -154,23 +141,10 @@ def repair_lists(
 ) -> dict[str, Any]:
     """Search the neighbours of rows with fewer than k neighbours again, among all rows.
 
-    Parameters
-    ----------
-    run, dataset, engine
-    rows : int64 (m,)
-        The row numbers.
-    remedy : str
-        What to change if there are more than `MAX_TARGETS` such rows.
+    "n_rows", the number of rows, and "distance_sum", the sum of the neighbour distances.
 
-    Returns
-    -------
-    dict
-        "n_rows", the number of rows, and "distance_sum", the sum of the neighbour distances.
-
-    Raises
-    ------
-    RecallError
-        If there are more than `MAX_TARGETS` rows.
+    rows (m,): the row numbers.
+    remedy: what to change if there are more than `MAX_TARGETS` such rows.
     """
     if not len(rows):
         return {"n_rows": 0, "distance_sum": 0.0}

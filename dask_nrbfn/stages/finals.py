@@ -59,12 +59,8 @@ Asked = tuple[Combination, Sequence[int], dict[str, Any]]
 class JudgedRows:
     """The losses of a network on held-out rows.
 
-    Attributes
-    ----------
-    losses : float64 (2, n)
-        See `JudgedSums.losses`.
-    shares : float64 (n,)
-        Weights of the rows, whose sum is 1.
+    losses (2, n): see `JudgedSums.losses`.
+    shares (n,): weights of the rows, whose sum is 1.
     """
 
     losses: Floats
@@ -83,9 +79,7 @@ class JudgedRows:
     def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
         """Return by how much both mean losses are less than those of another network.
 
-        Returns
-        -------
-        gains, standard_errors : float64 (2,)
+        returns float64 (2,).
         """
         less = other.losses - self.losses
         gains = less @ self.shares
@@ -98,12 +92,8 @@ class JudgedRows:
 class Final(JudgedRows):
     """A combination, and its result with a basis of some size.
 
-    Attributes
-    ----------
-    combination : Combination
-    entry : dict
-        See `judge_network`; and "n_basis", the number of basis rows, which is less than requested
-        if there are fewer distinct rows.
+    entry: see `judge_network`; and "n_basis", the number of basis rows, which is less than
+        requested if there are fewer distinct rows.
     """
 
     combination: Combination
@@ -128,16 +118,7 @@ def best_of(finals: Sequence[Final]) -> Final:
 def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
     """Return the finals within one standard error of the best (Breiman et al. 1984, section 3.4).
 
-    Parameters
-    ----------
-    finals : sequence of Final
-    best : Final
-    n_losses : int
-        1: by the loss alone; 2: also by the smooth loss.
-
-    Returns
-    -------
-    list of Final
+    n_losses: 1: by the loss alone; 2: also by the smooth loss.
     """
     close = []
     for each in finals:
@@ -170,14 +151,7 @@ def winner_of(finals: Sequence[Final]) -> Final:
 def finalists(ordered: Sequence[Combination]) -> list[Combination]:
     """Return the best combination of each kind, and one with equal column weights.
 
-    Parameters
-    ----------
-    ordered : sequence of Combination
-        The best first.
-
-    Returns
-    -------
-    list of Combination
+    ordered: the best first.
     """
     firsts: dict[tuple[str, str, str], Combination] = {}
     for each in ordered:
@@ -196,17 +170,7 @@ def widths_beside(best: Combination) -> list[Combination]:
 def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
     """Return the largest size of a basis that is tried on a sample.
 
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-    dataset : Dataset
-    n_sampled : int
-        Rows of the sample.
-
-    Returns
-    -------
-    int
+    n_sampled: rows of the sample.
     """
     if not Trials(params, tuning).chooses_size:
         return min(asked_size(params, dataset) or MOST_COMPARED, MOST_COMPARED)
@@ -217,16 +181,8 @@ def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_samp
 def n_judged_folds(n_rows: int, n_folds: int) -> int:
     """Return the number of folds of a sample that are held out.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the sample.
-    n_folds : int
-        Folds of the sample.
-
-    Returns
-    -------
-    int
+    n_rows: rows of the sample.
+    n_folds: folds of the sample.
     """
     return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
 
@@ -234,18 +190,8 @@ def n_judged_folds(n_rows: int, n_folds: int) -> int:
 def judge(job: StageJob, stage: str, sample: str, asked: Sequence[Asked]) -> list[Final]:
     """Try combinations with bases of some sizes; leave out combinations with singular systems.
 
-    Parameters
-    ----------
-    job : StageJob
-    stage : str
-        Name of the parts.
-    sample : str
-        Name of the stage that stored the sample.
-    asked : sequence of Asked
-
-    Returns
-    -------
-    list of Final
+    stage: name of the parts.
+    sample: name of the stage that stored the sample.
     """
     run = job.run
     units = [(sample, asdict(each), [*sizes], left) for each, sizes, left in asked]
@@ -297,20 +243,11 @@ def learning_curve(
 ) -> list[Final]:
     """Return the results of a combination with larger and larger bases, until no gain is left.
 
-    Parameters
-    ----------
-    job, stage, sample
-        See `judge`; `stage` is the first part of the names of the parts.
-    best : Combination
-    left : dict
-        The penalties and alphas to try.
-    most : int
-        The largest size.
+    Several for each size if the tuning compares bases.
 
-    Returns
-    -------
-    list of Final
-        Several for each size if the tuning compares bases.
+    job, stage, sample: see `judge`; `stage` is the first part of the names of the parts.
+    left: the penalties and alphas to try.
+    most: the largest size.
     """
     tuning = job.run.tuning
     assert tuning is not None

@@ -180,17 +180,9 @@ def _fit(run: Run, reduction: Reduction, loss: str, temperature: float) -> dict[
 def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
     """Return the calibration that fits drawn rows, and its figures on them.
 
-    Parameters
-    ----------
-    draw : ScoreDraw
-    loss : str
-    temperature : float
-        The best temperature without biases.
+    See `calibrate`.
 
-    Returns
-    -------
-    dict
-        See `calibrate`.
+    temperature: the best temperature without biases.
     """
     of_loss = loss_named(loss)
     calibration = fit_calibration(draw, of_loss, temperature=temperature)

@@ -95,15 +95,7 @@ def _compute(job: StageJob) -> LocalityRecord:
 def read_locality(run: Run, strength: float) -> Locality | None:
     """Return the locality term of the ridge of a run.
 
-    Parameters
-    ----------
-    run : Run
-    strength : float
-
-    Returns
-    -------
-    Locality or None
-        None if `strength` is 0.
+    None if `strength` is 0.
     """
     if not strength:
         return None

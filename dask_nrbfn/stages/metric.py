@@ -85,19 +85,12 @@ _NAMED, _RECORDED = 5, 20
 class MetricRecord:
     """The results of every round.
 
-    Attributes
-    ----------
-    rounds : list of dict
-        The best kernel, width factor and alpha of each round, and the figures of held-out rows. The
-        first round of each kind of distances has equal column weights.
-    kept : int
-        The round whose column weights the fit uses.
-    heaviest : dict of str to float
-        Names and weights of the twenty columns with the largest weights, the largest first.
-    unused : list of int
-        Columns without effect on the scores.
-    n_rows, n_held_out, n_basis : int
-        Numbers of rows of the sample, of held-out rows, and of basis rows.
+    rounds: the best kernel, width factor and alpha of each round, and the figures of held-out rows.
+        The first round of each kind of distances has equal column weights.
+    kept: the round whose column weights the fit uses.
+    heaviest: names and weights of the twenty columns with the largest weights, the largest first.
+    unused: columns without effect on the scores.
+    n_rows, n_held_out, n_basis: numbers of rows of the sample, of held-out rows, and of basis rows.
     """
 
     rounds: list[dict[str, Any]]
@@ -228,17 +221,7 @@ def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 
 def sample_size(n_rows: int, n_features: int) -> int:
-    """Return the number of rows of the sample of a table.
-
-    Parameters
-    ----------
-    n_rows : int
-    n_features : int
-
-    Returns
-    -------
-    int
-    """
+    """Return the number of rows of the sample of a table."""
     return min(n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _SAMPLE_ELEMENTS // n_features))
 
 

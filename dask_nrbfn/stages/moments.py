@@ -49,15 +49,7 @@ def _compute(job: StageJob) -> MomentsRecord:
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
     """Return the moments of all rows, or, by subtraction, of the rows outside one fold.
 
-    Parameters
-    ----------
-    run : Run
-    without : int, optional
-        A fold.
-
-    Returns
-    -------
-    Moments
+    without: A fold.
     """
     total = read_sums(run, "moments")
     if without is not None:
@@ -66,17 +58,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 
 
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
-    """Return the ridge system of the moments of a run.
-
-    Parameters
-    ----------
-    run : Run
-    moments : Moments
-
-    Returns
-    -------
-    RidgeSystem
-    """
+    """Return the ridge system of the moments of a run."""
     targets = read_targets(run, len(moments.cross))
     return RidgeSystem.of(moments, targets, normalized=run.chosen_params.normalized)
 
@@ -89,20 +71,9 @@ def moments_bytes(
     It holds the sums of every fold, a block of activations and cross products, the basis, a block
     of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
 
-    Parameters
-    ----------
-    n_basis : int
-    width : int
-        Values of a row.
-    basis_bytes : int
-        Bytes of the basis as read, scaled and as factors.
-    n_targets, n_folds : int
-    reading_bytes : int
-        Bytes of the chunks.
-
-    Returns
-    -------
-    int
+    width: values of a row.
+    basis_bytes: bytes of the basis as read, scaled and as factors.
+    reading_bytes: bytes of the chunks.
     """
     rows = block_rows(n_basis)
     of_basis = basis_bytes + reading_bytes
@@ -125,13 +96,7 @@ def _adding_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
 class MomentsPass:
     """Moments of the rows of a part, fold by fold.
 
-    Parameters
-    ----------
-    features : RadialFeatures
-    reading : Reading
-    targets : Targets
-    n_rows : int
-        Rows of the part.
+    n_rows: rows of the part.
     """
 
     def __init__(
@@ -210,18 +175,8 @@ def _suffixes(n_folds: int) -> Sequence[str]:
 def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> list[str]:
     """Store moments; return the names of the arrays.
 
-    Parameters
-    ----------
-    run : Run
-    place : str
-        A group of the run.
-    moments : Moments
-    suffix : str
-        Suffix of the names of the arrays.
-
-    Returns
-    -------
-    list of str
+    place: A group of the run.
+    suffix: suffix of the names of the arrays.
     """
     group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():

@@ -24,17 +24,7 @@ LIST_BYTES = 16
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
     """Check that there are enough rows for `n_neighbors` neighbours.
 
-    Parameters
-    ----------
-    n_neighbors : int
-    dataset : Dataset
-    labelled_only : bool
-        Whether neighbours must have a label.
-
-    Raises
-    ------
-    ParameterError
-        If there are too few.
+    labelled_only: whether neighbours must have a label.
     """
     n_searched = dataset.of_labelled().n_rows if labelled_only else dataset.n_rows
     if n_neighbors < n_searched:
@@ -50,17 +40,7 @@ def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) 
 
 
 def searched_in(dataset: Dataset, params: FitParams) -> SearchedRows:
-    """Return the sizes of the rows of a dataset, for their search.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-
-    Returns
-    -------
-    SearchedRows
-    """
+    """Return the sizes of the rows of a dataset, for their search."""
     return SearchedRows(
         n_rows=dataset.n_rows,
         n_features=dataset.n_features,
@@ -77,16 +57,7 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
 
     The larger of a row and of the neighbour lists that are merged for the row decides the size.
 
-    Parameters
-    ----------
-    chunk_rows : int
-    width : int
-        See `SearchedRows`.
-    params : FitParams
-
-    Returns
-    -------
-    int
+    width: see `SearchedRows`.
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
@@ -100,34 +71,14 @@ def most_lists(overlap: int) -> int:
 def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
     """Return the bytes of a worker's process after a neighbour search.
 
-    Parameters
-    ----------
-    method : {"exact", "approximate"}
-    of_candidates : bool
-        Whether only candidates have neighbours.
-
-    Returns
-    -------
-    int
+    of_candidates: whether only candidates have neighbours.
     """
     compiled = method == "approximate" and not of_candidates
     return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if compiled else 0)
 
 
 def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
-    """Return the bytes that a worker holds while it searches `n_rows` rows.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    method : {"exact", "approximate"}
-    n_rows : int
-
-    Returns
-    -------
-    int
-    """
+    """Return the bytes that a worker holds while it searches `n_rows` rows."""
     return (
         worker_bytes(method)
         + dataset.reading_bytes
@@ -140,13 +91,7 @@ _CANDIDATES = "candidates"
 
 
 def decide_candidates(run: Run, n_candidates: int) -> None:
-    """Record that only `n_candidates` rows have neighbours.
-
-    Parameters
-    ----------
-    run : Run
-    n_candidates : int
-    """
+    """Record that only `n_candidates` rows have neighbours."""
     run.decide(_CANDIDATES, asdict(PartLayout.of(n_candidates, run.chosen_params.n_parts)))
 
 
@@ -170,17 +115,9 @@ def searched_rows(run: Run) -> NDArray[np.int64] | None:
 
 
 def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers in arrays with a row for each searched row.
+    """Return the places of row numbers in arrays with a row for each searched row, int64 (m,).
 
-    Parameters
-    ----------
-    run : Run
-    rows : int64 (m,)
-        Row numbers.
-
-    Returns
-    -------
-    int64 (m,)
+    rows (m,): row numbers.
     """
     candidates = searched_rows(run)
     return rows if candidates is None else np.searchsorted(candidates, rows)

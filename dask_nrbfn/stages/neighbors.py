@@ -63,17 +63,10 @@ _MOST_ROUNDING = 0.1
 class NeighborsRecord:
     """The method of the neighbour search, and the mean distance of neighbours.
 
-    Attributes
-    ----------
-    method, n_partitions, threads, n_candidates
-        See `NeighborSearch`.
-    largest_partition : int or None
-        Rows of the largest partition.
-    n_repaired : int or None
-        Rows that found fewer than k neighbours in their partitions.
-    n_probes : int or None
-        Partitions that each candidate was compared with.
-    mean_distance : float
+    method, n_partitions, threads, n_candidates: see `NeighborSearch`.
+    largest_partition: rows of the largest partition.
+    n_repaired: rows that found fewer than k neighbours in their partitions.
+    n_probes: partitions that each candidate was compared with.
     """
 
     method: str
@@ -151,23 +144,7 @@ def decided_search(run: Run) -> NeighborSearch:
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
     """Return the search for `params`, with every "auto" resolved by rows and memory.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    engine : Engine
-        Its number of threads and its memory are used.
-
-    Returns
-    -------
-    NeighborSearch
-
-    Raises
-    ------
-    ParameterError
-        If partitions would be too few or too small to search.
-    MemoryBudgetError
-        If even a small partition does not fit into the memory of a worker.
+    engine: its number of threads and its memory are used.
     """
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)

@@ -53,15 +53,7 @@ def search_partitions(
     "candidates" searches every partition on its own, and "neighbors" merges the lists of the
     partitions of each row. The caller drops the scratch.
 
-    Parameters
-    ----------
-    run, dataset, engine
-    n_partitions, threads : int
-
-    Returns
-    -------
-    dict
-        Fields of `NeighborsRecord`, and "distance_sum".
+    Fields of `NeighborsRecord`, and "distance_sum".
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):

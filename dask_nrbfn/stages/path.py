@@ -108,13 +108,7 @@ def penalized_system(
 ) -> RidgeSystem:
     """Return a system of the basis of a run with the penalty, locality and components of a ridge.
 
-    Parameters
-    ----------
-    run : Run
-    system : RidgeSystem
-    ridge : Ridge
-    features : callable, optional
-        Returns the radial basis functions; default: those of the run.
+    features: returns the radial basis functions; default: those of the run.
     """
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
@@ -129,16 +123,8 @@ def penalized_system(
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only.
 
-    Parameters
-    ----------
-    n_basis : int
-        Basis rows r.
-    spans : bool
-        Whether the weights lie in spans of eigenfunctions.
-
-    Returns
-    -------
-    callable
+    n_basis: basis rows r.
+    spans: whether the weights lie in spans of eigenfunctions.
     """
     if n_basis > _LARGEST_SMALL:
         return map
@@ -155,18 +141,9 @@ def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
     A large basis has no such systems, but the same number is returned: a plan must not shrink as
     the basis grows.
 
-    Parameters
-    ----------
-    n_basis : int
-        Basis rows r.
-    n_systems : int
-        Systems of a path.
-    spans : bool
-        Whether the weights lie in spans of eigenfunctions.
-
-    Returns
-    -------
-    int
+    n_basis: basis rows r.
+    n_systems: systems of a path.
+    spans: whether the weights lie in spans of eigenfunctions.
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
@@ -214,14 +191,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
 def class_weights(run: Run, moments: Moments) -> Floats | None:
     """Return the weights of the classes if the bounds of hu-nrbfn hold, else None.
 
-    Parameters
-    ----------
-    run : Run
-    moments : Moments
-
-    Returns
-    -------
-    float64 (K,) or None
+    returns float64 (K,) or None.
     """
     targets = read_targets(run, len(moments.cross))
     bounded = run.chosen_params.normalized and not targets.centred
@@ -238,16 +208,11 @@ def path_of_risks(
 ) -> list[dict[str, Any]]:
     """Return error, risk and bounds of every penalty; None where the system is singular.
 
-    Parameters
-    ----------
-    system : RidgeSystem
-    solutions : iterable of (Ridge, float64 (q, r), float or None)
-        Each ridge with its weights and the reciprocal condition of its system, path by path.
-    penalize : callable
-        See `solve_all`.
-    class_weights, least_weight
-        See `spectral_bounds`. Bounds for separate or almost separate classes hold only
-        for weights without constraints.
+    solutions (Ridge, float64 (q, r), float or None): each ridge with its weights and the reciprocal
+        condition of its system, path by path.
+    penalize: see `solve_all`.
+    class_weights, least_weight: see `spectral_bounds`. Bounds for separate or almost separate
+        classes hold only for weights without constraints.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None

@@ -30,12 +30,8 @@ logger = logging.getLogger(__name__)
 class PruneRecord:
     """The number of kept basis rows, and the share of squares that these rows do not explain.
 
-    Attributes
-    ----------
-    n_kept : int
-    unexplained : float
-        Share of the squares of the targets that the orthogonal weights do not explain; for numbers
-        the mean over the targets.
+    unexplained: share of the squares of the targets that the orthogonal weights do not explain; for
+        numbers the mean over the targets.
     """
 
     n_kept: int
@@ -68,17 +64,8 @@ def full_system(
 ) -> RidgeSystem:
     """Return the ridge system of all basis rows of a run, with the penalty of its network.
 
-    Parameters
-    ----------
-    run : Run
-    moments : Moments
-        Moments of the training rows of the network.
-    features : callable, optional
-        Returns the radial basis functions; default: those of the run.
-
-    Returns
-    -------
-    RidgeSystem
+    moments: moments of the training rows of the network.
+    features: returns the radial basis functions; default: those of the run.
     """
     system, ridge = read_system(run, moments), Ridge.in_params(run.chosen_params)
     return penalized_system(run, system, ridge, features=features)
@@ -87,21 +74,8 @@ def full_system(
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
     """Return the forward selection of the kept basis rows; None if all are kept.
 
-    Parameters
-    ----------
-    system : RidgeSystem
-    params : FitParams
-    numbers : bool
-        Whether the targets are numbers. Each target is standardized, so its unit has no effect.
-
-    Returns
-    -------
-    ForwardPath or None
-
-    Raises
-    ------
-    IllConditionedError
-        If the features are all 0.
+    numbers: whether the targets are numbers. Each target is standardized, so its unit has no
+        effect.
     """
     if params.prune is None:
         return None

@@ -52,18 +52,7 @@ def _compute(job: StageJob) -> RecallRecord:
 
 
 def check_recall(run: Run, min_recall: float) -> None:
-    """Check the recall of a run.
-
-    Parameters
-    ----------
-    run : Run
-    min_recall : float
-
-    Raises
-    ------
-    RecallError
-        If it is below `min_recall`.
-    """
+    """Check the recall of a run."""
     audit = RECALL.recorded(run)
     if audit.recall >= min_recall:
         return

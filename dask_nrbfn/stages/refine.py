@@ -55,28 +55,19 @@ _DIGITS = 9
 class RefineRecord(LabelFigures):
     """The passes of the loss, and in a tuning the comparison of the losses.
 
-    Attributes
-    ----------
-    loss : str
-        In a tuning the loss with the best labels of held-out rows. The squared loss has no passes.
-    n_passes : int
-        Passes over the rows.
-    stopped : str or None
-        The rule that stopped the passes: a small "gradient", a small decrease of the "objective",
-        no better labels of held-out rows ("validation"), or the "limit" of passes.
-    objective : float or None
-        ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights.
-    path : list of dict
-        For each pass the objective and the norm of its gradient, see `Preconditioner`; in a tuning
-        the figures of held-out rows too.
-    taken : int or None
-        In a tuning, the pass whose weights are chosen, from 1.
-    tried : list of dict or None
-        In a tuning, for each loss the figures of held-out rows, the passes and the stopping rule.
-    chosen : dict or None
-        In a tuning, the loss.
-    n_rows : int or None
-        In a tuning, the number of held-out rows.
+    loss: in a tuning the loss with the best labels of held-out rows. The squared loss has no
+        passes.
+    n_passes: passes over the rows.
+    stopped: the rule that stopped the passes: a small "gradient", a small decrease of the
+        "objective", no better labels of held-out rows ("validation"), or the "limit" of passes.
+    objective: ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights.
+    path: for each pass the objective and the norm of its gradient, see `Preconditioner`; in a
+        tuning the figures of held-out rows too.
+    taken: in a tuning, the pass whose weights are chosen, from 1.
+    tried: in a tuning, for each loss the figures of held-out rows, the passes and the stopping
+        rule.
+    chosen: in a tuning, the loss.
+    n_rows: in a tuning, the number of held-out rows.
     """
 
     loss: str
@@ -227,16 +218,7 @@ def _check(context: FitContext) -> None:
 def check_updatable(loss: str, remedy: str) -> None:
     """Check that the weights of a loss are solved from sums over rows.
 
-    Parameters
-    ----------
-    loss : str
-    remedy : str
-        Remedy of the error.
-
-    Raises
-    ------
-    ParameterError
-        If the loss is not the squared loss.
+    remedy: remedy of the error.
     """
     if not loss_named(loss).solved_at_once:
         raise ParameterError(

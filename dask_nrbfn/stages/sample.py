@@ -43,21 +43,10 @@ ALL = "all_"
 def write_rows(
     group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, size: int
 ) -> NDArray[np.int64]:
-    """Store `size` drawn rows of a dataset; return their row numbers.
+    """Store `size` drawn rows of a dataset; return their row numbers, int64 (size,).
 
-    Parameters
-    ----------
-    group : zarr.Group
-    prefix : str
-        Prefix of the names of the arrays.
-    dataset : Dataset
-    params : FitParams
-    size : int
-        Rows to draw.
-
-    Returns
-    -------
-    int64 (size,)
+    prefix: prefix of the names of the arrays.
+    size: rows to draw.
     """
     rows = drawn_rows(dataset.n_rows, size, params.random_state)
     numbers = dataset.of_numbers
@@ -76,18 +65,9 @@ def write_rows(
 
 
 def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
-    """Return the row numbers of `size` drawn rows of `n_rows`, ascending.
+    """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,).
 
-    Parameters
-    ----------
-    n_rows : int
-    size : int
-        At most `n_rows`.
-    seed : int
-
-    Returns
-    -------
-    int64 (size,)
+    size: at most `n_rows`.
     """
     if size == n_rows:
         return np.arange(n_rows)
@@ -105,20 +85,9 @@ class Basis(NamedTuple):
 def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: int) -> SmallTable:
     """Return the sample that a stage has stored, with a basis of some of its rows.
 
-    Parameters
-    ----------
-    run : Run
-    stage : str
-        Name of the stage that stored the sample.
-    basis : Basis
-    n_folds : int
-        Folds of the rows.
-    n_targets : int
-        Targets q.
-
-    Returns
-    -------
-    SmallTable
+    stage: name of the stage that stored the sample.
+    n_folds: folds of the rows.
+    n_targets: targets q.
     """
     names = ("X", "targets", "weights", "rows")
     X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
@@ -148,20 +117,11 @@ def bases_of_sample(
 ) -> list[Basis]:
     """Return bases of a stored sample.
 
-    Parameters
-    ----------
-    run, dataset
-    stage : str
-        Name of the stage that stored the sample.
-    params : FitParams
-        With the `scale` and the `basis` that are used.
-    asked : sequence of (int, str)
-        Sizes, each with a `basis_rule`.
+    With fewer rows where there are fewer distinct ones.
 
-    Returns
-    -------
-    list of Basis
-        With fewer rows where there are fewer distinct ones.
+    stage: name of the stage that stored the sample.
+    params: with the `scale` and the `basis` that are used.
+    asked (int, str): sizes, each with a `basis_rule`.
     """
     source = source_of(params)
     if source.sampled is None:
@@ -194,17 +154,7 @@ def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> 
 
 
 def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
-    """Return the network of `params`, with the ridges of a tuning but without locality.
-
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-
-    Returns
-    -------
-    SmallNetwork
-    """
+    """Return the network of `params`, with the ridges of a tuning but without locality."""
     return SmallNetwork(
         params.kernel,
         params.width_factor,
@@ -229,21 +179,9 @@ def try_side_by_side(
 ) -> list[Entry]:
     """Return the result of `try_networks`; some networks are tried at the same time.
 
-    Parameters
-    ----------
-    sample : SmallTable
-    scaling : Scaling
-    networks : sequence of SmallNetwork
-    held_out : sequence of int
-        Folds that are held out.
-    smoothly : bool
-        See `try_networks`.
-    n_components : int
-        Maximum number of eigenfunctions that are combined.
-
-    Returns
-    -------
-    list of dict
+    held_out: folds that are held out.
+    smoothly: see `try_networks`.
+    n_components: maximum number of eigenfunctions that are combined.
     """
     n_ridges = max(len(each.ridges) for each in networks)
     return try_networks(
@@ -261,15 +199,7 @@ def try_side_by_side(
 def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
     """Return a function that tries networks of a sample, some at the same time.
 
-    Parameters
-    ----------
-    sample : SmallTable
-    n_held_out, n_ridges : int
-        Folds that are held out, and ridges of a network.
-
-    Returns
-    -------
-    Each
+    n_held_out, n_ridges: folds that are held out, and ridges of a network.
     """
     own = tried_bytes(
         sample.basis.shape[0],
@@ -283,20 +213,10 @@ def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
     """Return the bytes that one network of a sample needs while it is tried.
 
-    Parameters
-    ----------
-    n_basis : int
-        Basis rows r.
-    n_targets : int
-        Targets q.
-    n_held_out : int
-        Folds that are held out.
-    n_ridges : int
-        Ridges that are tried.
-
-    Returns
-    -------
-    int
+    n_basis: basis rows r.
+    n_targets: targets q.
+    n_held_out: folds that are held out.
+    n_ridges: ridges that are tried.
     """
     return network_bytes(
         n_basis,
@@ -310,15 +230,7 @@ def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int)
 def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
     """Return the peak bytes of networks that are tried side by side.
 
-    Parameters
-    ----------
-    n_networks : int
-        Networks.
-    bytes_of_one : int
-        Bytes of one network.
-
-    Returns
-    -------
-    int
+    n_networks: networks.
+    bytes_of_one: bytes of one network.
     """
     return bytes_of_one + min(_BESIDE_BYTES, (n_networks - 1) * bytes_of_one)

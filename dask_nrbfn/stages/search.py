@@ -90,19 +90,9 @@ class Round(NamedTuple):
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
     """Return the rounds of a search, the last on all rows and folds.
 
-    Parameters
-    ----------
-    n_tried : int
-        Combinations.
-    n_rows : int
-    n_basis : int
-        Basis rows r.
-    n_folds : int
-        Folds of the rows.
-
-    Returns
-    -------
-    list of Round
+    n_tried: combinations.
+    n_basis: basis rows r.
+    n_folds: folds of the rows.
 
     Examples
     --------
@@ -130,25 +120,15 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
 class SearchRecord:
     """The results of all combinations on the sample.
 
-    Attributes
-    ----------
-    tried : list of dict
-        Every combination with its best penalty and alpha, error and log loss in its last round.
-    chosen : dict
-        The best combination.
-    n_rows, n_basis : int
-        Rows of the sample and of its largest basis.
-    rounds : list of dict
-        Combinations, rows and basis rows of each round, and the figures of the best.
-    stopped : str or None
-        Why no other widths were tried.
-    narrowed : dict
-        The penalty and the alphas that are left to try, by their names in `TuneParams`.
-    curve : list of dict
-        A combination with bases of several sizes "n_basis", and its figures; empty if the size of
-        the basis was given.
-    finals : list of dict
-        The combinations that were compared in the end, and their figures.
+    tried: every combination with its best penalty and alpha, error and log loss in its last round.
+    chosen: the best combination.
+    n_rows, n_basis: rows of the sample and of its largest basis.
+    rounds: combinations, rows and basis rows of each round, and the figures of the best.
+    stopped: why no other widths were tried.
+    narrowed: the penalty and the alphas that are left to try, by their names in `TuneParams`.
+    curve: A combination with bases of several sizes "n_basis", and its figures; empty if the size
+        of the basis was given.
+    finals: the combinations that were compared in the end, and their figures.
     """
 
     tried: list[dict[str, Any]]
@@ -165,12 +145,8 @@ class SearchRecord:
 class _Search:
     """Rounds of trials; the best combinations of each round are tried on more rows in the next.
 
-    Attributes
-    ----------
-    judged : dict of Combination to dict
-        The result of each combination in its last round.
-    rounds : list of dict
-        See `SearchRecord`.
+    judged: the result of each combination in its last round.
+    rounds: see `SearchRecord`.
     """
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
@@ -186,15 +162,7 @@ class _Search:
     def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
         """Try combinations in a round; return all, the best first, singular ones last.
 
-        Parameters
-        ----------
-        tried : list of Combination
-        size : Round
-            Its `n_tried` is not used.
-
-        Returns
-        -------
-        list of Combination
+        size: its `n_tried` is not used.
         """
         number, job = len(self.rounds), self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
@@ -264,18 +232,8 @@ class _Search:
     ) -> tuple[Combination, str | None]:
         """Try widths next to the best; return the best combination, and why the search ended.
 
-        Parameters
-        ----------
-        best : Combination
-        size : Round
-            See `try_all`.
-        n_steps : int
-            Maximum number of refinements.
-
-        Returns
-        -------
-        best : Combination
-        stopped : str or None
+        size: see `try_all`.
+        n_steps: maximum number of refinements.
         """
         for _ in range(n_steps):
             if self.judged[best][self._figures[0]] is None:
@@ -300,19 +258,11 @@ class _Search:
 def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
     """Return the penalty of a network and the alphas next to its alpha.
 
-    Parameters
-    ----------
-    alphas : sequence of float
-        All alphas that may be tried.
-    judged : mapping
-        The network's "penalty" and "alpha".
-    n_beside : int
-        Alphas on either side.
+    "penalties" and "alphas"; empty if all systems of the network were singular.
 
-    Returns
-    -------
-    dict
-        "penalties" and "alphas"; empty if all systems of the network were singular.
+    alphas: all alphas that may be tried.
+    judged: the network's "penalty" and "alpha".
+    n_beside: alphas on either side.
     """
     if judged["alpha"] is None:
         return {}

@@ -28,44 +28,24 @@ from dask_nrbfn.storage.layout import PartLayout
 class FitSizes:
     """The sizes of a fit.
 
-    Attributes
-    ----------
-    dataset : Dataset
-        The rows that a stage reads.
-    judged : Dataset
-        The rows on which penalties are compared.
-    params, tuning, search
-        As in `FitContext`; the search is planned.
-    layout : PartLayout
-        The parts of the rows.
-    n, p, K, q, r, k : int
-        Rows, features, classes, targets, basis rows, neighbours.
-    row_values : float
-        Mean number of stored values of a row; p for rows in arrays.
-    width : int
-        See `SearchedRows`.
-    n_labelled : int
-        Labelled rows if other rows have no label; 0 if all rows have one.
-    itemsize, search_itemsize : int
-        Bytes of a value as stored and as searched.
-    reading_bytes : int
-        Bytes of the chunks that are held while rows are read.
-    block_rows : int
-        Rows of a block that is divided into partitions at once.
-    by_confidence : bool
-        Whether the neighbours of all rows are searched.
-    n_folds, n_penalties, n_ridges : int
-        Numbers of folds with separate moments and of penalties, and the maximum number of ridges
-        tried with the whole basis; 1, 1 and 0 without tuning.
-    penalty_axes : int
-        See `Penalty`; the maximum of all penalties.
-    asked_components : int
-        Largest requested number of eigenfunctions; 0 without eigenfunctions.
-    has_locality : bool
-    n_basis_sample : int
-        Rows of the sample that the source of the basis holds in memory.
-    draws : bool
-        Whether all bases consist of rows of the dataset.
+    dataset: the rows that a stage reads.
+    judged: the rows on which penalties are compared.
+    params, tuning, search: as in `FitContext`; the search is planned.
+    layout: the parts of the rows.
+    n, p, K, q, r, k: rows, features, classes, targets, basis rows, neighbours.
+    row_values: mean number of stored values of a row; p for rows in arrays.
+    width: see `SearchedRows`.
+    n_labelled: labelled rows if other rows have no label; 0 if all rows have one.
+    itemsize, search_itemsize: bytes of a value as stored and as searched.
+    reading_bytes: bytes of the chunks that are held while rows are read.
+    block_rows: rows of a block that is divided into partitions at once.
+    by_confidence: whether the neighbours of all rows are searched.
+    n_folds, n_penalties, n_ridges: numbers of folds with separate moments and of penalties, and the
+        maximum number of ridges tried with the whole basis; 1, 1 and 0 without tuning.
+    penalty_axes: see `Penalty`; the maximum of all penalties.
+    asked_components: largest requested number of eigenfunctions; 0 without eigenfunctions.
+    n_basis_sample: rows of the sample that the source of the basis holds in memory.
+    draws: whether all bases consist of rows of the dataset.
     """
 
     dataset: Dataset
@@ -190,15 +170,7 @@ class FitSizes:
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
         """Return the bytes of a basis in float64, of its scaled rows and of its factors.
 
-        Parameters
-        ----------
-        n_basis : int
-        copies : int
-            Copies of the basis that are held, including the factors.
-
-        Returns
-        -------
-        int
+        copies: copies of the basis that are held, including the factors.
         """
         values = self._basis_values
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)

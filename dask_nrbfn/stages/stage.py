@@ -19,22 +19,13 @@ Record = TypeVar("Record")
 class StageCost:
     """The expected cost of one stage.
 
-    Attributes
-    ----------
-    flops : float
-        Floating-point operations of the products and factorizations of all tasks.
-    read_bytes, written_bytes : int
-        Bytes that all tasks read and write.
-    held_bytes : int
-        Peak memory of one worker, including its process.
-    n_tasks : int
-        Tasks that share `work` and can run at the same time.
-    work : mapping of str to float
-        Amounts of work of all tasks by the name of their rate, see `Rates`.
-    alone : mapping of str to float
-        Amounts of work of the tasks that run alone.
-    fixed_s : float
-        Seconds of every worker that do not depend on the rates.
+    flops: floating-point operations of the products and factorizations of all tasks.
+    read_bytes, written_bytes: bytes that all tasks read and write.
+    held_bytes: peak memory of one worker, including its process.
+    n_tasks: tasks that share `work` and can run at the same time.
+    work: amounts of work of all tasks by the name of their rate, see `Rates`.
+    alone: amounts of work of the tasks that run alone.
+    fixed_s: seconds of every worker that do not depend on the rates.
     """
 
     flops: float = 0.0
@@ -51,18 +42,10 @@ class StageCost:
 class StageJob:
     """The input of a stage whose earlier stages are finished.
 
-    Attributes
-    ----------
-    run : Run
-    dataset : Dataset
-    engine : Engine
-    largest_basis : int
-        Maximum number of basis rows that the workers' memory allows in every stage.
-    remaining_s : callable or None
-        Takes a number of basis rows, returns the seconds of this and the later stages. None if the
-        rates of the workers are not known.
-    validation : Dataset or None
-        Validation rows that are used instead of folds.
+    largest_basis: maximum number of basis rows that the workers' memory allows in every stage.
+    remaining_s: takes a number of basis rows, returns the seconds of this and the later stages.
+        None if the rates of the workers are not known.
+    validation: validation rows that are used instead of folds.
     """
 
     run: Run
@@ -81,40 +64,26 @@ def _fields(record: Any) -> tuple[Field[Any], ...]:
 class Stage(Generic[Record]):
     """One step of a fit: it reads arrays of earlier stages and stores its own.
 
-    Attributes
-    ----------
-    name : str
-        Name of its group in the run, of its parts, and of its line in a plan and in the log.
-    record : type
-        A dataclass of JSON values that the metadata of the run keeps.
-    compute : callable
-        Takes a `StageJob`, stores the arrays of the stage and returns its record.
-    cost : callable
-        Takes `FitSizes`, returns a `StageCost`.
-    check : callable
-        Takes `FitContext`, raises an error if a fit with the stage cannot succeed; reads no rows.
-    wanted : callable
-        Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
+    name: name of its group in the run, of its parts, and of its line in a plan and in the log.
+    record: A dataclass of JSON values that the metadata of the run keeps.
+    compute: takes a `StageJob`, stores the arrays of the stage and returns its record.
+    cost: takes `FitSizes`, returns a `StageCost`.
+    check: takes `FitContext`, raises an error if a fit with the stage cannot succeed; reads no
+        rows.
+    wanted: takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
         whether a fit needs the stage.
-    labelled_only : bool
-        Whether the stage sees only the labelled rows.
-    grows_with_basis : bool
-        Whether the memory of the stage grows with the basis.
-    remedy : callable
-        Takes `FitParams`, returns what to change if the stage does not fit into memory; not used if
-        the memory grows with the basis.
-    keeps_parts : bool
-        Whether its parts are kept until the fit ends: because later stages read the parts, or so
-        that a damaged chunk of a result with a value for every row needs only one part again.
-    needs : tuple of str
-        Arrays, groups and parts of earlier stages that the stage may read.
-    leaves : callable
-        Takes the run, returns the names of the arrays that a finished run provides. These arrays
-        are read again at the end, and damaged arrays are computed again.
-    passes : tuple of str
-        Arrays and groups that the stage stores only for later stages.
-    scratch : tuple of str
-        Groups that are deleted after the stage; a name that ends with "-" is a prefix of groups.
+    labelled_only: whether the stage sees only the labelled rows.
+    grows_with_basis: whether the memory of the stage grows with the basis.
+    remedy: takes `FitParams`, returns what to change if the stage does not fit into memory; not
+        used if the memory grows with the basis.
+    keeps_parts: whether its parts are kept until the fit ends: because later stages read the parts,
+        or so that a damaged chunk of a result with a value for every row needs only one part again.
+    needs: arrays, groups and parts of earlier stages that the stage may read.
+    leaves: takes the run, returns the names of the arrays that a finished run provides. These
+        arrays are read again at the end, and damaged arrays are computed again.
+    passes: arrays and groups that the stage stores only for later stages.
+    scratch: groups that are deleted after the stage; a name that ends with "-" is a prefix of
+        groups.
     """
 
     name: str
@@ -160,38 +129,20 @@ _PART_S, _TASK_S = 0.06, 0.03
 class Rates:
     """The amounts of work that one worker does in a second.
 
-    Attributes
-    ----------
-    moments_flops : float
-        Symmetric products of activations, and distances to a basis.
-    solve_flops : float
-        Cholesky factorization.
-    activations : float
-        Normalized exponentials.
-    roots : float
-        Summed distances.
-    column_values : float
-        Values that enter column statistics.
-    hashed_values : float
-    pairs : float
-        Pairs of rows in an exact search, with the columns of the dataset.
-    audited_pairs : float
-        Pairs of rows in an exact search of a thousand rows among many.
-    updates : float
-        Candidate values of NNDescent.
-    measured_values : float
-        Differences of neighbours.
-    merged_candidates : float
-    selected_rows : float
-        Rows that enter the choice of a basis.
-    routed_distances : float
-        Distances to the centroids of partitions.
-    weighed_neighbors : float
-        Neighbours that enter a confidence.
-    read_bytes : float
-        Rows of the dataset, decoded.
-    scratch_bytes : float
-        Arrays of a run, written or read.
+    moments_flops: symmetric products of activations, and distances to a basis.
+    solve_flops: cholesky factorization.
+    activations: normalized exponentials.
+    roots: summed distances.
+    column_values: values that enter column statistics.
+    pairs: pairs of rows in an exact search, with the columns of the dataset.
+    audited_pairs: pairs of rows in an exact search of a thousand rows among many.
+    updates: candidate values of NNDescent.
+    measured_values: differences of neighbours.
+    selected_rows: rows that enter the choice of a basis.
+    routed_distances: distances to the centroids of partitions.
+    weighed_neighbors: neighbours that enter a confidence.
+    read_bytes: rows of the dataset, decoded.
+    scratch_bytes: arrays of a run, written or read.
     """
 
     moments_flops: float
@@ -215,16 +166,7 @@ class Rates:
 def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
     """Return the expected seconds of a stage.
 
-    Parameters
-    ----------
-    cost : StageCost
-    rates : Rates
-        Rates of one worker.
-    n_workers : int
-
-    Returns
-    -------
-    float
+    rates: rates of one worker.
     """
     # The last round of tasks may leave workers idle. Work of one task alone has no rounds.
     rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0

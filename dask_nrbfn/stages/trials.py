@@ -71,25 +71,9 @@ def resolve_tuning(
 
     Feature weights are not learned from `sparse` rows.
 
-    Parameters
-    ----------
-    params : FitParams
-    tuning : TuneParams
-    numbers : bool
-        Whether the targets are numbers.
-    sparse : bool
-        Whether the rows are sparse.
-    mixed : bool
-        Whether columns are of several kinds. The kernel of l1 distances is then tried first.
-
-    Returns
-    -------
-    TuneParams
-
-    Raises
-    ------
-    ParameterError
-        If the tuning compares bases without a size, or besides given basis rows.
+    numbers: whether the targets are numbers.
+    sparse: whether the rows are sparse.
+    mixed: whether columns are of several kinds. The kernel of l1 distances is then tried first.
     """
     sized = params.basis_size is not None
     if tuning.bases is not None and params.basis_is_given:
@@ -158,13 +142,7 @@ class Combination:
 
 
 class Trials(NamedTuple):
-    """What a fit tries: the values of its parameters, or those of its tuning.
-
-    Attributes
-    ----------
-    params : FitParams
-    tuning : TuneParams or None
-    """
+    """What a fit tries: the values of its parameters, or those of its tuning."""
 
     params: FitParams
     tuning: TuneParams | None
@@ -345,16 +323,7 @@ def basis_of_cell(params: FitParams) -> int:
 def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
     """Return the maximum number of rows of a cell; larger cells are split.
 
-    Parameters
-    ----------
-    params : FitParams
-    n_rows : int
-    n_basis : int
-        Basis rows of a cell.
-
-    Returns
-    -------
-    float
+    n_basis: basis rows of a cell.
     """
     if isinstance(params.cells, int):
         return 1.0
@@ -364,15 +333,7 @@ def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
 def planned_cells(params: FitParams, n_rows: int) -> int:
     """Return the planned number of cells of a fit.
 
-    Parameters
-    ----------
-    params : FitParams
-    n_rows : int
-        Rows of the table.
-
-    Returns
-    -------
-    int
+    n_rows: rows of the table.
     """
     if isinstance(params.cells, int):
         return params.cells
@@ -382,17 +343,7 @@ def planned_cells(params: FitParams, n_rows: int) -> int:
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
-    """Return the width factors to try with a kernel, the widest first.
-
-    Parameters
-    ----------
-    kernel : str
-    tuning : TuneParams
-
-    Returns
-    -------
-    list of float
-    """
+    """Return the width factors to try with a kernel, the widest first."""
     factors = tuning.width_factors or kernel_named(kernel).width_factors
     return sorted(set(factors), reverse=True)
 
@@ -410,16 +361,7 @@ def ridges_of(run: Run) -> list[Ridge]:
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
     """Return the number of rows of the sample, at most all rows.
 
-    Parameters
-    ----------
-    n_rows : int
-    row_values : float
-        Mean number of stored values of a row.
-    tuning : TuneParams
-
-    Returns
-    -------
-    int
+    row_values: mean number of stored values of a row.
     """
     rows = tuning.search_rows
     if rows is None:
@@ -430,17 +372,6 @@ def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
 
 
 def search_basis_size(dataset: Dataset, params: FitParams, tuning: TuneParams) -> int:
-    """Return the basis size of the search, at most the basis size of the fit.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    params : FitParams
-    tuning : TuneParams
-
-    Returns
-    -------
-    int
-    """
+    """Return the basis size of the search, at most the basis size of the fit."""
     asked = asked_size(params, dataset) or dataset.n_rows
     return max(min(tuning.search_basis, asked, dataset.n_rows), dataset.n_classes)

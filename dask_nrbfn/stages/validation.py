@@ -43,14 +43,10 @@ _CALIBRATION = "validation-calibration"
 class ValidationRecord(HeldOutFigures):
     """Errors of all penalties and alphas on held-out rows.
 
-    Attributes
-    ----------
-    path : list of dict
-        Errors of every penalty and alpha, and the log loss at the best temperature without biases.
-    chosen : dict
-        The best penalty and alpha.
-    n_rows : int
-        Number of held-out rows.
+    path: errors of every penalty and alpha, and the log loss at the best temperature without
+        biases.
+    chosen: the best penalty and alpha.
+    n_rows: number of held-out rows.
     """
 
     path: list[dict[str, Any]]
@@ -62,11 +58,6 @@ def _compute(job: StageJob) -> ValidationRecord:
     """Score the held-out rows with the weights of every penalty; return the errors and the best.
 
     Without a validation dataset every row is scored by weights that were fitted without its fold.
-
-    Raises
-    ------
-    IllConditionedError
-        If the system is singular with every penalty.
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)

@@ -37,10 +37,7 @@ logger = logging.getLogger(__name__)
 class WeightsRecord:
     """Penalty, error and risk of the network, see `ErrorAndRisk` and `RidgeSolution`.
 
-    Attributes
-    ----------
-    training_r2 : list of float or None
-        R^2 of the training rows for every target; None for classes.
+    training_r2: r^2 of the training rows for every target; None for classes.
     """
 
     alpha: float
@@ -103,17 +100,7 @@ def describe_network(
 ) -> Network:
     """Return the network of a solved ridge system: its weights, intercept, error and risk.
 
-    Parameters
-    ----------
-    run : Run
-    system : RidgeSystem
-    solution : RidgeSolution
-        Of this system at `alpha`.
-    alpha : float
-
-    Returns
-    -------
-    Network
+    solution: of this system at `alpha`.
     """
     weights = solution.weights
     risk = error_and_risk(

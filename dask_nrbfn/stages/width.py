@@ -52,13 +52,7 @@ class WidthRecord:
 
 
 def _compute(job: StageJob) -> WidthRecord:
-    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`.
-
-    Raises
-    ------
-    DataError
-        If all rows are equal, or so near each other that the width cannot be squared.
-    """
+    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`."""
     run, dataset = job.run, job.dataset
     kinds = {"": _DistanceSums} | ({_CLUSTERS: _ClusterSums} if _has_shares(run) else {})
     reduction = Reduction("width", _WidthPass, kinds, run.layout)
@@ -123,17 +117,7 @@ def _middle_targets(dataset: Dataset) -> Floats:
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:
-    """Return the targets of a run whose width is known.
-
-    Parameters
-    ----------
-    run : Run
-    n_targets : int
-
-    Returns
-    -------
-    Targets
-    """
+    """Return the targets of a run whose width is known."""
     origin = WIDTH.recorded(run).target_origin
     return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 

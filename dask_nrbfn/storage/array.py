@@ -45,16 +45,10 @@ _CHUNK_ROWS = 2**17
 class SparseArray(ChunkedRows):
     """Stored rows in CSR, opened for reading.
 
-    Attributes
-    ----------
-    data : zarr.Array (m,)
-        The values, float32 or float64.
-    indices : zarr.Array int32 (m,)
-        Column of each value, ascending within a row.
-    indptr : zarr.Array int64 (n + 1,)
-        Place of the first value of each row, then the number of values m.
-    n_values : int
-        Number of values m.
+    data (m,): the values, float32 or float64.
+    indices (m,): column of each value, ascending within a row.
+    indptr (n + 1,): place of the first value of each row, then the number of values m.
+    n_values: number of values m.
     """
 
     data: Array
@@ -64,13 +58,7 @@ class SparseArray(ChunkedRows):
 
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
-        """Open rows in CSR.
-
-        Raises
-        ------
-        DamagedDataError
-            If the rows differ from what was written.
-        """
+        """Open rows in CSR."""
         place = group.store_path
         recorded: dict[str, Any] = group.attrs.asdict()
         if not is_sealed(recorded):
@@ -94,21 +82,9 @@ class SparseArray(ChunkedRows):
         return {name: getattr(self, name) for name in _PARTS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
-        """Return rows in CSR.
+        """Return rows in CSR, csr_array (stop - start, p).
 
-        Parameters
-        ----------
-        start, stop : int
-            First row, and the row after the last. With None for `stop`, all further rows.
-
-        Returns
-        -------
-        csr_array (stop - start, p)
-
-        Raises
-        ------
-        MissingDataError, DamagedDataError
-            If a chunk is missing or fails its checksum, or the rows are not in CSR.
+        start, stop: first row, and the row after the last. With None for `stop`, all further rows.
         """
         from scipy.sparse import csr_array
 
@@ -150,18 +126,10 @@ def create_sparse(
 ) -> None:
     """Lay out rows in CSR of about `n_values` values, for `append_rows`.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    shape : tuple of int
-        Rows n and columns p.
-    dtype : dtype
-        Dtype of the values.
-    chunk_rows : int
-        Rows that are read together.
-    n_values : int
-        Expected number of values; more can be written.
+    shape: rows n and columns p.
+    dtype: dtype of the values.
+    chunk_rows: rows that are read together.
+    n_values: expected number of values; more can be written.
     """
     member = group.create_group(name, overwrite=True)
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
@@ -185,13 +153,8 @@ def create_sparse(
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
     """Append rows to rows in CSR.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    start : int
-        Number of rows that are already stored.
-    X : csr_array (b, p)
+    start: number of rows that are already stored.
+    X (b, p).
     """
     member, arrays = _being_written(group, name)
     data, indices, indptr = arrays.values()
@@ -209,17 +172,7 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
 
 
 def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
-    """Finish rows in CSR, and return the `chunk_checksums` of their arrays by name.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-
-    Returns
-    -------
-    dict of str to str
-    """
+    """Finish rows in CSR, and return the `chunk_checksums` of their arrays by name."""
     member, arrays = _being_written(group, name)
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
@@ -284,15 +237,8 @@ def write_array(
 ) -> None:
     """Store a whole array or rows in CSR.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    values : array, or rows in CSR
-    *dimensions : str
-        Names of the axes of an array.
-    slice_rows : int, optional
-        Rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
+    *dimensions: names of the axes of an array.
+    slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     if is_sparse(values):
         _write_sparse(group, name, values, slice_rows=slice_rows)
@@ -301,22 +247,7 @@ def write_array(
 
 
 def get_stored(group: zarr.Group, name: str) -> Stored:
-    """Return a member of a group: an array, rows in CSR, or rows of another store.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-
-    Returns
-    -------
-    zarr.Array, SparseArray or ReferencedRows
-
-    Raises
-    ------
-    DamagedDataError
-        If the member is missing, or differs from what was written.
-    """
+    """Return a member of a group: an array, rows in CSR, or rows of another store."""
     member = get_member(group, name)
     if isinstance(member, zarr.Group) and _is_csr(member):
         return SparseArray.open(member)
@@ -328,21 +259,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
 def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``.
 
-    Parameters
-    ----------
-    array : zarr.Array, SparseArray or ReferencedRows
-    start, stop : int
-        First row, and the row after the last. With None for `stop`, all further rows.
-
-    Returns
-    -------
-    array, or rows in CSR
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-        If a chunk is missing, damaged or fails its checksum. If all rows are read, also if their
-        digest differs from the recorded one.
+    start, stop: first row, and the row after the last. With None for `stop`, all further rows.
     """
     if isinstance(array, SparseArray):
         return array.read(start, stop)

@@ -50,10 +50,7 @@ class Chunk(NamedTuple):
 class SequentialReader:
     """Reads ascending spans of rows and keeps the last decoded chunk.
 
-    Parameters
-    ----------
-    chunk_at : callable
-        Returns the chunk that contains a row.
+    chunk_at: returns the chunk that contains a row.
     """
 
     def __init__(self, chunk_at: Callable[[int], Chunk]) -> None:
@@ -76,14 +73,7 @@ class SequentialReader:
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
     """Return some rows of a block.
 
-    Parameters
-    ----------
-    block : LabelledBlock
-    rows : slice or bool (b,)
-
-    Returns
-    -------
-    LabelledBlock
+    rows (b,).
     """
     columns: Any = (None if column is None else column[rows] for column in block)
     return LabelledBlock(*columns)
@@ -103,16 +93,7 @@ def read_ahead(
 ) -> Iterator[Block]:
     """Yield the block of every item; a thread starts at once and reads one block ahead.
 
-    Parameters
-    ----------
-    read : callable
-        Returns the block of an item.
-    items : iterable
-    thread_name : str
-
-    Yields
-    ------
-    Block
+    read: returns the block of an item.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
     reads = (pool.submit(read, item) for item in items)
@@ -132,26 +113,12 @@ def read_ahead(
 def codes_of(
     labels: NDArray[Any], classes: NDArray[Any], unlabelled: Mark | None, place: object
 ) -> NDArray[np.int64]:
-    """Return the class code of each label of a dataset at `place`, -1 for no label.
+    """Return the class code of each label of a dataset at `place`, -1 for no label, int64 (b,).
 
-    Parameters
-    ----------
-    labels : integer or str (b,)
-    classes : integer, bool or str (K,)
-        Sorted.
-    unlabelled : int or str, optional
-        The marker for a missing label.
-    place : object
-        For the error.
-
-    Returns
-    -------
-    int64 (b,)
-
-    Raises
-    ------
-    DamagedDataError
-        If a label is not one of the classes.
+    classes (K,): sorted.
+    unlabelled: the marker for a missing label.
+    place: for the error.
+    labels (b,).
     """
     codes = np.full(len(labels), -1, dtype=np.int64)
     labelled = are_labelled(labels, unlabelled)
@@ -175,15 +142,10 @@ def codes_of(
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
     """Raise DataError naming the first missing value, if a value is missing.
 
-    Parameters
-    ----------
-    stored : float (b, c)
-    schema : Schema
-        Schema of the columns.
-    first_row : int
-        Index of the first row.
-    place : object
-        For the error.
+    schema: schema of the columns.
+    first_row: index of the first row.
+    place: for the error.
+    stored (b, c).
     """
     gaps = np.isnan(stored)
     if gaps.any():
@@ -197,17 +159,7 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
 
 
 def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
-    """Yield the rows of consecutive blocks `n_rows` at a time; the last block may have fewer.
-
-    Parameters
-    ----------
-    blocks : iterable of array
-    n_rows : int
-
-    Yields
-    ------
-    array
-    """
+    """Yield the rows of consecutive blocks `n_rows` at a time; the last block may have fewer."""
     waiting: list[NDArray[Any]] = []
     for block in blocks:
         waiting.append(block)

@@ -44,21 +44,13 @@ Mark = int | str | float
 class ChunkSummary(NamedTuple):
     """Summary of one written chunk.
 
-    Attributes
-    ----------
-    digest : bytes
-        Digest of the bytes of X, y and weights.
-    content : int
-        The `content_of_rows`.
-    label_counts : dict
-        Number of rows of each label.
-    n_labelled : int
-        Number of rows that have a label or numeric targets.
-    checksums : dict of str to str, optional
-        The `chunk_checksums` of each array, and the digest of rows of another store. Rows in CSR
-        have none. None: the chunk was not just written.
-    n_values : int, optional
-        Number of values in CSR.
+    digest: digest of the bytes of X, y and weights.
+    content: the `content_of_rows`.
+    label_counts: number of rows of each label.
+    n_labelled: number of rows that have a label or numeric targets.
+    checksums: the `chunk_checksums` of each array, and the digest of rows of another store. Rows in
+        CSR have none. None: the chunk was not just written.
+    n_values: number of values in CSR.
     """
 
     digest: bytes
@@ -74,19 +66,9 @@ def default_chunk_rows(
 ) -> int:
     """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
-    Parameters
-    ----------
-    n_features : int
-    dtype : dtype
-        Dtype of the features.
-    row_values : float, optional
-        Average number of values of a row in CSR; None: X is an array.
-    n_numbers : int
-        Number of numeric targets.
-
-    Returns
-    -------
-    int
+    dtype: dtype of the features.
+    row_values: average number of values of a row in CSR; None: X is an array.
+    n_numbers: number of numeric targets.
     """
     rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
@@ -97,19 +79,9 @@ def row_bytes(
 ) -> int:
     """Return the bytes of a row of X and of its numeric targets.
 
-    Parameters
-    ----------
-    n_features : int
-    dtype : dtype
-        Dtype of the features.
-    n_numbers : int
-        Number of numeric targets.
-    row_values : float, optional
-        Average number of values of a row in CSR; None: X is an array.
-
-    Returns
-    -------
-    int
+    dtype: dtype of the features.
+    n_numbers: number of numeric targets.
+    row_values: average number of values of a row in CSR; None: X is an array.
     """
     item_bytes = np.dtype(dtype).itemsize
     own = n_features * item_bytes
@@ -133,23 +105,12 @@ def create_dataset_arrays(
 ) -> None:
     """Lay out the arrays of a dataset in an empty group.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    shape : tuple of int
-        Rows n and columns of X.
-    x_dtype : dtype
-    y_dtype, id_dtype : dtype or None
-        None: there are no targets, or no ids.
-    chunk_rows : int
-    n_values : int, optional
-        Expected number of values of X in CSR; None: X is an array.
-    n_numbers : int
-        Number of numeric targets; 0: y has labels.
-    weighted : bool
-        Whether rows have weights.
-    stored_at : StoredAt, optional
-        Place of the rows in another store; None: X is stored in the group.
+    shape: rows n and columns of X.
+    y_dtype, id_dtype: None: there are no targets, or no ids.
+    n_values: expected number of values of X in CSR; None: X is an array.
+    n_numbers: number of numeric targets; 0: y has labels.
+    weighted: whether rows have weights.
+    stored_at: place of the rows in another store; None: X is stored in the group.
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
@@ -228,17 +189,11 @@ def check_finite(
 ) -> None:
     """Raise DataError naming the first value that is infinite, or NaN without `gaps`.
 
-    Parameters
-    ----------
-    values : (b, c), or in CSR
-    first_row : int
-        Index of the first row of `values`.
-    within : str
-        Text after the row index in the error, such as " of a block of pixels".
-    name : str
-        Name of the values in the error.
-    gaps : bool
-        Whether NaN (a missing value) is allowed.
+    first_row: index of the first row of `values`.
+    within: text after the row index in the error, such as " of a block of pixels".
+    name: name of the values in the error.
+    gaps: whether NaN (a missing value) is allowed.
+    values (b, c).
     """
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
@@ -260,13 +215,7 @@ def check_finite(
 
 
 def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int) -> Floats:
-    """Return targets (b, q) with NaN in the rows without targets.
-
-    Raises
-    ------
-    DataError
-        If a row has only some targets, or a target is not finite or too large.
-    """
+    """Return targets (b, q) with NaN in the rows without targets."""
     if unlabelled is None:
         none = np.zeros(numbers.shape, dtype=np.bool_)
     else:
@@ -294,11 +243,8 @@ def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int
 def check_weights(weights: Floats, *, first_row: int) -> None:
     """Raise DataError naming the first weight of a block that is not finite and above 0.
 
-    Parameters
-    ----------
-    weights : float64 (b,)
-    first_row : int
-        Index of the first row.
+    first_row: index of the first row.
+    weights (b,).
     """
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
@@ -310,17 +256,10 @@ def check_weights(weights: Floats, *, first_row: int) -> None:
 
 
 def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
-    """Return which rows have a label or numeric targets, from the stored y.
+    """Return which rows have a label or numeric targets, from the stored y, bool (b,).
 
-    Parameters
-    ----------
-    y : (b,) or float64 (b, q)
-    unlabelled : int, str or float, optional
-        The marker for a missing label.
-
-    Returns
-    -------
-    bool (b,)
+    unlabelled: the marker for a missing label.
+    y (b,).
     """
     if unlabelled is None:
         return np.ones(len(y), dtype=np.bool_)
@@ -336,17 +275,8 @@ def summarize_chunk(
 ) -> ChunkSummary:
     """Return the digests and label counts of one chunk.
 
-    Parameters
-    ----------
-    X : (b, c), or in CSR
-    y : (b,) or float64 (b, q) or None
-    weights : float64 (b,), optional
-    unlabelled : int, str or float, optional
-        The marker for a missing label.
-
-    Returns
-    -------
-    ChunkSummary
+    unlabelled: the marker for a missing label.
+    X (b, c), y (b,), weights (b,).
     """
     # Labels, numbers and weights of a chunk can have the same bytes.
     numbers = y is not None and y.ndim == 2
@@ -376,18 +306,9 @@ def fingerprint(
 ) -> str:
     """Return the digest of a dataset from its chunks' digests in order.
 
-    Parameters
-    ----------
-    X : zarr.Array, SparseArray or ReferencedRows
-    summaries : sequence of ChunkSummary
-    unlabelled : int, str or float, optional
-        The marker for a missing label.
-    schema : Schema, optional
+    32 hexadecimal digits.
 
-    Returns
-    -------
-    str
-        32 hexadecimal digits.
+    unlabelled: the marker for a missing label.
     """
     # With another unlabelled mark or other features, the same bytes are another dataset.
     mark = "" if unlabelled is None else f" without {unlabelled!r}"
@@ -414,24 +335,13 @@ def finish_dataset(
 ) -> None:
     """Record the attributes of a dataset after all its chunks are written.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    summaries : sequence of ChunkSummary
-        Of all chunks in order.
-    feature_names, target_names : tuple of str, optional
-    unlabelled : int, str or float, optional
-        The marker for a missing label.
-    schema : Schema, optional
-        Schema of the columns of X.
-    sparse : bool
-        Whether features are made in CSR.
-    read_as : mapping of str, optional
-        Options with which the source was read.
-    boolean_labels : bool
-        Whether the classes 0 and 1 are false and true.
-    classes : sequence of int or str
-        Classes that exist even if no row has them.
+    summaries: of all chunks in order.
+    unlabelled: the marker for a missing label.
+    schema: schema of the columns of X.
+    sparse: whether features are made in CSR.
+    read_as: options with which the source was read.
+    boolean_labels: whether the classes 0 and 1 are false and true.
+    classes: classes that exist even if no row has them.
     """
     counts: dict[Any, int] = dict.fromkeys(classes, 0)
     for summary in summaries:

@@ -680,19 +680,7 @@ class Dataset(Shown):
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     """Return another dataset with the features of the first.
 
-    Parameters
-    ----------
-    first, other : Dataset
-
-    Returns
-    -------
-    Dataset
-        The rows of `other`.
-
-    Raises
-    ------
-    DataError
-        If the columns differ.
+    The rows of `other`.
     """
     other = other.encoded_by(first.schema)
     if other.n_features != first.n_features:

@@ -49,16 +49,11 @@ _READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 class ChunkedRows:
     """Rows in CSR, or rows of another store, opened for reading.
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows n and columns p.
-    dtype : dtype
-        Type in which the rows are read.
-    chunk_rows : int
-        Rows that are read together.
-    n_values, most_values : int or None
-        Number of values in CSR, of all rows and of the largest chunk. None: rows are not in CSR.
+    shape: rows n and columns p.
+    dtype: type in which the rows are read.
+    chunk_rows: rows that are read together.
+    n_values, most_values: number of values in CSR, of all rows and of the largest chunk. None: rows
+        are not in CSR.
     """
 
     shape: tuple[int, int]
@@ -96,14 +91,7 @@ class ChunkedRows:
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
         """Return a placeholder of other sizes without stored rows, for a plan.
 
-        Parameters
-        ----------
-        n_rows, chunk_rows : int
-            Number of rows, in all and in a chunk.
-
-        Returns
-        -------
-        ChunkedRows
+        n_rows, chunk_rows: number of rows, in all and in a chunk.
         """
         most = self.most_values
         return replace(
@@ -129,26 +117,12 @@ def create_array(
 ) -> Array:
     """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
 
-    An existing array of that name is replaced. Floating-point results hardly compress, so
-    Zstandard is used only with `compress`.
+    An existing array of that name is replaced. Floating-point results hardly compress, so Zstandard
+    is used only with `compress`.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    shape, chunks : tuple of int
-    dtype : dtype
-    dimensions : tuple of str
-        Names of the axes.
-    shards : tuple of int, optional
-        Shape of the values in one file; None: one chunk.
-    compress : bool
-    seal : bool
-        False: `seal_layout` is called later.
-
-    Returns
-    -------
-    zarr.Array
+    dimensions: names of the axes.
+    shards: shape of the values in one file; None: one chunk.
+    seal: False: `seal_layout` is called later.
     """
     text = np.dtype(dtype).kind in "TU"
     array = group.create_array(
@@ -179,15 +153,8 @@ def write_dense(
 ) -> None:
     """Store a whole array in chunks along its first axis.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    values : array
-    *dimensions : str
-        Names of the axes.
-    slice_rows : int, optional
-        Rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
+    *dimensions: names of the axes.
+    slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
@@ -227,21 +194,7 @@ def _content(name: str, values: NDArray[Any]) -> str:
 def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
     """Return ``array[start:stop]``.
 
-    Parameters
-    ----------
-    array : zarr.Array
-    start, stop : int
-        First row, and the row after the last. With None for `stop`, all further rows.
-
-    Returns
-    -------
-    array
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-        If a chunk is missing, damaged or fails its checksum. If all rows are read, also if their
-        digest differs from the recorded one.
+    start, stop: first row, and the row after the last. With None for `stop`, all further rows.
     """
     _check_claim(array, start, stop)
     try:
@@ -263,15 +216,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
 def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
     """Return one chunk of an array that is being written, None if it is missing or damaged.
 
-    Parameters
-    ----------
-    array : zarr.Array
-    index : tuple of int
-        Indices of the chunk in the grid of chunks.
-
-    Returns
-    -------
-    array or None
+    index: indices of the chunk in the grid of chunks.
     """
     place = array.store_path / array.metadata.encode_chunk_key(index)
     if not run_in_zarr(place.exists()):
@@ -301,16 +246,9 @@ def _check_claim(array: Array, start: int, stop: int | None) -> None:
 def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
     """Return the checksums at the end of stored chunks, for `expect_chunks`.
 
-    Parameters
-    ----------
-    array : zarr.Array
-    chunks : iterable of int
-        Indices of the chunks along the first axis.
+    8 hexadecimal digits for each chunk.
 
-    Returns
-    -------
-    str
-        8 hexadecimal digits for each chunk.
+    chunks: indices of the chunks along the first axis.
     """
     limit = asyncio.Semaphore(_REQUESTS)
 
@@ -330,11 +268,7 @@ def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
 def expect_chunks(array: Array, checksums: str) -> None:
     """Make an array opened for reading raise an error for a chunk with another checksum.
 
-    Parameters
-    ----------
-    array : zarr.Array
-    checksums : str
-        The `chunk_checksums` of all its chunks.
+    checksums: the `chunk_checksums` of all its chunks.
     """
     assert isinstance(array.store, StrictStore)
     width = 2 * CHECKSUM_BYTES
@@ -350,12 +284,7 @@ def _chunk_key(array: Array, index: int) -> str:
 
 
 def check_stored(array: Array) -> None:
-    """Raise an error if the last chunk is missing, or too small for the shape of the array.
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-    """
+    """Raise an error if the last chunk is missing, or too small for the shape of the array."""
     if 0 in array.shape:
         return
     # With shards, the grid consists of shards.
@@ -384,42 +313,12 @@ def chunk_rows_stored(array: Array) -> set[int]:
 
 
 def get_array(group: zarr.Group, name: str) -> Array:
-    """Return an array of the group.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-
-    Returns
-    -------
-    zarr.Array
-
-    Raises
-    ------
-    DamagedDataError
-        If the array is missing, or has other metadata than were written.
-    """
+    """Return an array of the group."""
     return sound_array(get_member(group, name), f"{group.store_path}/{name}")
 
 
 def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
-    """Return an array or group inside a group, None if it is missing.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-
-    Returns
-    -------
-    zarr.Array, zarr.Group or None
-
-    Raises
-    ------
-    DamagedDataError
-        If the metadata of the member cannot be read.
-    """
+    """Return an array or group inside a group, None if it is missing."""
     with metadata_named(f"{group.store_path}/{name}"):
         return group.get(name)
 
@@ -427,20 +326,7 @@ def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
 def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
     """Return a member of a group if it is an array with the metadata that was written.
 
-    Parameters
-    ----------
-    member : Array, Group or None
-    place : str
-        For errors.
-
-    Returns
-    -------
-    zarr.Array
-
-    Raises
-    ------
-    DamagedDataError
-        If `member` is missing, is a group, or has other metadata.
+    place: for errors.
     """
     with metadata_named(place):
         sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == checksum(

@@ -76,22 +76,8 @@ RECORDED = ("kind", "format_version", "checksum")
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
     """Create a group that is complete at once, where nothing is stored yet.
 
-    Parameters
-    ----------
-    location : Location
-    kind : str
-        See `open_group`.
-    attributes : mapping of str
-        JSON-serializable values.
-
-    Returns
-    -------
-    zarr.Group
-
-    Raises
-    ------
-    ParameterError
-        If `location` is inside another group.
+    kind: see `open_group`.
+    attributes: JSON-serializable values.
     """
     check_outside_groups(location)
     identity = _identity(kind, attributes)
@@ -107,26 +93,8 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
     """Open a group of this package.
 
-    Parameters
-    ----------
-    location : Location
-    kind : str
-        "dataset", "run", "model", "predictions" or "map", as `mark_complete` recorded it.
-    writable : bool
-        A writable group reads missing chunks as fill values; a read-only one raises.
-
-    Returns
-    -------
-    zarr.Group
-
-    Raises
-    ------
-    MissingDataError
-        If nothing is stored at `location`.
-    DamagedDataError
-        If the group has another kind, or is not finished.
-    FormatVersionError
-        If the group has another format.
+    kind: "dataset", "run", "model", "predictions" or "map", as `mark_complete` recorded it.
+    writable: A writable group reads missing chunks as fill values; a read-only one raises.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
     _check_identity(group, kind)
@@ -136,21 +104,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
     """Return a group of this package inside another; None if it is missing or not finished.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    name : str
-    kind : str
-        See `open_group`.
-
-    Returns
-    -------
-    zarr.Group or None
-
-    Raises
-    ------
-    DamagedDataError
-        See `open_group`.
+    kind: see `open_group`.
     """
     with metadata_named(f"{group.store_path}/{name}"):
         member = group.get(name)
@@ -193,22 +147,7 @@ def _ingested_first(place: object, kind: str) -> str:
 
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
-    """Return which of `kinds` is stored at `location`.
-
-    Parameters
-    ----------
-    location : Location
-    kinds : tuple of str
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-        If nothing is stored at `location`, or the group has another kind.
-    """
+    """Return which of `kinds` is stored at `location`."""
     wanted = " or ".join(kinds)
     found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
     for kind in kinds:
@@ -250,13 +189,8 @@ def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]
 
     Call this last: a group without a kind cannot be opened.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    kind : str
-        See `open_group`.
-    attributes : mapping of str
-        JSON-serializable values.
+    kind: see `open_group`.
+    attributes: JSON-serializable values.
     """
     group.update_attributes(_identity(kind, attributes))
 
@@ -279,33 +213,10 @@ def replacing_group(
     If two jobs write to the same new location, the group of the job that ends first is kept. With
     `overwrite`, the group of the job that ends last is kept.
 
-    Parameters
-    ----------
-    location : Location
-    kind : str
-        See `open_group`.
-    overwrite : bool
-        Whether a group of this kind at `location` is replaced.
-    flush : bool
-        Whether to wait until the group is on the disk. Results that can be computed again do not
+    kind: see `open_group`.
+    overwrite: whether a group of this kind at `location` is replaced.
+    flush: whether to wait until the group is on the disk. Results that can be computed again do not
         need this.
-
-    Yields
-    ------
-    zarr.Group
-
-    Raises
-    ------
-    ExistsError
-        If `location` exists and `overwrite` is false, or `location` is not a group of this kind.
-        This is checked when the block begins and when it ends.
-    RunBusyError
-        If another job is moving a group to `location` in an object store, or writes to the same
-        store object.
-    ParameterError
-        If `location` is inside another group.
-    StorageError
-        If `location` cannot be written, or the disk is full.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
@@ -336,21 +247,7 @@ def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr
 def scratch_beside(location: Location) -> Iterator[Location]:
     """Yield a hidden location for a group, which is removed when the block ends.
 
-    Parameters
-    ----------
-    location : Location
-        A path or URL; the hidden location is next to it.
-
-    Yields
-    ------
-    Location
-
-    Raises
-    ------
-    ParameterError
-        If `location` is a store object.
-    StorageError
-        If the directory of `location` cannot be written.
+    location: A path or URL; the hidden location is next to it.
     """
     location = normalize(location)
     if (path := local_path(location)) is not None:
@@ -417,12 +314,7 @@ def _hidden(target: Path, suffix: str) -> list[Path]:
 
 
 def is_moved_away(location: Location) -> bool:
-    """Return whether a job was killed while it replaced a group, and nothing is at its place.
-
-    Parameters
-    ----------
-    location : Location
-    """
+    """Return whether a job was killed while it replaced a group, and nothing is at its place."""
     path, url = local_path(location), remote(location)
     if path is not None:
         return not exists(location) and bool(_hidden(Path(os.path.realpath(path)), MOVED))
@@ -433,10 +325,7 @@ def is_moved_away(location: Location) -> bool:
 def locked_group(location: Location) -> Iterator[Callable[[], None]]:
     """Keep other jobs from writing to a location, and delete what killed jobs left of its group.
 
-    Yields
-    ------
-    callable
-        See `locked_run`.
+    See `locked_run`.
     """
     path = local_path(location)
     target = None if path is None else Path(os.path.realpath(path))
@@ -452,12 +341,7 @@ def locked_group(location: Location) -> Iterator[Callable[[], None]]:
 
 
 def remove_abandoned(location: Location) -> None:
-    """Delete what killed jobs left of a group on a disk, unless another job writes to it now.
-
-    Parameters
-    ----------
-    location : Location
-    """
+    """Delete what killed jobs left of a group on a disk, unless another job writes to it now."""
     if local_path(location) is not None:
         with suppress(RunBusyError), locked_group(location):
             pass
@@ -496,28 +380,9 @@ def resumed_group(
     The group is built beside `location`, under a hidden name. If the block fails, the group stays
     there, and a later call with the same identity continues it.
 
-    Parameters
-    ----------
-    location : Location
-        A path or URL.
-    kind : str
-    identity : mapping of str to str
-        Values that determine the content, such as ``of_model``; recorded at the start.
-    overwrite : bool
-        Replace a group at `location`, and unfinished work of another identity.
-
-    Yields
-    ------
-    zarr.Group
-
-    Raises
-    ------
-    RunMismatchError
-        If unfinished work of another identity is stored, and `overwrite` is false.
-    RunBusyError
-        If another job writes to `location`.
-    ExistsError, ParameterError, StorageError
-        See `replacing_group`.
+    location: A path or URL.
+    identity: values that determine the content, such as ``of_model``; recorded at the start.
+    overwrite: replace a group at `location`, and unfinished work of another identity.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
@@ -580,22 +445,7 @@ def _publish(
 
 
 def hidden_sibling(location: Location, suffix: str) -> Location:
-    """Return ``.NAME.suffix`` beside a path or URL that ends in NAME.
-
-    Parameters
-    ----------
-    location : Location
-    suffix : str
-
-    Returns
-    -------
-    Location
-
-    Raises
-    ------
-    ParameterError
-        If `location` is a store object.
-    """
+    """Return ``.NAME.suffix`` beside a path or URL that ends in NAME."""
     if (path := local_path(location)) is not None:
         real = Path(os.path.realpath(path))
         return str(real.with_name(f".{real.name}.{suffix}"))
@@ -610,10 +460,7 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
 def replace_group(new: Location, target: Location) -> None:
     """Replace the group at `target` with a complete one on the same disk or object store.
 
-    Parameters
-    ----------
-    new, target : Location
-        Paths, or URLs in one object store.
+    new, target: paths, or URLs in one object store.
     """
     path, url = local_path(new), remote(new)
     if path is not None:
@@ -628,11 +475,7 @@ def replace_group(new: Location, target: Location) -> None:
 def flush_member(location: Location, name: str) -> None:
     """Wait until a group inside another is on the disk; object stores need no wait.
 
-    Parameters
-    ----------
-    location : Location
-        Location of the outer group.
-    name : str
+    location: location of the outer group.
     """
     path = local_path(location)
     if path is not None:
@@ -642,15 +485,7 @@ def flush_member(location: Location, name: str) -> None:
 def member_names(group: zarr.Group, inner: str = "") -> list[str]:
     """Return the names of the members of a group, readable or not.
 
-    Parameters
-    ----------
-    group : zarr.Group
-    inner : str
-        Name of a group inside `group`; "": `group` itself.
-
-    Returns
-    -------
-    list of str
+    inner: name of a group inside `group`; "": `group` itself.
     """
 
     async def listed() -> list[str]:
@@ -685,18 +520,8 @@ def remove_group(location: Location) -> None:
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if a group must not be written to `location`.
 
-    Parameters
-    ----------
-    location : Location
-    kind : str
-        See `open_group`.
-    overwrite : bool
-        Whether a group of this kind at `location` may be replaced.
-
-    Raises
-    ------
-    ExistsError, ParameterError
-        If `location` exists and must not be replaced, or is inside another group.
+    kind: see `open_group`.
+    overwrite: whether a group of this kind at `location` may be replaced.
     """
     url = remote(location)
     something_is_there = exists(location) or (url is not None and occupied(url))

@@ -30,13 +30,8 @@ class PartLayout:
 
     A run records its layout, so that it can continue after the defaults have changed.
 
-    Attributes
-    ----------
-    n_rows : int
-    part_rows : int
-        Rows of every part but the last: a whole number of chunks.
-    chunk_rows : int
-        Rows of a chunk of the arrays that have a row for every row of X.
+    part_rows: rows of every part but the last: a whole number of chunks.
+    chunk_rows: rows of a chunk of the arrays that have a row for every row of X.
     """
 
     n_rows: int
@@ -47,17 +42,8 @@ class PartLayout:
     def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
         """Return the layout of a number of parts.
 
-        Parameters
-        ----------
-        n_rows : int
-        n_parts : int, optional
-            None: see `default_parts`.
-        n_workers : int
-            Tasks that run at the same time.
-
-        Returns
-        -------
-        PartLayout
+        n_parts: None: see `default_parts`.
+        n_workers: tasks that run at the same time.
         """
         share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
         chunk_rows = share
@@ -80,14 +66,6 @@ class PartLayout:
 
 def default_parts(n_rows: int, n_workers: int = 1) -> int:
     """Return the default number of parts, the same for up to 64 workers.
-
-    Parameters
-    ----------
-    n_rows, n_workers : int
-
-    Returns
-    -------
-    int
 
     Examples
     --------

@@ -166,17 +166,7 @@ def _flush(path: Path) -> None:
 
 
 def place_path(new: Path, target: Path) -> None:
-    """Rename a file or directory to a free name.
-
-    Parameters
-    ----------
-    new, target : Path
-
-    Raises
-    ------
-    ExistsError
-        If `target` exists.
-    """
+    """Rename a file or directory to a free name."""
     place_new(new, target)
     _flush_directory(target.parent)
 
@@ -186,11 +176,7 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
 
     An old directory is removed after the new name is on the disk, or put back after an error.
 
-    Parameters
-    ----------
-    new, target : Path
-    check : callable, optional
-        Called with the path of the old directory; raises an error if it must not be replaced.
+    check: called with the path of the old directory; raises an error if it must not be replaced.
     """
     if not new.is_dir():
         os.replace(new, target)

@@ -60,15 +60,10 @@ class RemoteLocation:
 class View:
     """A dataset or run in another form, which is made again whenever the view is opened.
 
-    Attributes
-    ----------
-    places : tuple of Location
-        The dataset or run, and further datasets that the method takes.
-    form : str
-        Method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
+    places: the dataset or run, and further datasets that the method takes.
+    form: method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
         "encoded_by" or "named".
-    arguments : tuple
-        Further arguments of the method.
+    arguments: further arguments of the method.
     """
 
     places: "tuple[Location, ...]"
@@ -88,18 +83,8 @@ Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
     """Return the location of a path or URL; storage options apply to URLs only.
 
-    Parameters
-    ----------
-    text : str
-        A path or URL.
-    storage_options : mapping of str
-
-    Returns
-    -------
-    str or RemoteLocation
-
-    >>> locate("run.zarr", {"key": "abc"})
-    'run.zarr'
+    text: A path or URL.
+    returns >>> locate("run.zarr", {"key": "abc"}).
     """
     return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
 
@@ -107,15 +92,7 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 def viewed(location: Location, form: str) -> "tuple[Location, ...]":
     """Return the places of a view of one form; an empty tuple for any other location.
 
-    Parameters
-    ----------
-    location : Location
-    form : str
-        See `View`.
-
-    Returns
-    -------
-    tuple of Location
+    form: see `View`.
     """
     return location.places if isinstance(location, View) and location.form == form else ()
 
@@ -135,22 +112,7 @@ def normalize(location: Location) -> Location:
 def join(location: Location, name: str) -> str | RemoteLocation:
     """Return the location of `name` in the directory, or under the URL, `location`.
 
-    Parameters
-    ----------
-    location : Location
-    name : str
-
-    Returns
-    -------
-    str or RemoteLocation
-
-    >>> join("s3://bucket/fits/", "run.zarr")
-    's3://bucket/fits/run.zarr'
-
-    Raises
-    ------
-    ParameterError
-        If `location` is a store object, which has one group only.
+    returns >>> join("s3://bucket/fits/", "run.zarr").
     """
     located = normalize(location)
     if isinstance(located, RemoteLocation):
@@ -187,22 +149,7 @@ def remote(location: Location) -> RemoteLocation | None:
 
 
 def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
-    """Return the location ``.NAME.suffix`` beside a location that ends in NAME.
-
-    Parameters
-    ----------
-    location : RemoteLocation
-    suffix : str
-
-    Returns
-    -------
-    RemoteLocation
-
-    Raises
-    ------
-    ParameterError
-        If `location` is a whole bucket.
-    """
+    """Return the location ``.NAME.suffix`` beside a location that ends in NAME."""
     place, _, name = location.url.rstrip("/").rpartition("/")
     # memory:// URLs have no bucket.
     if place.endswith(":/") and not place.startswith("memory:"):

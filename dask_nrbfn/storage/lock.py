@@ -47,18 +47,8 @@ _busy_stores_lock = threading.Lock()
 def locked_run(location: Location) -> Iterator[Callable[[], None]]:
     """Keep other jobs from writing to `location`, which need not exist yet.
 
-    Yields
-    ------
-    callable
-        Raises RunBusyError if the lease expired and another job now writes to `location`. That can
-        happen while a machine sleeps.
-
-    Raises
-    ------
-    RunBusyError
-        If another job writes to `location`.
-    ParameterError
-        If the lock file cannot be written.
+    Raises RunBusyError if the lease expired and another job now writes to `location`. That can
+    happen while a machine sleeps.
     """
     # Locks of the kernel and of this process cannot be lost.
     if (path := local_path(location)) is not None:
@@ -114,17 +104,9 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
 def locked_directory(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Lock a directory while the block runs, at most until the process ends.
 
-    Parameters
-    ----------
-    path : Path
-    wait : bool
-        Wait until no other process has locked it.
+    Whether it is locked: False if another process has locked it, or the file system has no locks.
 
-    Yields
-    ------
-    bool
-        Whether it is locked: False if another process has locked it, or the file system has no
-        locks.
+    wait: wait until no other process has locked it.
     """
     if fcntl is None:
         yield False

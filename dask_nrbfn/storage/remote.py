@@ -185,18 +185,10 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     """Replace `target` with a complete group inside an object store.
 
     The root's zarr.json is removed first and copied last, so a partial group is never opened. If
-    the move fails or the process dies, the new group is still complete at `source`, and `target`
-    is marked as unused.
+    the move fails or the process dies, the new group is still complete at `source`, and `target` is
+    marked as unused.
 
-    Parameters
-    ----------
-    source, target : RemoteLocation
-        In one object store.
-
-    Raises
-    ------
-    StorageError
-        If the store fails; the new group is complete at `source`.
+    source, target: in one object store.
     """
     fs, old = file_system(source)
     _, new = file_system(target)

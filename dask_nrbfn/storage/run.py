@@ -765,12 +765,7 @@ class Run(Shown):
 
 
 def finish_refresh(location: Location) -> None:
-    """Put a refreshed run in its place if a job was killed after it moved the old run away.
-
-    Parameters
-    ----------
-    location : Location
-    """
+    """Put a refreshed run in its place if a job was killed after it moved the old run away."""
     if not is_moved_away(location):
         return
     building = hidden_sibling(location, REFRESH)

@@ -45,10 +45,7 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
 
     Metadata is not checked. Reads of a byte range do not compare checksums.
 
-    Attributes
-    ----------
-    checksums : mapping of str to str
-        Hexadecimal checksums by chunk key. Chunks without an entry are not compared.
+    checksums: hexadecimal checksums by chunk key. Chunks without an entry are not compared.
     """
 
     checksums: Mapping[str, str] = MappingProxyType({})

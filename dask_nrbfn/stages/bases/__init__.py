@@ -47,16 +47,10 @@ _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
 class Chosen(NamedTuple):
     """A basis.
 
-    Attributes
-    ----------
-    values : floating (r, p), or in CSR
-        As in the dataset, not scaled.
-    rows : int64 (r,)
-        Row numbers; -1 for a point that is not a row of the dataset.
-    n_beyond : int
-        Number of basis rows that are not below the threshold of confidence.
-    capped : bool
-        Whether a limit reduced the number of basis rows.
+    values (r, p): as in the dataset, not scaled.
+    rows (r,): row numbers; -1 for a point that is not a row of the dataset.
+    n_beyond: number of basis rows that are not below the threshold of confidence.
+    capped: whether a limit reduced the number of basis rows.
     """
 
     values: Rows
@@ -74,20 +68,11 @@ class Chosen(NamedTuple):
 class SampledRows:
     """Rows in memory, from which the basis of a trial network is chosen.
 
-    Attributes
-    ----------
-    params : FitParams
-    X : (n, p)
-        As in the dataset.
-    scaling : Scaling
-    codes : integer (n,)
-        Class codes; -1 without a label, 0 if the targets are numbers.
-    n_classes : int
-        Each class gives at least one basis row.
-    numbers : int64 (n,)
-        Row numbers in the dataset.
-    n_all : int
-        Number of rows from which the sample is drawn.
+    X (n, p): as in the dataset.
+    codes (n,): class codes; -1 without a label, 0 if the targets are numbers.
+    n_classes: each class gives at least one basis row.
+    numbers (n,): row numbers in the dataset.
+    n_all: number of rows from which the sample is drawn.
     """
 
     params: FitParams
@@ -121,14 +106,7 @@ class SampledRows:
     def best(self, priority: Floats, size: int) -> Chosen:
         """Return a basis of the rows with the least priority.
 
-        Parameters
-        ----------
-        priority : float64 (n,)
-        size : int
-
-        Returns
-        -------
-        Chosen
+        priority (n,).
         """
         rows = np.arange(self.X.shape[0])
         pool = RowPool(priority, self.hashes, self.codes, rows)
@@ -140,28 +118,19 @@ class SampledRows:
 class BasisSource:
     """A source of basis rows.
 
-    Attributes
-    ----------
-    choose : callable
-        Takes the run, the dataset, a number of basis rows and a `basis_rule`; returns `Chosen` with
-        this number of rows, or fewer if there are fewer distinct rows.
-    sampled : callable or None
-        Takes `SampledRows` and pairs of a number of basis rows and a `basis_rule`; returns for each
-        pair `Chosen` with at most this number of rows, similar to the basis of the whole dataset.
-        None: `choose` needs no rows.
-    choose_all : callable or None
-        Takes the run, the dataset and the largest basis size; returns the basis of a fit without
-        `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
-    described : callable
-        Takes the parameters of the fit, whether the basis was capped, and whether it has more rows
-        than are below the threshold; returns its description in a report.
-    by_confidence : bool
-        Whether the source needs the confidence of rows, and therefore labels.
-    draws : bool
-        Whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
-    n_sampled : callable
-        Takes the number of rows, stored values of a row and basis rows; returns the number of rows
-        of the sample in memory.
+    choose: takes the run, the dataset, a number of basis rows and a `basis_rule`; returns `Chosen`
+        with this number of rows, or fewer if there are fewer distinct rows.
+    sampled: takes `SampledRows` and pairs of a number of basis rows and a `basis_rule`; returns for
+        each pair `Chosen` with at most this number of rows, similar to the basis of the whole
+        dataset. None: `choose` needs no rows.
+    choose_all: takes the run, the dataset and the largest basis size; returns the basis of a fit
+        without `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
+    described: takes the parameters of the fit, whether the basis was capped, and whether it has
+        more rows than are below the threshold; returns its description in a report.
+    by_confidence: whether the source needs the confidence of rows, and therefore labels.
+    draws: whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
+    n_sampled: takes the number of rows, stored values of a row and basis rows; returns the number
+        of rows of the sample in memory.
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
@@ -193,17 +162,7 @@ def source_of(params: FitParams) -> BasisSource:
 
 
 def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
-    """Return the number of candidates for a basis by confidence; None: all labelled rows.
-
-    Parameters
-    ----------
-    params : FitParams
-    dataset : Dataset
-
-    Returns
-    -------
-    int or None
-    """
+    """Return the number of candidates for a basis by confidence; None: all labelled rows."""
     n_rows, asked = dataset.of_labelled().n_rows, params.candidates
     if asked == "auto" and params.basis_size is not None:
         wanted = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
@@ -215,16 +174,7 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
 def check_distinct(run: Run, n_distinct: int) -> None:
     """Check that there are enough distinct rows for the basis.
 
-    Parameters
-    ----------
-    run : Run
-    n_distinct : int
-        Distinct rows that were found.
-
-    Raises
-    ------
-    ParameterError
-        If there are fewer.
+    n_distinct: distinct rows that were found.
     """
     size, whose, more = run.chosen_params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
@@ -238,17 +188,7 @@ def check_distinct(run: Run, n_distinct: int) -> None:
 
 
 def asked_size(params: FitParams, dataset: Dataset) -> int | None:
-    """Return the requested number of basis rows; None: all that the source finds.
-
-    Parameters
-    ----------
-    params : FitParams
-    dataset : Dataset
-
-    Returns
-    -------
-    int or None
-    """
+    """Return the requested number of basis rows; None: all that the source finds."""
     if params.basis_size is not None or source_of(params).choose_all is not None:
         return params.basis_size
     share = max(min(_MOST_UNASKED, dataset.n_rows // 4), (params.components or 0) + 1)
@@ -266,50 +206,18 @@ _SELECTION_BYTES = 64 * 2**20
 def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
     """Return the pool for `size` basis rows by confidence.
 
-    Parameters
-    ----------
-    run : Run
-    size : int
-    rule : str
-        A `basis_rule`.
-    n_classes : int
-
-    Returns
-    -------
-    RowPool
+    rule: A `basis_rule`.
     """
     return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
 
 
 def pool_alike(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for `size` basis rows in the order of the hash of their values.
-
-    Parameters
-    ----------
-    run : Run
-    dataset : Dataset
-    size : int
-
-    Returns
-    -------
-    RowPool
-    """
+    """Return the pool for `size` basis rows in the order of the hash of their values."""
     return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
 
 
 def pool_drawn(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for a draw of `size` rows by the hash of their row numbers.
-
-    Parameters
-    ----------
-    run : Run
-    dataset : Dataset
-    size : int
-
-    Returns
-    -------
-    RowPool
-    """
+    """Return the pool for a draw of `size` rows by the hash of their row numbers."""
     return _best(_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
 
 
@@ -319,16 +227,7 @@ def classes_of_pool(dataset: Dataset) -> int:
 
 
 def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int:
-    """Return the peak memory of choosing rows: all class codes, the pool and a block of rows.
-
-    Parameters
-    ----------
-    n_rows, n_classes, n_basis, n_sampled : int
-
-    Returns
-    -------
-    int
-    """
+    """Return the peak memory of choosing rows: all class codes, the pool and a block of rows."""
     pool = min(n_rows, n_basis + n_sampled + n_classes**2)
     return n_rows * (1 if n_classes <= 256 else 4) + _SELECTION_BYTES + 128 * pool
 
