@@ -115,13 +115,13 @@ def first_half(X, y):
     return np.flatnonzero(trains), np.flatnonzero(~trains)
 
 
-def fitted_ones(Phi, judged, alpha, weights=None, least=None):
+def fitted_ones(Phi, judged, alpha, weights=None, least=1e-6):
     """Return what weights that fit activations (n, r') to 1 make of others, float64 (m, 1)."""
     weighted = Phi if weights is None else Phi * weights[:, None]
     gram, sums = weighted.T @ Phi, weighted.sum(axis=0)
     own, full = (
         np.linalg.solve(gram + each * np.trace(gram) * np.eye(len(gram)), sums)
-        for each in (alpha, alpha if least is None else least)
+        for each in (alpha, min(alpha, least))
     )
     own *= (sums @ full) / (sums @ own)
     return np.maximum(judged @ own, 0.5 * judged.sum(axis=1))[:, None]

@@ -232,7 +232,6 @@ def report(
 @options_of(FitParams)
 @click.option(
     "--tune",
-    "effort",
     type=click.Choice(TuneParams.options()["effort"].choices),
     help="Plan a tuning of this --effort instead of a fit.",
 )
@@ -256,7 +255,7 @@ def plan(
     ctx: click.Context,
     dataset: str,
     schema: str | None,
-    effort: str | None,
+    tune: str | None,
     n_rows: int | None,
     rates: Path | None,
     as_json: bool,
@@ -276,7 +275,7 @@ def plan(
     opened = open_rows(dataset, schema)
     params, _ = fit_params(options)
     engine = EngineOptions(**options)
-    tuning = None if effort is None else TuneParams(effort=effort)
+    tuning = None if tune is None else TuneParams(effort=tune)
     planned = plan_on_options(opened, params, engine, tuning=tuning, rates=rates, n_rows=n_rows)
     if as_json:
         click.echo(json.dumps(describe_plan(planned)))

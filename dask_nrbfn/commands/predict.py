@@ -64,7 +64,10 @@ SAMPLED_ROWS = 2000
 
 
 class Predicted(NamedTuple):
-    """Numbers of rows without a prediction, and of rows whose numbers were clipped."""
+    """Numbers of rows without a prediction, and of rows whose numbers were clipped.
+
+    A skipped row counts as clipped if its filled values would be.
+    """
 
     n_skipped: int
     n_clipped: int

@@ -32,6 +32,9 @@ LEAST_ACTIVATION = 1e-200
 TIE_STEP = 2.0**-21
 """Share by which a probability is raised above equal probabilities."""
 
+# A sum of squares about the mean that is smaller than this share of the squares is rounding.
+_ROUNDING = 1e-13
+
 _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 
@@ -288,7 +291,7 @@ class ResidualSums(JudgedSums):
     @property
     def spread(self) -> Floats:
         """Sums of the squared differences of the targets from their means, float64 (q,)."""
-        return np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
+        return sum_of_squares(self.weight, self.targets, self.squared_targets)
 
     def figures(self, model: int) -> dict[str, Any]:
         """Return R^2 and the root mean squared and mean absolute error of every target, as lists.
@@ -323,13 +326,22 @@ class FoldSums(RowSum):
     def deviation(self, model: int) -> float | None:
         """Return the standard deviation over the folds of the share of errors; None for one fold.
 
-        The share is the error rate, or the mean of ``1 - R^2`` over the targets.
+        The share is the error rate, or the mean squared error over the variance of all targets.
+        Folds without rows do not count.
         """
-        weight, sums, squares = np.moveaxis(self.totals, 1, 0)
-        if len(weight) < 2 or not weight.all():
+        seen = self.totals[:, 0].all(axis=1)
+        if np.count_nonzero(seen) < 2:
             return None
-        spread = np.maximum(squares - sums**2 / weight, 0.0)
-        return float(unexplained_share(self.errors[:, model], spread).mean(axis=1).std())
+        weight, *totals = self.totals[seen].sum(axis=0)
+        of_folds = self.totals[seen, 0] / weight
+        spread = of_folds * sum_of_squares(weight, *totals)
+        return float(unexplained_share(self.errors[seen, model], spread).mean(axis=1).std())
+
+
+def sum_of_squares(weight: Floats | float, sums: Floats, squares: Floats) -> Floats:
+    """Return the sums of squared differences from the mean, (q,); 0 where only rounding is left."""
+    found = squares - sums**2 / weight
+    return np.where(found > _ROUNDING * squares, found, 0.0)
 
 
 def unexplained_share(squared: Floats, spread: Floats) -> Floats:

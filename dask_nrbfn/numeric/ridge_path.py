@@ -12,8 +12,11 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import Ridge as Ridge
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components, solve_path
 from dask_nrbfn.numeric.types import Floats
+
+# Up to this alpha the mean of the weights for a target of 1 is that without a penalty.
+_LEAST_ALPHA = 1e-6
 
 Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
 DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
@@ -78,19 +81,27 @@ def solve_all(
                 weights[place][:, kept] = solution.weights
                 conditions[place] = solution.reciprocal_condition
     weights, ones = np.ascontiguousarray(weights[:, :-1]), weights[:, -1]
-    ones = np.ones_like(ones) if kept.all() else _as_shrunk(ones, sums)
+    if kept.all() or not kept.any():
+        ones = np.ones_like(ones)
+    else:
+        gram = system.keep(kept).gram
+        ones[:, kept] = _as_shrunk(ones[:, kept], tried, gram, sums[kept])
     return FoldWeights(weights, system.intercept(weights), ones, kept), conditions
 
 
-def _as_shrunk(ones: Floats, sums: Floats) -> Floats:
-    """Return weights (A, r) for a target of 1, scaled to the mean of the least shrunk ones.
+def _as_shrunk(ones: Floats, tried: Sequence[Ridge], gram: Floats, sums: Floats) -> Floats:
+    """Return weights (A, r') for a target of 1, scaled to the mean that they have without penalty.
 
-    A penalty shrinks the scores of the network too. Only what the least shrunk mean lacks to 1 is
-    due to the basis rows that are left out.
+    A penalty shrinks the scores of the network too. Only what the mean without penalty lacks to 1
+    is due to the basis rows that are left out.
     """
     means: Floats = ones @ sums
+    whole = means.max(where=means > 0, initial=0.0)
+    if min(ridge.alpha for ridge in tried) > _LEAST_ALPHA:
+        (solution,) = solve_path(gram, sums[None], alphas=[_LEAST_ALPHA], estimated=False)
+        whole = whole if solution is None else float(solution.weights[0] @ sums)
     factors: Floats = np.ones_like(means)
-    np.divide(means.max(where=means > 0, initial=0.0), means, out=factors, where=means > 0)
+    np.divide(whole, means, out=factors, where=means > 0)
     return np.multiply(ones, factors[:, None])
 
 

@@ -30,7 +30,7 @@ class ZarrRows(ArrayRows):
         row_bytes = max(1, math.prod(self.x_matrix.shape[1:]) * self.x_matrix.dtype.itemsize)
         chunk_rows, most_rows = self.x_matrix.chunks[0], MAX_CHUNK_BYTES // row_bytes
         if chunk_rows <= most_rows:
-            most_rows = max(block_rows // chunk_rows, 1) * chunk_rows
+            return super()._parts(max(block_rows // chunk_rows, 1) * chunk_rows)
         return super()._parts(max(block_rows, most_rows))
 
 

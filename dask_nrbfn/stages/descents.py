@@ -315,7 +315,7 @@ def _squared(run: Run, fold: int | None) -> tuple[RidgeSystem, Floats]:
 def _read_squared(run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of the squared loss at the chosen ridge without a fold."""
     place = ridges_of(run).index(Ridge.in_params(run.chosen_params))
-    return read_path_weights(run, fold).at(place)
+    return read_path_weights(run, fold, place)
 
 
 def _go_on(run: Run, descent: Descent, number: int) -> tuple[dict[str, Any], dict[str, Floats]]:

@@ -91,10 +91,11 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
     return np.not_equal(folds, fold)
 
 
-def read_path_weights(run: Run, fold: int | None) -> FoldWeights:
-    """Return the weights of all penalties without one fold, or of all rows if `fold` is None."""
+def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
+    """Return the weights of all penalties, or of one, without one fold; None: of all rows."""
     index = len(held_out_folds(run)) if fold is None else fold
-    weights, intercepts, ones = (run.read_part("path", index, name) for name in _STORED)
+    rows = (0, None) if place is None else (place, place + 1)
+    weights, intercepts, ones = (run.read_part("path", index, name, *rows) for name in _STORED)
     kept = np.ones(ones.shape[1], dtype=np.bool_) if fold is None else kept_basis(run, fold)
     return FoldWeights(weights, intercepts, ones, kept)
 

@@ -11,7 +11,6 @@ from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     FoldSums,
-    FoldWeights,
     HeldOutSums,
     JudgedSums,
     sums_of,
@@ -31,7 +30,6 @@ from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -91,17 +89,12 @@ def _compute(job: StageJob) -> ValidationRecord:
         figures |= calibrate(
             job,
             _CALIBRATION,
-            partial(_path_weights_at, place),
+            partial(read_path_weights, place=place),
             codes_in_model=codes,
             loss="squared",
             temperature=figures["temperature"],
         )
     return ValidationRecord(path=path, chosen=chosen, n_rows=judged.n_rows, **figures)
-
-
-def _path_weights_at(place: int, run: Run, fold: int | None) -> FoldWeights:
-    """Return the weights of one ridge without a fold."""
-    return read_path_weights(run, fold).at(place)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:

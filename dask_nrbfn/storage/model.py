@@ -214,7 +214,7 @@ class Model(Shown):
         return int(np.count_nonzero(((numbers < clipped) | (numbers > clipped)).any(axis=1)))
 
     def range_with(self, further: Floats | None) -> Floats | None:
-        """Return the range (2, q) of the training and further targets; None if unknown."""
+        """Return the range (2, q) of the training and further targets; None for classes."""
         if self.target_range is None or further is None:
             return self.target_range
         (low, high), (other_low, other_high) = self.target_range, further
@@ -426,7 +426,7 @@ class Model(Shown):
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else array("intercept"),
-            target_range=array("target_range") if "target_range" in group else None,
+            target_range=None if target_names is None else array("target_range"),
             places=None if params.prune is None else array("places"),
             schema=schema,
             read_as=attributes["read_as"],

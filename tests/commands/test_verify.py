@@ -70,13 +70,13 @@ def test_problems_of__chunks_that_changed_places_beside_a_damaged_one(tmp_path, 
 def test_problems_of__weights_that_are_not_above_0(dataset, value):
     stored_weights(dataset)[[4, 5, 20]] = value
     problems = problems_of(dataset)
-    assert problems == (
+    assert problems == [
         not_written(dataset, "weights/c/0"),
         f"weights has {value} in row 4 (the first is 0).",
         not_written(dataset, "weights/c/3"),
         f"weights has {value} in row 20 (the first is 0).",
         CHANGED,
-    )
+    ]
 
 
 def test_problems_of__weights_that_ingest_did_not_write(dataset):

@@ -13,13 +13,16 @@ from sklearn.metrics import (
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
+    FoldSums,
     HeldOutSums,
     ResidualSums,
     calibrate_temperature,
     class_figures,
     softmax,
 )
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, judge_network
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
@@ -350,6 +353,43 @@ def test_held_out_scores__naive(targets, n_basis, n_folds):
     if classes:
         assert scores.sum(axis=1).mean() == pytest.approx(1, abs=0.06)
     assert np.mean((scores - T) ** 2) < 1.15 * np.mean((refitted - T) ** 2)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.01])
+def test_held_out_scores__do_not_depend_on_other_alphas(alpha):
+    """A large penalty shrinks held-out scores as it shrinks the scores of the network."""
+    X, y, _, basis = draw_table(2, 5, 40)
+    Phi = reference_activations(X, X[basis], 0.5 * reference_distances(X, X[basis]).mean())
+    moments = Moments.from_block(Phi, ClassTargets(2).bordered(y))
+    system = RidgeSystem.of(moments, ClassTargets(2), normalized=True)
+    alone, beside = (
+        solve_all(
+            system,
+            np.arange(40) % 5 > 0,
+            tried=[Ridge("weights", each) for each in alphas],
+            penalize=lambda system, ridge: system,
+        )[0].ones[-1]
+        for alphas in ([alpha], [1e-9, alpha])
+    )
+    np.testing.assert_allclose(alone, beside, rtol=1e-3)
+
+
+def test_fold_deviation__a_constant_fold_and_one_without_rows():
+    Y = np.concatenate([np.full(40, 3.3), [1.0, 2.0, 4.0, 5.0]])[:, None]
+    scores = (Y + 0.1)[:, None]
+    folds = [ResidualSums.from_block(scores[rows], Y[rows]) for rows in (slice(40), slice(40, 44))]
+    sums = [each.fold_sums for each in (*folds, ResidualSums.zeros(1, 1))]
+    errors, totals = (np.stack(each) for each in zip(*sums, strict=True))
+    # Each fold has the same squared error.
+    assert FoldSums(errors, totals).deviation(0) == pytest.approx(0, abs=1e-12)
+    assert FoldSums(errors[1:], totals[1:]).deviation(0) is None
+
+
+@pytest.mark.parametrize("constant", [0.1, 1 / 3, 7e5 + 0.1])
+def test_figures__of_a_constant_target(constant):
+    Y = np.full((37, 1), constant)
+    for error, r2 in ((0.0, 1.0), (0.01, 0.0)):
+        assert ResidualSums.from_block((Y + error)[:, None], Y).figures(0)["r2"] == [r2]
 
 
 def ridge_weights(Phi, T):

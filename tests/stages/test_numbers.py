@@ -128,7 +128,8 @@ def test_tune__figures_are_those_of_rows_held_out():
         found = mean_absolute_error(T, predicted, **options)
         np.testing.assert_allclose(entry["mae"], found, rtol=1e-6)
         if entry["alpha"] == run.chosen_params.alpha:
-            of_folds = [r2_score(T[folds == fold], predicted[folds == fold]) for fold in range(3)]
+            errors = np.mean((T - predicted) ** 2 / T.var(axis=0), axis=1)
+            of_folds = [errors[folds == fold].mean() for fold in range(3)]
             deviation = describe(run.location)["fold_deviation"]
             assert deviation == pytest.approx(np.std(of_folds), rel=1e-6)
     path = describe_tuning(run)["path"]

@@ -201,7 +201,7 @@ def test_search__given_widths_are_not_refined():
     X, y = spirals(80)
     search = tune(X, y, replace(SIZED, basis="random")).stages["search"]
     assert len(search["tried"]) == 2
-    assert "stopped" not in search
+    assert search["stopped"] is None
 
 
 def noisy(n_rows, seed=0):

@@ -95,7 +95,7 @@ def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
         gram = own.T @ own
         penalized = gram + alpha * np.trace(gram) * np.eye(len(gram))
         judged = Phi[held_out][:, kept]
-        judged /= fitted_ones(own, judged, alpha, least=min(ALPHAS))
+        judged /= fitted_ones(own, judged, alpha)
         scores[held_out] = judged @ np.linalg.solve(penalized, own.T @ targets)
     return scores
 

@@ -478,7 +478,7 @@ def test_storage_option__reaches_the_file_system(bucket, options):
 
 def test_storage_option__json_and_nested(monkeypatch):
     seen = []
-    monkeypatch.setattr(describe, "describe", lambda location: seen.append(location) or {})
+    monkeypatch.setattr(describe, "describe", lambda location, **_: seen.append(location) or {})
     texts = ["a.b.c=1", "a.b.d=x=y", "a.e=null", 'f="1"', "g=", "h=[true]"]
     inspect("s3://bucket/data", *(word for text in texts for word in ("--storage-option", text)))
     expected = {"a": {"b": {"c": 1, "d": "x=y"}, "e": None}, "f": "1", "g": "", "h": [True]}
