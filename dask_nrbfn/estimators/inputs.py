@@ -311,7 +311,7 @@ def training_rows(
     labels (n,)
     """
     given, none = split_gaps(y, unlabelled)
-    values = np.ravel(given)
+    values = np.asarray(given).ravel()
     if values.dtype.kind in "SO" and any(isinstance(label, bytes) for label in values):
         raise DataError(
             "y has labels of type bytes.",

@@ -477,7 +477,8 @@ def test_evaluate__numbers_and_a_sample_of_them(monkeypatch, of_numbers, n_rows,
     monkeypatch.setattr(predict_module, "_TASK_ROWS", 90)
     monkeypatch.setattr(scorer_module, "_MAX_BLOCK_ROWS", 64)
     X, Y = surfaces(n_rows, seed=1)
-    predicted = Model.load(of_numbers).scores(X)
+    model = Model.load(of_numbers)
+    predicted = np.clip(model.scores(X), *model.target_range)
     dataset = write_table(MemoryStore(), X, target=Y, chunk_rows=370)
     for n_workers in (1, 7):
         evaluation = evaluate_dataset(of_numbers, dataset, InlineEngine(n_workers=n_workers))

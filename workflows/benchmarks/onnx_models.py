@@ -74,6 +74,8 @@ def compared(network: Any, X: np.ndarray, path: str, repeats: int) -> Compared:
         given[dtype] = session.run(None, rows)
         seconds[dtype] = least_seconds(lambda run=session.run, rows=rows: run(None, rows), repeats)
     scores = model.scores(X)
+    if model.target_range is not None:
+        scores = np.clip(scores, *model.target_range)
     here = least_seconds(lambda: model.probabilities(model.scores(X)), repeats)
     of_classes = model.target_names is None
     found = given["float64"][1 if of_classes else 0]
