@@ -426,7 +426,7 @@ class Model(Shown):
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else array("intercept"),
-            target_range=None if target_names is None else array("target_range"),
+            target_range=array("target_range") if "target_range" in group else None,
             places=None if params.prune is None else array("places"),
             schema=schema,
             read_as=attributes["read_as"],
