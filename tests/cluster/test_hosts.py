@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.hosts import Network, why_not
 from tests.cluster.manifests import CLUSTER
 from tests.cluster.secured import PLAIN, START, secured
-from tests.engine.processes import PATIENCE_S, kill_tree, wait_until
+from tests.engine.processes import PATIENCE_S, wait_until
 from tests.tables import spirals
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
@@ -23,7 +23,6 @@ FIT = "--basis-size 1200 --n-parts 8 --neighbors exact"
 CUT_S = 60
 # Shorter than dask takes to notice.
 AT_ONCE_S = 5
-DELAY_S = 0.02
 
 STORE = {
     "AWS_ENDPOINT_URL": "http://store:5000",
@@ -140,10 +139,10 @@ class Cluster:
             self.start(host, self._worker)
         self.wait_for_workers()
 
-    def wait_for_workers(self, scheduler="tls://node1:8786"):
-        """Wait until a scheduler has both workers, or has them again."""
+    def wait_for_workers(self):
+        """Wait until the scheduler has both workers, or has them again."""
         environment = secured(self.shared / "certificates", self.environment)
-        command = [str(START), sys.executable, "-c", WAIT, scheduler]
+        command = [str(START), sys.executable, "-c", WAIT, "tls://node1:8786"]
         process = self.network.start("desk", command, env=environment)
         assert process.wait(PATIENCE_S) == 0
 
@@ -185,7 +184,7 @@ def cluster(tmp_path_factory):
     if reason := why_not():
         pytest.skip(reason)
     shared = tmp_path_factory.mktemp("shared")
-    with Network("node1", "node2", "node3", "desk", "store", "far") as network:
+    with Network("node1", "node2", "node3", "desk", "store") as network:
         cluster = Cluster(network, shared)
         cluster.bring_up()
         write_rows(shared / "rows.csv", N_ROWS, seed=0)
@@ -234,50 +233,11 @@ def test_hosts__fit_update_and_prediction(cluster, one_machine):
     assert len(several.splitlines()) == 1 + N_NEW
 
 
-def test_hosts__far_from_each_other(cluster, one_machine):
-    """Every message between the client, the scheduler, the workers and the store takes its time."""
-    proxy = f"exec {sys.executable} -m tests.cluster.delay"
-    for port, target in ((8786, "node1:8790"), (5000, "store:5000")):
-        cluster.start("far", f"{proxy} {port} {target} {DELAY_S}", "far")
-    before = cluster.environment
-    cluster.environment = before | {"AWS_ENDPOINT_URL": "http://far:5000"}
-    settings = f"export THREADS=1 CERTIFICATES={cluster.shared}/certificates"
-    start = f"{settings}; exec {START} dask"
-    worker = "worker tls://far:8786 --nthreads 1 --memory-limit 1GiB --no-dashboard"
-    scheduler = f"{start} scheduler --port 8790 --no-dashboard"
-    started = [cluster.start("node1", scheduler, "far-scheduler")]
-    try:
-        # Before it listens, the proxy ends every connection.
-        wait_until(lambda: "Scheduler at" in cluster.log("far-scheduler"))
-        for host in ("node2", "node3"):
-            started.append(cluster.start(host, f"{start} {worker}", "far-worker"))
-        cluster.wait_for_workers("tls://far:8786")
-        fit = f"fit s3://data/rows.zarr s3://data/far.zarr {FIT} --scheduler tls://far:8786"
-        job = cluster.start("desk", f"{settings}; exec {START} dask-nrbfn {fit}", "far-fit")
-        cluster.succeed(job, "far-fit")
-        assert "up to 2 tasks at a time" in cluster.log("far-fit")
-        assert cluster.bits("far") == one_machine
-    finally:
-        cluster.environment = before
-        for process in started:
-            kill_tree(process.pid)
-
-
 def cut_off(cluster, host, job):
     """Cut off a host while a job runs, which does not end at once."""
     cluster.network.cut_off(host)
     time.sleep(AT_ONCE_S)
     assert job.poll() is None
-
-
-def test_hosts__worker_is_cut_off_for_a_while(cluster, one_machine):
-    job = begin_fit(cluster, "cut")
-    cut_off(cluster, "node2", job)
-    time.sleep(CUT_S)
-    cluster.network.connect("node2")
-    cluster.succeed(job, "cut")
-    assert cluster.bits("cut") == one_machine
-    cluster.wait_for_workers()
 
 
 def test_hosts__scheduler_is_cut_off_for_a_while(cluster, one_machine):
