@@ -52,9 +52,8 @@ class Advice(NamedTuple):
 def plural(value: int, name: str) -> str:
     """Return a number with its noun, which is in the plural unless the number is 1.
 
-    name: the noun in the singular.
-    returns >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass"), returns ('1
-        partition', '1,200 rows', '9 passes').
+    >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
+    ('1 partition', '1,200 rows', '9 passes')
     """
     ending = "es" if name.endswith("s") else "s"
     return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
@@ -128,7 +127,6 @@ class FormatVersionError(NRBFNError, OSError):
 class DamagedResultError(DamagedDataError):
     """A finished result of a run is missing or damaged, but can be computed again.
 
-    stage: name of the stage's group.
     parts: the damaged parts; empty for the whole stage.
     """
 

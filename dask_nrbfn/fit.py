@@ -78,11 +78,7 @@ EMBEDDING: tuple[Stage[Any], ...] = (
 def stages_of(
     params: FitParams, tuning: TuneParams | None = None, *, numbers: bool, embeds: bool = False
 ) -> list[Stage[Any]]:
-    """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order.
-
-    numbers: whether the targets are numbers.
-    embeds: whether the fit is an embedding.
-    """
+    """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order."""
     stages = EMBEDDING if embeds else STAGES
     if Trials(params, tuning).is_of_cells:
         stages = tuple(stage for stage in stages if stage not in _OF_ONE_NETWORK)
@@ -211,11 +207,7 @@ def finish_run(
     rates: Rates | None = None,
     check_still_locked: Callable[[], None],
 ) -> None:
-    """Run the unfinished stages of a run, and repeat stages whose results are damaged.
-
-    rates: rates of a worker, as far as they are known.
-    check_still_locked: raises an error if the run now belongs to another job.
-    """
+    """Run the unfinished stages of a run, and repeat stages whose results are damaged."""
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
     _drop_scratch(run, run.stages)
     while True:
@@ -269,11 +261,7 @@ def run_stage(
     rates: Rates | None = None,
     before_recording: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run one stage, whose predecessors are finished, and record its cost.
-
-    rates: see `finish_run`.
-    before_recording: raises an error if the run now belongs to another job.
-    """
+    """Run one stage, whose predecessors are finished, and record its cost."""
     context = in_run(context, run)
     cost = _check_stage_budget(stage, context)
     seen, dataset = run, context.dataset

@@ -11,7 +11,6 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
-    package: the package's name.
     modules: its modules, and the public names in each. None of them may be the name of a module
         too: the import system puts the module there.
     """

@@ -27,8 +27,6 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Return the path of an output file, with links followed, if it can be written.
 
     Creates the directory of the file.
-
-    overwrite: whether an existing file may be replaced.
     """
     text = os.fspath(path).removeprefix("file://")
     if "://" in text:
@@ -60,10 +58,7 @@ def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
 
 
 def inside_group(place: object, group: object) -> ParameterError:
-    """Return the error for a place inside a group.
-
-    place, group: names for the error.
-    """
+    """Return the error for a place inside a group."""
     return ParameterError(
         f"{place} is inside the Zarr group {group}.", "Give a path outside the group."
     )
@@ -71,10 +66,7 @@ def inside_group(place: object, group: object) -> ParameterError:
 
 @contextmanager
 def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary path, which is renamed to `path` when the block succeeds.
-
-    path, overwrite: see `check_output_file`.
-    """
+    """Yield a temporary path, which is renamed to `path` when the block succeeds."""
     target = check_output_file(path, overwrite=overwrite)
     # dask and other writers choose a format by the suffix.
     name = f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished{target.suffix}"

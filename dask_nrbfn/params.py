@@ -404,19 +404,6 @@ class FitParams(Params):
         """Return the parameters of a fit, with a value in place of every "auto" and needed None.
 
         ``cells="auto"`` stays: the number of cells follows from the rows.
-
-        Parameters
-        ----------
-        numbers : bool
-            Whether the targets are numeric.
-        mixed : bool
-            Whether the features have several kinds, and so several units.
-        n_rows : int, optional
-            Rows that may be neighbours; None: enough for any number of neighbours.
-
-        Returns
-        -------
-        FitParams
         """
         meant = dict(_AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES)
         meant["scale"] = "standard" if mixed else "none"
@@ -456,10 +443,7 @@ class FitParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class FitLimits(Params):
-    """Limits that stop a fit; a stopped run can continue with other limits.
-
-    min_recall: least share of the true neighbours that an approximate search must find.
-    """
+    """Limits that stop a fit; a stopped run can continue with other limits."""
 
     # On no tried table did a recall below this cost accuracy, but it shows that something is wrong.
     min_recall: float = option(

@@ -24,7 +24,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.model import PinnedModel
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, part_place
 from dask_nrbfn.weighting import Reading, folded_blocks
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,8 @@ class RowPass(Protocol):
 class Reduction(NamedTuple):
     """A pass over rows whose result is a sum.
 
-    stage: names the parts.
     begin: takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
         returns a `RowPass`.
-    kinds: the type of each sum, by its key.
-    layout: how the rows are divided into parts.
     finish: stores the sums over all rows outside the parts, and returns the names of the arrays;
         takes the open run, the `SumRecord` and the `Sums`, which it may overwrite. None: they are
         stored like a part, for `read_total`.
@@ -128,7 +125,6 @@ def map_parts(
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
-    stage: names the parts.
     units: further arguments of the task, part by part; default: first and last-plus-one row of the
         run's spans.
     sizes: work of every part; the largest are started first.
@@ -187,19 +183,12 @@ def _drop_begun(run: Run, stage: str, finished: Container[range]) -> None:
 
 
 def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
-    """Return one of the sums over all rows.
-
-    A sum of the type ``reduction.kinds[key]``.
-
-    key: name of the sum in the reduction.
-    """
+    """Return one of the sums over all rows."""
     return _read(run, reduction, range(reduction.n_parts), key)
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
     """Return the parts in the next larger sum of the tree; None for the sum of all parts.
-
-    parts: parts in the sum.
 
     Examples
     --------
@@ -248,11 +237,7 @@ def last_read(n_parts: int) -> int:
 def run_task(
     engine: Engine, task: Callable[[*Arguments], Result], *arguments: *Arguments, label: str
 ) -> Result:
-    """Return ``task(*arguments)``, run by a worker as `run_tasks` does.
-
-    *arguments: see `run_tasks`.
-    label: name of the task in logs and on the dashboard.
-    """
+    """Return ``task(*arguments)``, run by a worker as `run_tasks` does."""
     result: Result
     (result,) = run_tasks(engine, task, [arguments], label=label)
     return result
@@ -265,13 +250,7 @@ def run_tasks(
     *,
     label: str,
 ) -> list[Result]:
-    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
-
-    The result of each task, in order.
-
-    arguments: the arguments of each task.
-    label: name of the tasks in logs and on the dashboard.
-    """
+    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments."""
     sent = [tuple(_Place.of(each) for each in values) for values in arguments]
     for value in sent[0] if sent else ():
         if "memory://" in str(value) and not engine.in_memory:
@@ -386,7 +365,7 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
                 # After a power cut, a larger sum must exist if its members were deleted.
                 for name in finished:
                     run.flush(name)
-                run.flush_part(reduction.stage, parts)
+                run.flush(part_place(reduction.stage, parts))
             for each in used:
                 run.drop_part(reduction.stage, each)
             family = _complete_family(run, reduction, parts)

@@ -79,7 +79,6 @@ class RowWeights:
         """Return the weight of each row, float64 (b,); None if all weigh 1.
 
         codes (b,): class of each row; -1 for rows without a label, whose class weight is 1.
-        weights (b,): sample weights of the rows.
         """
         if self.of_classes is None:
             return weights
@@ -91,7 +90,6 @@ class RowWeights:
 class Reading:
     """How a pass reads labelled rows.
 
-    block_rows: rows of a block.
     n_folds, seed: see `folds_of_rows`.
     codes_in_model: new code of each class of the dataset; None: codes do not change.
     """
@@ -109,8 +107,6 @@ def folded_blocks(
     """Yield the rows `start` to `stop` of a dataset in blocks, each sorted by fold.
 
     Reading begins at once.
-
-    start, stop: index of the first row, and of the row after the last.
     """
     size, n_folds = reading.block_rows, reading.n_folds
     blocks = dataset.blocks(start, stop, size)

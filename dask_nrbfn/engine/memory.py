@@ -24,9 +24,6 @@ def usable_bytes(limit_bytes: int, n_threads: int) -> int:
 
     A nanny kills its worker at a fraction of the limit, before the limit is reached. The fraction
     is read from this process's dask configuration, which may differ from the nanny's.
-
-    limit_bytes: memory limit of the worker.
-    n_threads: tasks that the worker runs at the same time.
     """
     # Absent or False: workers are not killed.
     fraction = float(dask.config.get("distributed.worker.memory.terminate", 0) or 1)

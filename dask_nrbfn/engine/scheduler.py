@@ -18,10 +18,7 @@ from dask_nrbfn.private import reach_scheduler
 def open_client(
     address: str, security: Security | None = None, timeout_s: float = math.inf
 ) -> Iterator[Client]:
-    """Yield a client of a scheduler, which does not become dask's default client.
-
-    address, security, timeout_s: see `reach_scheduler`.
-    """
+    """Yield a client of a scheduler, which does not become dask's default client."""
     _run(reach_scheduler(address, security, timeout_s))
     client = Client(address, security=security, set_as_default=False)
     its_logger = logging.getLogger("distributed.client")

@@ -50,16 +50,11 @@ NO_WORKERS_TIMEOUT_S = 300.0
 class Engine(ABC):
     """Runs tasks somewhere.
 
-    bar: whether to show a progress bar.
-    n_workers: tasks that run at the same time.
-    threads: threads that each task may use.
-    memory_bytes: memory that each task may use.
     worker_limit_bytes: memory limit of the worker with the least memory per task. None:
         `memory_bytes`.
     expected_bytes: expected memory of the current tasks with their process, for error messages. 0:
         unknown.
     peak_bytes: largest resident size of a process while it ran a task of the current stage.
-    most_bytes: the largest `peak_bytes` of all stages.
     in_memory: whether tasks share this process's memory, and so its in-memory stores.
     """
 
@@ -88,11 +83,7 @@ class Engine(ABC):
         return f"workers are limited to {limit}, of which {usable} can be used by a task"
 
     def check_budget(self, stage: str, held_bytes: int, *, remedy: str) -> None:
-        """Check that a task fits into the memory of a worker.
-
-        held_bytes: memory that a task of the stage holds, with its process.
-        remedy: A clause with another remedy, without a full stop.
-        """
+        """Check that a task fits into the memory of a worker."""
         if held_bytes > self.memory_bytes:
             limit = math.ceil(held_bytes * self.limit_bytes / self.memory_bytes)
             raise MemoryBudgetError(
@@ -105,10 +96,7 @@ class Engine(ABC):
         self.peak_bytes, self.expected_bytes = 0, expected_bytes
 
     def run(self, task: Task, arguments: Arguments, *, label: str) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``; tasks start in this order.
-
-        label: names the tasks in the log, in errors and on dask's dashboard.
-        """
+        """Return ``[task(*a) for a in arguments]``; tasks start in this order."""
         results: list[Any] = [None] * len(arguments)
         with (
             _memory_errors(label, self),

@@ -46,7 +46,7 @@ from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, part_place
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
         step = _step(job, descents, number)
         # Step 0 has arrays that all later steps read.
         for each in descents if number > 1 else ():
-            run.flush_part(each.place, range(number, number + 1))
+            run.flush(part_place(each.place, number))
             run.drop_part(each.place, range(number - 1, number))
     logger.info("refine: %s stopped by the %s after %d passes", loss, step["stopped"], number)
     for each in descents:

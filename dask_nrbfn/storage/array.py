@@ -48,7 +48,6 @@ class SparseArray(ChunkedRows):
     data (m,): the values, float32 or float64.
     indices (m,): column of each value, ascending within a row.
     indptr (n + 1,): place of the first value of each row, then the number of values m.
-    n_values: number of values m.
     """
 
     data: Array
@@ -82,10 +81,7 @@ class SparseArray(ChunkedRows):
         return {name: getattr(self, name) for name in _PARTS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
-        """Return rows in CSR, csr_array (stop - start, p).
-
-        start, stop: first row, and the row after the last. With None for `stop`, all further rows.
-        """
+        """Return rows in CSR, csr_array (stop - start, p)."""
         from scipy.sparse import csr_array
 
         start, stop, _ = slice(start, stop).indices(self.shape[0])
@@ -126,9 +122,6 @@ def create_sparse(
 ) -> None:
     """Lay out rows in CSR of about `n_values` values, for `append_rows`.
 
-    shape: rows n and columns p.
-    dtype: dtype of the values.
-    chunk_rows: rows that are read together.
     n_values: expected number of values; more can be written.
     """
     member = group.create_group(name, overwrite=True)
@@ -154,7 +147,6 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
     """Append rows to rows in CSR.
 
     start: number of rows that are already stored.
-    X (b, p).
     """
     member, arrays = _being_written(group, name)
     data, indices, indptr = arrays.values()
@@ -237,7 +229,6 @@ def write_array(
 ) -> None:
     """Store a whole array or rows in CSR.
 
-    *dimensions: names of the axes of an array.
     slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     if is_sparse(values):
@@ -257,10 +248,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
 
 
 def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
-    """Return ``array[start:stop]``.
-
-    start, stop: first row, and the row after the last. With None for `stop`, all further rows.
-    """
+    """Return ``array[start:stop]``."""
     if isinstance(array, SparseArray):
         return array.read(start, stop)
     if isinstance(array, ReferencedRows):

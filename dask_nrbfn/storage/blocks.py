@@ -48,10 +48,7 @@ class Chunk(NamedTuple):
 
 
 class SequentialReader:
-    """Reads ascending spans of rows and keeps the last decoded chunk.
-
-    chunk_at: returns the chunk that contains a row.
-    """
+    """Reads ascending spans of rows and keeps the last decoded chunk."""
 
     def __init__(self, chunk_at: Callable[[int], Chunk]) -> None:
         self._chunk_at = chunk_at
@@ -71,10 +68,7 @@ class SequentialReader:
 
 
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
-    """Return some rows of a block.
-
-    rows (b,).
-    """
+    """Return some rows of a block."""
     columns: Any = (None if column is None else column[rows] for column in block)
     return LabelledBlock(*columns)
 
@@ -91,10 +85,7 @@ def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
 def read_ahead(
     read: Callable[[Item], Block], items: Iterable[Item], *, thread_name: str
 ) -> Iterator[Block]:
-    """Yield the block of every item; a thread starts at once and reads one block ahead.
-
-    read: returns the block of an item.
-    """
+    """Yield the block of every item; a thread starts at once and reads one block ahead."""
     pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
     reads = (pool.submit(read, item) for item in items)
     current = next(reads, None)
@@ -116,9 +107,6 @@ def codes_of(
     """Return the class code of each label of a dataset at `place`, -1 for no label, int64 (b,).
 
     classes (K,): sorted.
-    unlabelled: the marker for a missing label.
-    place: for the error.
-    labels (b,).
     """
     codes = np.full(len(labels), -1, dtype=np.int64)
     labelled = are_labelled(labels, unlabelled)
@@ -140,13 +128,7 @@ def codes_of(
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError naming the first missing value, if a value is missing.
-
-    schema: schema of the columns.
-    first_row: index of the first row.
-    place: for the error.
-    stored (b, c).
-    """
+    """Raise DataError naming the first missing value, if a value is missing."""
     gaps = np.isnan(stored)
     if gaps.any():
         row, column = np.argwhere(gaps)[0]

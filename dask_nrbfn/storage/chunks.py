@@ -45,12 +45,10 @@ class ChunkSummary(NamedTuple):
     """Summary of one written chunk.
 
     digest: digest of the bytes of X, y and weights.
-    content: the `content_of_rows`.
     label_counts: number of rows of each label.
     n_labelled: number of rows that have a label or numeric targets.
     checksums: the `chunk_checksums` of each array, and the digest of rows of another store. Rows in
         CSR have none. None: the chunk was not just written.
-    n_values: number of values in CSR.
     """
 
     digest: bytes
@@ -66,9 +64,7 @@ def default_chunk_rows(
 ) -> int:
     """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
-    dtype: dtype of the features.
     row_values: average number of values of a row in CSR; None: X is an array.
-    n_numbers: number of numeric targets.
     """
     rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
@@ -77,12 +73,7 @@ def default_chunk_rows(
 def row_bytes(
     n_features: int, dtype: DTypeLike, n_numbers: int, *, row_values: float | None = None
 ) -> int:
-    """Return the bytes of a row of X and of its numeric targets.
-
-    dtype: dtype of the features.
-    n_numbers: number of numeric targets.
-    row_values: average number of values of a row in CSR; None: X is an array.
-    """
+    """Return the bytes of a row of X and of its numeric targets."""
     item_bytes = np.dtype(dtype).itemsize
     own = n_features * item_bytes
     if row_values is not None:
@@ -105,11 +96,9 @@ def create_dataset_arrays(
 ) -> None:
     """Lay out the arrays of a dataset in an empty group.
 
-    shape: rows n and columns of X.
     y_dtype, id_dtype: None: there are no targets, or no ids.
     n_values: expected number of values of X in CSR; None: X is an array.
     n_numbers: number of numeric targets; 0: y has labels.
-    weighted: whether rows have weights.
     stored_at: place of the rows in another store; None: X is stored in the group.
     """
     n_rows, n_features = shape
@@ -189,11 +178,7 @@ def check_finite(
 ) -> None:
     """Raise DataError naming the first value that is infinite, or NaN without `gaps`.
 
-    first_row: index of the first row of `values`.
     within: text after the row index in the error, such as " of a block of pixels".
-    name: name of the values in the error.
-    gaps: whether NaN (a missing value) is allowed.
-    values (b, c).
     """
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
@@ -241,11 +226,7 @@ def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int
 
 
 def check_weights(weights: Floats, *, first_row: int) -> None:
-    """Raise DataError naming the first weight of a block that is not finite and above 0.
-
-    first_row: index of the first row.
-    weights (b,).
-    """
+    """Raise DataError naming the first weight of a block that is not finite and above 0."""
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
         row = int(wrong.argmax())
@@ -256,11 +237,7 @@ def check_weights(weights: Floats, *, first_row: int) -> None:
 
 
 def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
-    """Return which rows have a label or numeric targets, from the stored y, bool (b,).
-
-    unlabelled: the marker for a missing label.
-    y (b,).
-    """
+    """Return which rows have a label or numeric targets, from the stored y, bool (b,)."""
     if unlabelled is None:
         return np.ones(len(y), dtype=np.bool_)
     return has_target(y) if y.ndim == 2 else np.asarray(y != unlabelled, dtype=np.bool_)
@@ -273,11 +250,7 @@ def summarize_chunk(
     *,
     unlabelled: Mark | None = None,
 ) -> ChunkSummary:
-    """Return the digests and label counts of one chunk.
-
-    unlabelled: the marker for a missing label.
-    X (b, c), y (b,), weights (b,).
-    """
+    """Return the digests and label counts of one chunk."""
     # Labels, numbers and weights of a chunk can have the same bytes.
     numbers = y is not None and y.ndim == 2
     person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
@@ -304,12 +277,7 @@ def fingerprint(
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
 ) -> str:
-    """Return the digest of a dataset from its chunks' digests in order.
-
-    32 hexadecimal digits.
-
-    unlabelled: the marker for a missing label.
-    """
+    """Return the digest of a dataset from its chunks' digests in order."""
     # With another unlabelled mark or other features, the same bytes are another dataset.
     mark = "" if unlabelled is None else f" without {unlabelled!r}"
     if schema is not None and not schema.is_plain:
@@ -335,11 +303,7 @@ def finish_dataset(
 ) -> None:
     """Record the attributes of a dataset after all its chunks are written.
 
-    summaries: of all chunks in order.
-    unlabelled: the marker for a missing label.
-    schema: schema of the columns of X.
     sparse: whether features are made in CSR.
-    read_as: options with which the source was read.
     boolean_labels: whether the classes 0 and 1 are false and true.
     classes: classes that exist even if no row has them.
     """

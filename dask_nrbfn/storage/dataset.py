@@ -218,12 +218,7 @@ class Dataset(Shown):
                 )
 
     def check_stored(self) -> None:
-        """Raise an error if the last rows are missing although metadata lists them.
-
-        Raises
-        ------
-        MissingDataError, DamagedDataError
-        """
+        """Raise an error if the last rows are missing although metadata lists them."""
         for array in self._arrays.values():
             check_stored(array)
         if self.further is not None:
@@ -407,11 +402,6 @@ class Dataset(Shown):
         """Return a dataset that continues with the rows of another, whose labels are ignored.
 
         Nothing is copied.
-
-        Raises
-        ------
-        DataError
-            If the columns differ.
         """
         further = of_same_table(self, further)
         all_further = self.further.with_unlabelled(further) if self.further else further
@@ -430,12 +420,6 @@ class Dataset(Shown):
 
         Nothing is copied. The result is this dataset if either has no schema, or if the stored
         values are the features of both.
-
-        Raises
-        ------
-        DataError
-            If the other schema has other columns, categories or units, or does not fill missing
-            values that this dataset has.
         """
         own = self.schema
         if own is None or schema is None:
@@ -476,16 +460,6 @@ class Dataset(Shown):
 
         The blocks do not depend on the chunks. A thread starts at once, decodes each chunk once and
         reads one block ahead.
-
-        Parameters
-        ----------
-        start, stop : int
-            First row, and the row after the last.
-        block_rows : int
-
-        Yields
-        ------
-        LabelledBlock
         """
         firsts = range(start, stop, block_rows)
         spans = (range(first, min(first + block_rows, stop)) for first in firsts)
@@ -521,13 +495,7 @@ class Dataset(Shown):
         return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
 
     def take_targets(self, rows: NDArray[np.int64]) -> Floats:
-        """Return the targets of the rows with the given ascending indices, (len(rows), q).
-
-        Raises
-        ------
-        DataError
-            If there are no numeric targets.
-        """
+        """Return the targets of the rows with the given ascending indices, (len(rows), q)."""
         if self.y is None or self.target_names is None:
             raise DataError(
                 f"{self.location} has no numeric targets.", "Ingest the dataset with `target`."
@@ -548,13 +516,7 @@ class Dataset(Shown):
         return np.stack([low, high])
 
     def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the class codes, -1 for no label, of rows with the given ascending indices, (m,).
-
-        Raises
-        ------
-        DataError
-            If there are no labels.
-        """
+        """Return the class codes (m,), -1 for no label, of rows of the given ascending indices."""
         self._check_labels()
         return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
 

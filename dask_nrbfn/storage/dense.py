@@ -89,10 +89,7 @@ class ChunkedRows:
         return set(range(-(-self.shape[0] // self.chunk_rows)))
 
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return a placeholder of other sizes without stored rows, for a plan.
-
-        n_rows, chunk_rows: number of rows, in all and in a chunk.
-        """
+        """Return a placeholder of other sizes without stored rows, for a plan."""
         most = self.most_values
         return replace(
             self,
@@ -120,7 +117,6 @@ def create_array(
     An existing array of that name is replaced. Floating-point results hardly compress, so Zstandard
     is used only with `compress`.
 
-    dimensions: names of the axes.
     shards: shape of the values in one file; None: one chunk.
     seal: False: `seal_layout` is called later.
     """
@@ -153,7 +149,6 @@ def write_dense(
 ) -> None:
     """Store a whole array in chunks along its first axis.
 
-    *dimensions: names of the axes.
     slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
@@ -192,10 +187,7 @@ def _content(name: str, values: NDArray[Any]) -> str:
 
 
 def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-    """Return ``array[start:stop]``.
-
-    start, stop: first row, and the row after the last. With None for `stop`, all further rows.
-    """
+    """Return ``array[start:stop]``."""
     _check_claim(array, start, stop)
     try:
         values = np.asarray(array[start:stop])
@@ -247,8 +239,6 @@ def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
     """Return the checksums at the end of stored chunks, for `expect_chunks`.
 
     8 hexadecimal digits for each chunk.
-
-    chunks: indices of the chunks along the first axis.
     """
     limit = asyncio.Semaphore(_REQUESTS)
 
@@ -266,10 +256,7 @@ def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
 
 
 def expect_chunks(array: Array, checksums: str) -> None:
-    """Make an array opened for reading raise an error for a chunk with another checksum.
-
-    checksums: the `chunk_checksums` of all its chunks.
-    """
+    """Make an array opened for reading raise an error for a chunk with another checksum."""
     assert isinstance(array.store, StrictStore)
     width = 2 * CHECKSUM_BYTES
     expected = {
@@ -324,10 +311,7 @@ def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
 
 
 def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
-    """Return a member of a group if it is an array with the metadata that was written.
-
-    place: for errors.
-    """
+    """Return a member of a group if it is an array with the metadata that was written."""
     with metadata_named(place):
         sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == checksum(
             _layout(member)

@@ -74,11 +74,7 @@ RECORDED = ("kind", "format_version", "checksum")
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Create a group that is complete at once, where nothing is stored yet.
-
-    kind: see `open_group`.
-    attributes: JSON-serializable values.
-    """
+    """Create a group that is complete at once, where nothing is stored yet."""
     check_outside_groups(location)
     identity = _identity(kind, attributes)
     if (path := local_path(location)) is None:
@@ -102,10 +98,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
-    """Return a group of this package inside another; None if it is missing or not finished.
-
-    kind: see `open_group`.
-    """
+    """Return a group of this package inside another; None if it is missing or not finished."""
     with metadata_named(f"{group.store_path}/{name}"):
         member = group.get(name)
     if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
@@ -188,9 +181,6 @@ def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]
     """Record the kind of a group and further attributes.
 
     Call this last: a group without a kind cannot be opened.
-
-    kind: see `open_group`.
-    attributes: JSON-serializable values.
     """
     group.update_attributes(_identity(kind, attributes))
 
@@ -213,8 +203,6 @@ def replacing_group(
     If two jobs write to the same new location, the group of the job that ends first is kept. With
     `overwrite`, the group of the job that ends last is kept.
 
-    kind: see `open_group`.
-    overwrite: whether a group of this kind at `location` is replaced.
     flush: whether to wait until the group is on the disk. Results that can be computed again do not
         need this.
     """
@@ -245,10 +233,7 @@ def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr
 
 @contextmanager
 def scratch_beside(location: Location) -> Iterator[Location]:
-    """Yield a hidden location for a group, which is removed when the block ends.
-
-    location: A path or URL; the hidden location is next to it.
-    """
+    """Yield a hidden location for a group, which is removed when the block ends."""
     location = normalize(location)
     if (path := local_path(location)) is not None:
         with _directory_beside(Path(os.path.realpath(path))) as directory:
@@ -380,7 +365,6 @@ def resumed_group(
     The group is built beside `location`, under a hidden name. If the block fails, the group stays
     there, and a later call with the same identity continues it.
 
-    location: A path or URL.
     identity: values that determine the content, such as ``of_model``; recorded at the start.
     overwrite: replace a group at `location`, and unfinished work of another identity.
     """
@@ -458,10 +442,7 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
 
 
 def replace_group(new: Location, target: Location) -> None:
-    """Replace the group at `target` with a complete one on the same disk or object store.
-
-    new, target: paths, or URLs in one object store.
-    """
+    """Replace the group at `target` with a complete one on the same disk or object store."""
     path, url = local_path(new), remote(new)
     if path is not None:
         flush_tree(Path(path))
@@ -473,10 +454,7 @@ def replace_group(new: Location, target: Location) -> None:
 
 
 def flush_member(location: Location, name: str) -> None:
-    """Wait until a group inside another is on the disk; object stores need no wait.
-
-    location: location of the outer group.
-    """
+    """Wait until a group inside another is on the disk; object stores need no wait."""
     path = local_path(location)
     if path is not None:
         flush_tree(Path(path, name))
@@ -518,11 +496,7 @@ def remove_group(location: Location) -> None:
 
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if a group must not be written to `location`.
-
-    kind: see `open_group`.
-    overwrite: whether a group of this kind at `location` may be replaced.
-    """
+    """Raise an error if a group must not be written to `location`."""
     url = remote(location)
     something_is_there = exists(location) or (url is not None and occupied(url))
     check_outside_groups(location)

@@ -40,11 +40,7 @@ class PartLayout:
 
     @classmethod
     def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
-        """Return the layout of a number of parts.
-
-        n_parts: None: see `default_parts`.
-        n_workers: tasks that run at the same time.
-        """
+        """Return the layout of a number of parts."""
         share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
         chunk_rows = share
         if share > _MAX_CHUNK_ROWS:

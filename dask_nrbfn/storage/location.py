@@ -63,7 +63,6 @@ class View:
     places: the dataset or run, and further datasets that the method takes.
     form: method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
         "encoded_by" or "named".
-    arguments: further arguments of the method.
     """
 
     places: "tuple[Location, ...]"
@@ -81,19 +80,12 @@ Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
 
 
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
-    """Return the location of a path or URL; storage options apply to URLs only.
-
-    text: A path or URL.
-    returns >>> locate("run.zarr", {"key": "abc"}).
-    """
+    """Return the location of a path or URL; storage options apply to URLs only."""
     return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
 
 
 def viewed(location: Location, form: str) -> "tuple[Location, ...]":
-    """Return the places of a view of one form; an empty tuple for any other location.
-
-    form: see `View`.
-    """
+    """Return the places of a view of one form; an empty tuple for any other location."""
     return location.places if isinstance(location, View) and location.form == form else ()
 
 
@@ -110,10 +102,7 @@ def normalize(location: Location) -> Location:
 
 
 def join(location: Location, name: str) -> str | RemoteLocation:
-    """Return the location of `name` in the directory, or under the URL, `location`.
-
-    returns >>> join("s3://bucket/fits/", "run.zarr").
-    """
+    """Return the location of `name` in the directory, or under the URL, `location`."""
     located = normalize(location)
     if isinstance(located, RemoteLocation):
         return replace(located, url=f"{located.url.rstrip('/')}/{name}")

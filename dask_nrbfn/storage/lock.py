@@ -105,8 +105,6 @@ def locked_directory(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Lock a directory while the block runs, at most until the process ends.
 
     Whether it is locked: False if another process has locked it, or the file system has no locks.
-
-    wait: wait until no other process has locked it.
     """
     if fcntl is None:
         yield False

@@ -261,13 +261,7 @@ class Model(Shown):
         check_names(names, self.feature_names)
 
     def encoded(self, dataset: Dataset) -> Dataset:
-        """Return a dataset with the features that the model was trained on.
-
-        Raises
-        ------
-        DataError
-            If the dataset has other columns.
-        """
+        """Return a dataset with the features that the model was trained on."""
         dataset = dataset.encoded_by(self.schema)
         self.check_columns(dataset.n_features)
         self.check_names(dataset.feature_names)
@@ -327,19 +321,7 @@ class Model(Shown):
         )
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
-        """Write the model as a group at `location`, where an old model stays until the end.
-
-        Parameters
-        ----------
-        location : Location
-        overwrite : bool
-            Whether an existing model is replaced.
-
-        Raises
-        ------
-        ExistsError
-            If `location` exists and `overwrite` is false, or `location` is not a model.
-        """
+        """Write the model as a group at `location`, where an old model stays until the end."""
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
 

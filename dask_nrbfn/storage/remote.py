@@ -187,8 +187,6 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     The root's zarr.json is removed first and copied last, so a partial group is never opened. If
     the move fails or the process dies, the new group is still complete at `source`, and `target` is
     marked as unused.
-
-    source, target: in one object store.
     """
     fs, old = file_system(source)
     _, new = file_system(target)

@@ -119,32 +119,7 @@ class Run(Shown):
         n_workers: int = 1,
         embeds: bool = False,
     ) -> Self:
-        """Open the run at `location`, or begin it.
-
-        Parameters
-        ----------
-        location : Location
-        dataset : Dataset
-        params : FitParams
-        environment : mapping
-            Versions, threads and workers; recorded in a new run.
-        tuning : TuneParams, optional
-        n_workers : int
-            Tasks that run at the same time; a new run gets parts for them unless `n_parts` is set.
-        embeds : bool
-            See the property `embeds`.
-
-        Returns
-        -------
-        Run
-
-        Raises
-        ------
-        RunMismatchError
-            If the run was begun with other parameters or from another dataset.
-        DamagedDataError
-            If `location` exists but is not a run, or the run is damaged.
-        """
+        """Open the run at `location`, or begin it; an old run must be of the same fit."""
         location = normalize(location)
         if exists(location):
             run = cls.open(location)
@@ -323,56 +298,22 @@ class Run(Shown):
         return open_group(self.location, kind="run", writable=True)
 
     def group(self, stage: str) -> zarr.Group:
-        """Return the writable group of a stage.
-
-        Raises
-        ------
-        DamagedResultError
-            If its metadata is damaged.
-        """
+        """Return the writable group of a stage."""
         with self._result_named(stage), metadata_named(f"{self.location}/{stage}"):
             return self._writable.require_group(stage)
 
     def has(self, name: str) -> bool:
-        """Return whether a group or array of a name is stored.
-
-        Raises
-        ------
-        DamagedResultError
-            If its metadata is damaged.
-        """
+        """Return whether a group or array of a name is stored."""
         with self._result_named(name), metadata_named(f"{self.location}/{name}"):
             return name in self.stored
 
     def array(self, name: str) -> Stored:
-        """Return a stored array for reading, such as "neighbors/indices", or rows in CSR.
-
-        Raises
-        ------
-        DamagedResultError
-            If it is missing or not what was written.
-        """
+        """Return a stored array for reading, such as "neighbors/indices", or rows in CSR."""
         with self._result_named(name):
             return get_stored(self.stored, name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
-        """Return rows of a stored array, in CSR if they are stored so.
-
-        Parameters
-        ----------
-        name : str
-        start, stop : int
-            First row, and the row after the last. With None for `stop`, all further rows.
-
-        Returns
-        -------
-        array, or rows in CSR
-
-        Raises
-        ------
-        DamagedResultError
-            If they are missing or damaged.
-        """
+        """Return rows of a stored array, in CSR if they are stored so."""
         array = self.array(name)
         try:
             with self._result_named(name):
@@ -383,23 +324,7 @@ class Run(Shown):
             raise
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return some rows of an array with one row per row of X.
-
-        Parameters
-        ----------
-        name : str
-        rows : int64 (m,)
-            Ascending.
-
-        Returns
-        -------
-        array (m, ...)
-
-        Raises
-        ------
-        DamagedResultError
-            As `read` does.
-        """
+        """Return some rows, ascending, of an array with one row per row of X."""
         pieces = []
         for start in range(0, self.n_rows, self.chunk_rows):
             first, last = rows.searchsorted([start, start + self.chunk_rows])
@@ -444,31 +369,13 @@ class Run(Shown):
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the recorded decision of a stage; if there is none, record `choice`.
-
-        Parameters
-        ----------
-        stage : str
-        choice : mapping of str
-            JSON-serializable values.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the recorded decision of a stage; if there is none, record `choice`."""
         decided = {stage: dict(choice), **self.decisions}
         self._record(decisions=decided)
         return dict(decided[stage])
 
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
-        """Record a stage as finished; only the process that drives the run calls this.
-
-        Parameters
-        ----------
-        stage : str
-        record : mapping of str
-            JSON-serializable values.
-        """
+        """Record a stage as finished; only the process that drives the run calls this."""
         self._record(stages={**self.stages, stage: dict(record)})
 
     def _record(self, **changed: Any) -> None:
@@ -488,13 +395,6 @@ class Run(Shown):
         """Record a version after the fit as the latest one.
 
         A version cannot be computed again, so its groups are flushed to the disk first.
-
-        Parameters
-        ----------
-        record : mapping of str
-            JSON-serializable values.
-        needs : iterable of str
-            Names of groups to flush.
         """
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
@@ -503,34 +403,12 @@ class Run(Shown):
     def record_refresh(
         self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
     ) -> None:
-        """Record the datasets of a run that replaces another.
-
-        Parameters
-        ----------
-        members : list of dict
-            Records of the datasets, see `versions.members_of`.
-        refreshed_from : str
-            Id of the run that is replaced.
-        error_rate : float or None
-        """
+        """Record the datasets of a run that replaces another."""
         refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
         self._record(members=members, refresh=refresh)
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
-        """Create an array with one row, or one value, per row of X, unless it exists.
-
-        Parameters
-        ----------
-        name : str
-        dtype : dtype
-        width : int, optional
-            Columns; None: one value for each row.
-
-        Raises
-        ------
-        DamagedResultError
-            If the array exists with another shape or other chunks.
-        """
+        """Create an array with one row, or one value, per row of X, unless it exists."""
         columns = () if width is None else (width,)
         shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
         if not self.has(name):
@@ -550,15 +428,7 @@ class Run(Shown):
                 )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
-        """Write whole chunks of an array laid out by `require_row_array`.
-
-        Parameters
-        ----------
-        name : str
-        start : int
-            Index of the first row, which begins a chunk.
-        values : array (b, ...)
-        """
+        """Write whole chunks of an array laid out by `require_row_array`, from row `start` on."""
         get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
@@ -574,23 +444,12 @@ class Run(Shown):
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        """Return the record of one part, None if it is incomplete or damaged.
-
-        Parameters
-        ----------
-        stage : str
-        part : int or range
-            Index of a part, or indices of the parts in a sum.
-
-        Returns
-        -------
-        dict or None
-        """
+        """Return the record of one part, None if it is incomplete or damaged."""
         written = self._part_attributes(stage, part)
         return None if written is None else written["record"]
 
     def _part_attributes(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        name = _part_place(stage, part)
+        name = part_place(stage, part)
         try:
             with metadata_named(f"{self.location}/{name}"):
                 group = self.stored.get(name)
@@ -618,77 +477,28 @@ class Run(Shown):
         """Store the arrays of a part, then mark it complete with its record.
 
         dask may run a task twice at the same time. So every attempt writes its own arrays, and the
-        record names the attempt.
-
-        Parameters
-        ----------
-        stage : str
-        part : int or range
-            Index of a part, or indices of the parts in a sum.
-        record : mapping of str
-            JSON-serializable values.
-        arrays : mapping of str to array or rows in CSR, optional
-        slice_rows : int, optional
-            Rows that are read together, if the arrays will be read in slices.
+        record names the attempt. The arrays will be read in slices of `slice_rows` rows, if given.
         """
         attempt = uuid.uuid4().hex
         if arrays:
-            group = self.group(f"{_part_place(stage, part)}/{attempt}")
+            group = self.group(f"{part_place(stage, part)}/{attempt}")
             for name, values in arrays.items():
                 dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        group = self.group(_part_place(stage, part))
+        group = self.group(part_place(stage, part))
         group.update_attributes(sealed(written))
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None
     ) -> Rows:
-        """Return rows of one array of a finished part.
-
-        Parameters
-        ----------
-        stage : str
-        part : int or range
-            Index of a part, or indices of the parts in a sum.
-        name : str
-            Name of the array.
-        start, stop : int
-            First row, and the row after the last. With None for `stop`, all further rows.
-
-        Returns
-        -------
-        array, or rows in CSR
-
-        Raises
-        ------
-        DamagedResultError
-            If the part is missing or damaged.
-        """
+        """Return rows of one array of a finished part."""
         (found,) = self.part_arrays(stage, part, [name])
         return self.read(found, start, stop)
 
     def part_arrays(self, stage: str, part: int | range, names: Iterable[str]) -> list[str]:
-        """Return the names under which `read` finds arrays of a finished part.
-
-        Parameters
-        ----------
-        stage : str
-        part : int or range
-            Index of a part, or indices of the parts in a sum.
-        names : iterable of str
-            Names of arrays of the part.
-
-        Returns
-        -------
-        list of str
-
-        Raises
-        ------
-        DamagedResultError
-            If the part is missing or damaged.
-        """
-        written, place = self._part_attributes(stage, part), _part_place(stage, part)
+        """Return the names under which `read` finds arrays of a finished part."""
+        written, place = self._part_attributes(stage, part), part_place(stage, part)
         if written is None:
             raise DamagedResultError(
                 f"part {part_name(part)} of {stage} is missing.",
@@ -702,66 +512,40 @@ class Run(Shown):
         """Wait until a group of the run is on the disk."""
         flush_member(self.location, place)
 
-    def flush_part(self, stage: str, part: range) -> None:
-        """Wait until a part, or the sum of some, is on the disk.
-
-        Parameters
-        ----------
-        stage : str
-        part : range
-        """
-        self.flush(_part_place(stage, part))
-
     def drop_part(self, stage: str, part: range) -> None:
         """Delete one part, or the sum of some, that is contained in another sum.
 
         A part that a task still writes stays until all parts are deleted.
-
-        Parameters
-        ----------
-        stage : str
-        part : range
         """
         with suppress(OSError):
-            self._delete(_part_place(stage, part))
+            self.drop(part_place(stage, part))
 
     def drop_parts(self, stage: str) -> None:
         """Delete the parts of a stage whose result is stored."""
-        self._delete(f"{stage}/parts")
+        self.drop(f"{stage}/parts")
 
-    def drop(self, stage: str) -> None:
-        """Delete the group of a stage with all its arrays and parts, if it exists."""
-        self._delete(stage)
+    def drop(self, name: str) -> None:
+        """Delete a group with all its arrays and parts; it need not be readable, nor exist."""
+        del self._writable[name]
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
-        """Delete results of a stage, and the sums that contain them, so they are computed again.
-
-        Parameters
-        ----------
-        stage : str
-        parts : tuple of int
-            Indices of parts; empty: all results of the stage.
-        """
+        """Delete results of a stage, and the sums that contain them, so they are computed again."""
         if not parts:
             self.drop(stage)
         for stored in self.stored_parts(stage):
             if not set(stored).isdisjoint(parts):
-                self._delete(_part_place(stage, stored))
+                self.drop(part_place(stage, stored))
         if stage in self.stages:
             self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""
         for name in self.group_names(prefix):
-            self._delete(name)
+            self.drop(name)
 
     def group_names(self, prefix: str) -> list[str]:
         """Return the names at the top of the run that begin with `prefix`, readable or not."""
         return [name for name in member_names(self.stored) if name.startswith(prefix)]
-
-    def _delete(self, name: str) -> None:
-        # The group need not be readable, nor exist.
-        del self._writable[name]
 
 
 def finish_refresh(location: Location) -> None:
@@ -774,6 +558,6 @@ def finish_refresh(location: Location) -> None:
             replace_group(building, location)
 
 
-def _part_place(stage: str, part: int | range) -> str:
+def part_place(stage: str, part: int | range) -> str:
     """Return the name of the group of a part, or of the sum of consecutive parts, in a run."""
     return f"{stage}/parts/{part_name(part)}"

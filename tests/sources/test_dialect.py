@@ -77,23 +77,6 @@ def test_sniffed__in_doubt_the_usual_way(text):
     assert Beginning(lines_of(text), USUAL).sniffed() == USUAL
 
 
-def test_sniffed__tabs_stay_where_spaces_are_in_text():
-    text = "day\tx\n2020-01-01 10:00\t1\n2020-01-02 11:00\t2\n"
-    assert Beginning(lines_of(text), USUAL).sniffed() == Dialect(delimiter="\t")
-    text = "2020-01-01 10:00\t1\n2020-01-02 11:00\t2\n"
-    assert Beginning(lines_of(text), USUAL).sniffed() == Dialect(delimiter="\t")
-    aligned = "1   5\t1\n2   6\t2\n"
-    assert Beginning(lines_of(aligned), Dialect(delimiter="\t")).sniffed() == Dialect(
-        delimiter="\t"
-    )
-
-
-def test_sniffed__last_row_of_a_text_that_goes_on_may_be_a_part():
-    lines = lines_of('a;b\n1;2\n3;"x\n')
-    assert Beginning(lines, USUAL, cut=True).sniffed().delimiter == ";"
-    assert Beginning(lines[:1], USUAL, cut=True).sniffed() == USUAL
-
-
 def test_sniffed__what_was_said_stays():
     lines = lines_of("'a';'b'\n'1';'x'\n")
     assert Beginning(lines, USUAL, delimiters=[","]).sniffed() == USUAL
@@ -121,14 +104,6 @@ def test_sniffed__what_was_said_stays():
 )
 def test_has_header__as_the_first_rows_show(text, expected):
     assert has_header(lines_of(text), USUAL) is expected
-
-
-def test_has_header__as_columns_are_named():
-    numbers, words = lines_of("1.5,0.5,1.5\n1,2,3\n"), lines_of("a,b,c\nx,y,z\n")
-    assert has_header(numbers, USUAL, ["1.5"])
-    assert not has_header(words, USUAL, ["column_2"])
-    assert has_header(words, USUAL, ["column_3"])
-    assert has_header(lines_of("column_1,b\n1,2\n"), USUAL, ["column_1"])
 
 
 CELLS = st.text("ab1,;|\t'\" ", max_size=6)
@@ -180,8 +155,3 @@ def test_check_dialect__what_cannot_be(said, message):
     nothing = dict.fromkeys(("delimiter", "quote", "decimal", "encoding"))
     with pytest.raises(ParameterError, match=message):
         check_dialect(**nothing | said)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", ":", "~", " "])
-def test_check_dialect__any_mark_is_a_delimiter(delimiter):
-    check_dialect(delimiter=delimiter, quote='"', decimal=".", encoding="cp1252")

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from dask_nrbfn.sources.quotes import (
     BlanksOut,
     QuoteScan,
-    line_of_byte,
-    line_of_long_row,
     line_of_row,
-    open_quote,
 )
 
 QUOTE = b'"'
@@ -46,32 +43,6 @@ def test_quote_scan__any_division_equals_reading_character_by_character(text, si
     inside, opened = naive(content)
     assert scan.inside == inside
     assert not inside or scan.opened == opened
-
-
-def test_quote_scan__byte_order_mark_is_no_text():
-    scan = commas()
-    scan.feed('\ufeff"a'.encode())
-    assert (scan.inside, scan.opened) == (True, 3)
-
-
-def test_open_quote__of_a_whole_stream():
-    assert open_quote(io.BytesIO(b'a\t"b\n'), QuoteScan(b"\t", QUOTE)) == 2
-    assert open_quote(io.BytesIO(b'a,"b"\n'), commas()) is None
-    assert open_quote(io.BytesIO(b""), commas()) is None
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r"])
-def test_line_of_byte__counts_from_1(end):
-    text = b"a\nbc\n\nd".replace(b"\n", end)
-    assert [line_of_byte(io.BytesIO(text), place) for place in (0, 1, 2, 4, 5, 6)] == [
-        *(1, 1, 2, 2, 3, 4)
-    ]
-
-
-def test_line_of_long_row__row_may_have_several_lines():
-    text = b'a,b\n1,2\n3,"x\ny\nz"\n4,5\n'
-    found = [line_of_long_row(io.BytesIO(text), size, commas()) for size in (3, 4, 9, 10)]
-    assert found == [1, 3, 3, None]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
