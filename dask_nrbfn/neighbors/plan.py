@@ -26,16 +26,6 @@ _COMPARED = 45
 COMPILATION_S = 25.0
 _SECONDS_PER_UPDATE = 1.9e-8
 
-# Share of the rows that are compared with a candidate in partitions, for 97 of 100 neighbours: .04
-# if rows lie near low-dimensional surfaces, .4 if all 32 columns are independent.
-PROBED = 0.2
-
-# Rows that k-means reads for each partition in all rounds.
-_PLACING_ROWS_OF_PARTITION = 20 * 128
-
-# Seconds that partitions must save, because they miss some neighbours.
-_WORTH_S = 5.0
-
 # Maximum length of the candidate lists of NNDescent.
 _MAX_CANDIDATES = 60
 
@@ -59,10 +49,6 @@ _MAX_SAMPLE_ELEMENTS = 2**25
 
 # The means of rows in CSR are arrays: 128 MiB of them, of which k-means holds a few.
 _MAX_CENTROID_ELEMENTS = 2**24
-
-# With a sample half as large twice as many pairs pass the bounds, and sorting them takes as long as
-# the products. A larger sample takes longer itself.
-_MAX_BOUNDING_ROWS = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,35 +85,23 @@ class SearchedRows:
     dtype: np.dtype[Any]
     params: FitParams
 
-    def plan(
-        self, *, n_candidates: int | None, threads: int, free_bytes: Callable[[str], int]
-    ) -> NeighborSearch:
-        """Return the search, with every "auto" resolved by rows and memory.
+    def plan(self, *, threads: int, free_bytes: Callable[[str], int]) -> NeighborSearch:
+        """Return the search of all rows, with every "auto" resolved by rows and memory.
 
-        n_candidates: number of rows whose neighbours are searched; None: all rows.
         free_bytes: takes a method, returns the bytes of a worker's memory that are free for its
             search.
         """
         n_partitions, method = self.params.n_partitions, self.params.neighbors
         if n_partitions is not None:
             self._check_partitions(n_partitions)
-        elif n_candidates is not None:
-            n_partitions = self._partitions_for(n_candidates, threads)
         elif method == "auto" and not self._fits("approximate", free_bytes):
             method = "exact"
         if n_partitions is None:
             at_once = self.faster_method(1, threads=threads) if method == "auto" else method
             n_partitions = self._fitting_partitions(at_once, free_bytes)
-        if method == "auto" and n_candidates is None:
+        if method == "auto":
             method = self.faster_method(n_partitions, threads=threads)
-        elif method == "auto":
-            method = "exact" if n_partitions == 1 else "approximate"
-        return NeighborSearch(
-            method=method,
-            n_partitions=int(n_partitions),
-            threads=threads,
-            n_candidates=n_candidates,
-        )
+        return NeighborSearch(method=method, n_partitions=int(n_partitions), threads=threads)
 
     def search_bytes(self, n_rows: int, method: str) -> int:
         """Return the bytes that a search of `n_rows` of the rows holds at its peak.
@@ -179,19 +153,6 @@ class SearchedRows:
                 f"{self.n_features} values and `n_neighbors`={self.params.n_neighbors}.",
                 allowed,
             )
-
-    def _partitions_for(self, n_candidates: int, threads: int) -> int:
-        """Return the number of partitions of a search for candidates; 1 unless more are faster."""
-        if self.params.neighbors == "exact":
-            return 1
-        # Twice the root: then a row is compared with as many centroids as candidates, if each
-        # candidate searches four partitions.
-        n_partitions = round(2 * n_candidates**0.5)
-        routed = self.n_rows * (n_partitions + PROBED * n_candidates)
-        placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
-        partitions_s = (routed + placed) * self._pair_s / threads + _WORTH_S
-        at_once_s = self.n_rows * n_candidates * self._pair_s / threads
-        return min(n_partitions, self.most_partitions) if partitions_s < at_once_s else 1
 
     def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:
         """Return the number of partitions for a search of all rows; 1 if all rows fit at once."""
@@ -258,18 +219,6 @@ def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
     elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
     return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
-
-
-def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
-    """Return the size of the sample that bounds the distances of the candidates' neighbours.
-
-    At most a fourth of the rows: then the bound is so wide that k rows lie within it even if a
-    search misses some neighbours.
-
-    width: see `SearchedRows`.
-    """
-    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
-    return max(n_neighbors + 1, most)
 
 
 def pair_flops(n_features: int, row_values: float) -> float:

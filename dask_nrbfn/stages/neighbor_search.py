@@ -68,13 +68,9 @@ def most_lists(overlap: int) -> int:
     return overlap + 2
 
 
-def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
-    """Return the bytes of a worker's process after a neighbour search.
-
-    of_candidates: whether only candidates have neighbours.
-    """
-    compiled = method == "approximate" and not of_candidates
-    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if compiled else 0)
+def worker_bytes(method: str) -> int:
+    """Return the bytes of a worker's process after a neighbour search."""
+    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if method == "approximate" else 0)
 
 
 def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
@@ -112,12 +108,3 @@ def of_searched(run: Run) -> Run:
 def searched_rows(run: Run) -> NDArray[np.int64] | None:
     """Return the candidates among the labelled rows, ascending, int64 (N,); None: all rows."""
     return run.read("neighbors/rows") if has_candidates(run) else None
-
-
-def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers in arrays with a row for each searched row, int64 (m,).
-
-    rows (m,): row numbers.
-    """
-    candidates = searched_rows(run)
-    return rows if candidates is None else np.searchsorted(candidates, rows)

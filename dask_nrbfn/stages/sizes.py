@@ -228,7 +228,7 @@ class FitSizes:
     @property
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
-        own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
+        own = worker_bytes(self.search.method)
         kernels = Trials(self.params, self.tuning).kernels
         return max(own, *(process_bytes(l1=kernel_named(each).l1) for each in kernels))
 
