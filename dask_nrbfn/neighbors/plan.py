@@ -69,12 +69,8 @@ class NeighborSearch:
 class SearchedRows:
     """The sizes of the rows among which neighbours are searched.
 
-    n_rows, n_features: n and p.
     row_values: mean stored values of a row; p for arrays.
     width: how many numbers store a row: p, or in CSR its values and column indices.
-    is_sparse: whether rows are in CSR.
-    dtype: type of the stored values.
-    params: with the number of neighbours k, and what is asked of the search.
     """
 
     n_rows: int
@@ -174,10 +170,7 @@ class SearchedRows:
         return max(0, available) // (self.search_bytes(1, method) - buffers)
 
     def faster_method(self, n_partitions: int, *, threads: int) -> str:
-        """Return the method that is estimated to take less time.
-
-        n_partitions: partitions, for which the approximate search is compiled once.
-        """
+        """Return the method that is estimated to take less time."""
         rows = self.n_rows
         if n_partitions > 1:
             rows = math.ceil(self._rows_of_partitions / n_partitions)
@@ -203,19 +196,13 @@ class SearchedRows:
 
 
 def search_dtype(dtype: np.dtype[Any], method: str) -> np.dtype[Any]:
-    """Return the precision of a search: single if it loses nothing or the search has no other.
-
-    dtype: type of the stored values.
-    """
+    """Return the precision of a search: single if it loses nothing or the search has no other."""
     small = np.can_cast(dtype, np.float32)
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
 
 
 def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
-    """Return the number of rows of the sample that places partitions.
-
-    width: see `SearchedRows`.
-    """
+    """Return the number of rows of the sample that places partitions."""
     elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
     return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
@@ -227,7 +214,6 @@ def pair_flops(n_features: int, row_values: float) -> float:
     In CSR twice the number of columns that both rows store. Columns of unequal frequency are shared
     more often than by chance.
 
-    n_features: p.
     row_values: mean stored values of a row; fewer than p are in CSR.
     """
     if row_values == n_features:
@@ -240,8 +226,6 @@ def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
 
     Rows in CSR are about equally far from each other, so their lists are a quarter longer: with
     20,000 texts a recall of .998 instead of .994, for a third more time.
-
-    is_sparse: whether rows are in CSR.
     """
     return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
 
@@ -268,7 +252,6 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
 
     Number of compared values of candidates.
 
-    n_rows, n_features: n and p.
     row_values: mean stored values of a row; p for arrays.
     """
     is_sparse = row_values < n_features

@@ -40,10 +40,7 @@ class SearchSpace:
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> "SearchSpace":
-        """Return the search space that a run recorded.
-
-        dataset: the rows that are searched.
-        """
+        """Return the search space that a run recorded."""
         centred = run.chosen_params.scale == "none" and not dataset.is_sparse
         centre = read_statistics(run).exact_centre() if centred else 0.0
         method = run.decisions["neighbors"]["method"]
@@ -139,7 +136,6 @@ def repair_lists(
 
     "n_rows", the number of rows, and "distance_sum", the sum of the neighbour distances.
 
-    rows (m,): the row numbers.
     remedy: what to change if there are more than `MAX_TARGETS` such rows.
     """
     if not len(rows):

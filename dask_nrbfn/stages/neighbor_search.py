@@ -22,10 +22,7 @@ LIST_BYTES = 16
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
-    """Check that there are enough rows for `n_neighbors` neighbours.
-
-    labelled_only: whether neighbours must have a label.
-    """
+    """Check that there are enough rows for `n_neighbors` neighbours."""
     n_searched = dataset.of_labelled().n_rows if labelled_only else dataset.n_rows
     if n_neighbors < n_searched:
         return
@@ -56,8 +53,6 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks.
 
     The larger of a row and of the neighbour lists that are merged for the row decides the size.
-
-    width: see `SearchedRows`.
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows

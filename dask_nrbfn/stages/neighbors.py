@@ -61,7 +61,6 @@ _MOST_ROUNDING = 0.1
 class NeighborsRecord:
     """The method of the neighbour search, and the mean distance of neighbours.
 
-    method, n_partitions, threads, n_candidates: see `NeighborSearch`.
     largest_partition: rows of the largest partition.
     n_repaired: rows that found fewer than k neighbours in their partitions.
     """
@@ -138,10 +137,7 @@ def decided_search(run: Run) -> NeighborSearch:
 
 
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search for `params`, with every "auto" resolved by rows and memory.
-
-    engine: its number of threads and its memory are used.
-    """
+    """Return the search for `params`, with every "auto" resolved by rows and memory."""
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
     n_candidates, searched = asked_candidates(params, dataset), searched_in(dataset, params)

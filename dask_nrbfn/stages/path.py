@@ -122,11 +122,7 @@ def penalized_system(
 
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
-    """Return the map that solves the systems of a path; results depend on `n_basis` only.
-
-    n_basis: basis rows r.
-    spans: whether the weights lie in spans of eigenfunctions.
-    """
+    """Return the map that solves the systems of a path; results depend on `n_basis` only."""
     if n_basis > _LARGEST_SMALL:
         return map
     return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
@@ -141,10 +137,6 @@ def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
 
     A large basis has no such systems, but the same number is returned: a plan must not shrink as
     the basis grows.
-
-    n_basis: basis rows r.
-    n_systems: systems of a path.
-    spans: whether the weights lie in spans of eigenfunctions.
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 

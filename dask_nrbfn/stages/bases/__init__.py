@@ -177,10 +177,7 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
 
 
 def check_distinct(run: Run, n_distinct: int) -> None:
-    """Check that there are enough distinct rows for the basis.
-
-    n_distinct: distinct rows that were found.
-    """
+    """Check that there are enough distinct rows for the basis."""
     size, whose, more = run.chosen_params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
         return
@@ -209,10 +206,7 @@ _SELECTION_BYTES = 64 * 2**20
 
 
 def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
-    """Return the pool for `size` basis rows by confidence.
-
-    rule: A `basis_rule`.
-    """
+    """Return the pool for `size` basis rows by confidence."""
     return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
 
 
