@@ -47,7 +47,7 @@ KINDS = {
     "drawn": Kind(DRAWN, "weighted"),
     "search": Kind(SEARCHED),
     "partitions": Kind(replace(SEARCHED, n_partitions=3, overlap=2)),
-    "candidates": Kind(replace(SEARCHED, n_partitions=3, overlap=2, candidates=60)),
+    "candidates": Kind(replace(SEARCHED, candidates=60)),
     "balanced": Kind(replace(DRAWN, class_weight="balanced"), "weighted"),
     "given": Kind(given_basis(FitParams(alpha=1e-3, n_parts=2), GIVEN), basis=GIVEN),
     "centres": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "weighted"),
