@@ -177,8 +177,9 @@ class FitParams(Params):
         below the threshold. If too few rows are below, the least confident other rows are added.
     candidates : int or {"auto", "all"}
         Number of drawn rows, some of every class, whose confidence is computed. Their neighbours
-        are searched among all rows. "auto": with `basis_size` 20 for each basis row and at least
-        50,000, if that is at most half of the rows; else "all".
+        are searched exactly among all rows. "auto": with `basis_size` 20 for each basis row and at
+        least 50,000, if that is at most half of the rows; else, with several `n_partitions` or
+        approximate `neighbors`, "all".
     features : {"auto", "normalized", "plain"}
         "normalized": activations of a row divided by their sum (the paper's). "plain": activations
         without normalization. "auto": "normalized" for classes and with `components`, else "plain".
@@ -229,12 +230,11 @@ class FitParams(Params):
         Search method; "auto" uses the one with the shorter estimated time.
     n_partitions : int or None
         Number of partitions in which neighbours are searched; 1 searches all rows at once. None:
-        1 if that fits into memory, else as many as make each partition small. For candidates, twice
-        the root of their number if the estimated time is shorter than with 1.
+        1 if that fits into memory, else as many as make each partition small. Candidates are
+        searched without partitions.
     overlap : int
         Average number of partitions that a row belongs to: one more near their borders, fewer
-        inside. A higher number improves recall and takes more work. For candidates, the number of
-        searched partitions is measured on a sample.
+        inside. A higher number improves recall and takes more work.
     n_parts : int or None
         Number of parts of each pass over the rows. None: from the number of rows, and beyond 64
         from the number of workers.

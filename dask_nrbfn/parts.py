@@ -97,18 +97,16 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True)
 class SumRecord:
-    """Number of summed rows, sum and minimum of their weights, and seconds of work."""
+    """Number of summed rows, sum of their weights, and seconds of work."""
 
     rows: int
     weight: float
-    least_weight: float
     seconds: float
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
             self.rows + other.rows,
             self.weight + other.weight,
-            min(self.least_weight, other.least_weight),
             self.seconds + other.seconds,
         )
 
@@ -380,15 +378,14 @@ def _summed(
 ) -> tuple[SumRecord, Sums]:
     begun, n_rows = time.perf_counter(), span[1] - span[0]
     work = reduction.begin(run, dataset, *span, *reduction.context)
-    weight, least_weight = float(n_rows), 1.0
+    weight = float(n_rows)
     if work.reading is not None:
-        weight, least_weight = 0.0, float("inf")
+        weight = 0.0
         for block in folded_blocks(dataset, *span, work.reading):
             work.add(block)
             weight += block.total_weight
-            least_weight = min(least_weight, block.least_weight)
     sums = work.sums()
-    return SumRecord(n_rows, weight, least_weight, time.perf_counter() - begun), sums
+    return SumRecord(n_rows, weight, time.perf_counter() - begun), sums
 
 
 def _complete_family(run: Run, reduction: Reduction, parts: range) -> range | None:

@@ -50,9 +50,7 @@ KINDS = {
     "partitions, locality": Kind(
         replace(SEARCHED, n_partitions=3, overlap=2, locality=1e-2, features="plain")
     ),
-    "candidates, components": Kind(
-        replace(SEARCHED, n_partitions=3, overlap=2, candidates=60, components=6)
-    ),
+    "candidates, components": Kind(replace(SEARCHED, candidates=60, components=6)),
     "given, pruned": Kind(
         replace(given_basis(FitParams(alpha=1e-3, n_parts=2), GIVEN), features="plain", prune=8),
         basis=GIVEN,

@@ -118,8 +118,8 @@ random_state, unlabelled, missing, store
         For every penalty, locality and alpha: error_rate of held-out rows, and their log_loss at
         the best temperature without biases; fitting_error, spectral_risk and reciprocal_condition
         of all rows; absolute_error, absolute_risk and absolute_objective; and up to 4,096 basis
-        rows also rank, attainable, ideal and perturbed, see
-        `dask_nrbfn.numeric.risk.SpectralBounds`. None if the system is singular.
+        rows also rank and attainable, see `dask_nrbfn.numeric.risk.SpectralBounds`. None if the
+        system is singular.
     tried_ : list of dict
         The combinations that were tried, and their error rates with a small basis.
     losses_ : list of dict

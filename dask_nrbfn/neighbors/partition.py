@@ -113,7 +113,6 @@ class Partitions:
 
         The nearest first; -1 for no further partition.
 
-        overlap: see `balanced`.
         rows (b, p).
         """
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))

@@ -26,16 +26,6 @@ _COMPARED = 45
 COMPILATION_S = 25.0
 _SECONDS_PER_UPDATE = 1.9e-8
 
-# Share of the rows that are compared with a candidate in partitions, for 97 of 100 neighbours: .04
-# if rows lie near low-dimensional surfaces, .4 if all 32 columns are independent.
-PROBED = 0.2
-
-# Rows that k-means reads for each partition in all rounds.
-_PLACING_ROWS_OF_PARTITION = 20 * 128
-
-# Seconds that partitions must save, because they miss some neighbours.
-_WORTH_S = 5.0
-
 # Maximum length of the candidate lists of NNDescent.
 _MAX_CANDIDATES = 60
 
@@ -60,10 +50,6 @@ _MAX_SAMPLE_ELEMENTS = 2**25
 # The means of rows in CSR are arrays: 128 MiB of them, of which k-means holds a few.
 _MAX_CENTROID_ELEMENTS = 2**24
 
-# With a sample half as large twice as many pairs pass the bounds, and sorting them takes as long as
-# the products. A larger sample takes longer itself.
-_MAX_BOUNDING_ROWS = 2**17
-
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborSearch:
@@ -83,12 +69,8 @@ class NeighborSearch:
 class SearchedRows:
     """The sizes of the rows among which neighbours are searched.
 
-    n_rows, n_features: n and p.
     row_values: mean stored values of a row; p for arrays.
     width: how many numbers store a row: p, or in CSR its values and column indices.
-    is_sparse: whether rows are in CSR.
-    dtype: type of the stored values.
-    params: with the number of neighbours k, and what is asked of the search.
     """
 
     n_rows: int
@@ -99,35 +81,23 @@ class SearchedRows:
     dtype: np.dtype[Any]
     params: FitParams
 
-    def plan(
-        self, *, n_candidates: int | None, threads: int, free_bytes: Callable[[str], int]
-    ) -> NeighborSearch:
-        """Return the search, with every "auto" resolved by rows and memory.
+    def plan(self, *, threads: int, free_bytes: Callable[[str], int]) -> NeighborSearch:
+        """Return the search of all rows, with every "auto" resolved by rows and memory.
 
-        n_candidates: number of rows whose neighbours are searched; None: all rows.
         free_bytes: takes a method, returns the bytes of a worker's memory that are free for its
             search.
         """
         n_partitions, method = self.params.n_partitions, self.params.neighbors
         if n_partitions is not None:
             self._check_partitions(n_partitions)
-        elif n_candidates is not None:
-            n_partitions = self._partitions_for(n_candidates, threads)
         elif method == "auto" and not self._fits("approximate", free_bytes):
             method = "exact"
         if n_partitions is None:
             at_once = self.faster_method(1, threads=threads) if method == "auto" else method
             n_partitions = self._fitting_partitions(at_once, free_bytes)
-        if method == "auto" and n_candidates is None:
+        if method == "auto":
             method = self.faster_method(n_partitions, threads=threads)
-        elif method == "auto":
-            method = "exact" if n_partitions == 1 else "approximate"
-        return NeighborSearch(
-            method=method,
-            n_partitions=int(n_partitions),
-            threads=threads,
-            n_candidates=n_candidates,
-        )
+        return NeighborSearch(method=method, n_partitions=int(n_partitions), threads=threads)
 
     def search_bytes(self, n_rows: int, method: str) -> int:
         """Return the bytes that a search of `n_rows` of the rows holds at its peak.
@@ -180,19 +150,6 @@ class SearchedRows:
                 allowed,
             )
 
-    def _partitions_for(self, n_candidates: int, threads: int) -> int:
-        """Return the number of partitions of a search for candidates; 1 unless more are faster."""
-        if self.params.neighbors == "exact":
-            return 1
-        # Twice the root: then a row is compared with as many centroids as candidates, if each
-        # candidate searches four partitions.
-        n_partitions = round(2 * n_candidates**0.5)
-        routed = self.n_rows * (n_partitions + PROBED * n_candidates)
-        placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
-        partitions_s = (routed + placed) * self._pair_s / threads + _WORTH_S
-        at_once_s = self.n_rows * n_candidates * self._pair_s / threads
-        return min(n_partitions, self.most_partitions) if partitions_s < at_once_s else 1
-
     def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:
         """Return the number of partitions for a search of all rows; 1 if all rows fit at once."""
         largest = self._largest_search(method, free_bytes)
@@ -213,10 +170,7 @@ class SearchedRows:
         return max(0, available) // (self.search_bytes(1, method) - buffers)
 
     def faster_method(self, n_partitions: int, *, threads: int) -> str:
-        """Return the method that is estimated to take less time.
-
-        n_partitions: partitions, for which the approximate search is compiled once.
-        """
+        """Return the method that is estimated to take less time."""
         rows = self.n_rows
         if n_partitions > 1:
             rows = math.ceil(self._rows_of_partitions / n_partitions)
@@ -242,34 +196,16 @@ class SearchedRows:
 
 
 def search_dtype(dtype: np.dtype[Any], method: str) -> np.dtype[Any]:
-    """Return the precision of a search: single if it loses nothing or the search has no other.
-
-    dtype: type of the stored values.
-    """
+    """Return the precision of a search: single if it loses nothing or the search has no other."""
     small = np.can_cast(dtype, np.float32)
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
 
 
 def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
-    """Return the number of rows of the sample that places partitions.
-
-    width: see `SearchedRows`.
-    """
+    """Return the number of rows of the sample that places partitions."""
     elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
     return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
-
-
-def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
-    """Return the size of the sample that bounds the distances of the candidates' neighbours.
-
-    At most a fourth of the rows: then the bound is so wide that k rows lie within it even if a
-    search misses some neighbours.
-
-    width: see `SearchedRows`.
-    """
-    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
-    return max(n_neighbors + 1, most)
 
 
 def pair_flops(n_features: int, row_values: float) -> float:
@@ -278,7 +214,6 @@ def pair_flops(n_features: int, row_values: float) -> float:
     In CSR twice the number of columns that both rows store. Columns of unequal frequency are shared
     more often than by chance.
 
-    n_features: p.
     row_values: mean stored values of a row; fewer than p are in CSR.
     """
     if row_values == n_features:
@@ -291,8 +226,6 @@ def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
 
     Rows in CSR are about equally far from each other, so their lists are a quarter longer: with
     20,000 texts a recall of .998 instead of .994, for a third more time.
-
-    is_sparse: whether rows are in CSR.
     """
     return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
 
@@ -319,7 +252,6 @@ def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neig
 
     Number of compared values of candidates.
 
-    n_rows, n_features: n and p.
     row_values: mean stored values of a row; p for arrays.
     """
     is_sparse = row_values < n_features

@@ -48,7 +48,6 @@ _LEAST_DECREASE = 1e-13
 class Calibration:
     """Parameters that turn scores into probabilities.
 
-    temperature: scores are divided by it.
     log_slope: factor of the logarithms of the probabilities of the loss, see `Loss.probability`.
     biases: the bias of each class; None: 0, and no logarithm is added.
 
@@ -110,7 +109,6 @@ def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
 class ScoreDraw(RowSum):
     """Scores of drawn rows.
 
-    codes (m,): classes.
     weights (m,): each row stands for all rows of its class.
     scores (m, K).
     """
@@ -146,7 +144,6 @@ class DrawnRows(NamedTuple):
         """Return a draw with about `most_scores` scores (rows times classes) at most.
 
         class_counts (K,): number of rows of each class.
-        seed: seed of the hash that selects rows.
         most_scores: each class gets at most about ``most_scores / K^2`` rows.
         """
         of_class = most_scores / len(class_counts) ** 2
@@ -180,7 +177,6 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
     """Return the calibration with the greatest likelihood on drawn rows.
 
     draw: finite scores.
-    temperature: temperature at which the search begins.
 
     Minimizes ``-sum_ik v_i t_ik log p_ik + |b|^2 / 2``, convex in the inverse temperature, the
     slope and the biases, with the weights scaled to a mean of 1. The targets t are smoothed as by

@@ -84,13 +84,9 @@ def fit_cell(
 ) -> CellFit:
     """Return the network of a cell.
 
-    table: the rows of the cell.
-    scaling: scaling of the whole table.
     network: with the width factor of the table, and the ridges to try.
-    n_folds: folds of the rows.
     n_rounds: rounds in which column weights are learned; dense rows only.
     each: tries networks and solves systems.
-    threads: threads of the elementwise steps.
 
     One held-out fold chooses the network. The width factor and the column weights of the table stay
     unless the gain of others is more than chance. Then every fold is held out once, and scored by

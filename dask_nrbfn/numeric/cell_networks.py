@@ -56,10 +56,7 @@ class CellNetworks:
         return all(np.array_equal(own[name], others[name]) for name in own.keys() - changing)
 
     def fits(self, n_basis: int, n_features: int, n_targets: int) -> bool:
-        """Return whether the arrays have shapes that fit each other and these sizes.
-
-        n_basis: basis rows of all cells.
-        """
+        """Return whether the arrays have shapes that fit each other and these sizes."""
         n_cells, tree = self.n_cells, self.tree
         shapes = [each.shape for each in (self.starts, self.roots, self.intercepts, self.n_rows)]
         wanted = [(n_cells + 1,), (n_cells, n_features), (n_cells, n_targets), (n_cells,)]

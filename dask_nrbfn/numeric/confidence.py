@@ -102,8 +102,6 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
     The first r distinct rows, and the first K distinct rows of every class: at most ``r + K**2``.
 
     pool, block: disjoint.
-    size: r, at least `n_classes`.
-    n_classes: k.
 
     The operation is associative and commutative: `choose_basis` returns the same basis for the kept
     rows as for all rows, whatever the blocks and their order. K distinct rows of a class are enough

@@ -43,10 +43,7 @@ class LossSums(RowSum):
 
     @classmethod
     def zeros(cls, n_models: int, n_classes: int, n_basis: int) -> Self:
-        """Return the sums of no rows.
-
-        n_models, n_classes, n_basis: a, K and r.
-        """
+        """Return the sums of no rows."""
         return cls(np.zeros((n_models, n_classes)), np.zeros((n_models, n_classes, n_basis)))
 
     @classmethod

@@ -131,7 +131,6 @@ def product_flops(
 ) -> float:
     """Return the BLAS flops that take as long as the distance of a row and a basis row.
 
-    n_features: p.
     row_values, basis_values: mean stored values of a row and of a basis row; p for an array.
     """
     of_arrays = n_features * (_DIFFERENCE_FLOPS if l1 else 2.0)
@@ -149,9 +148,7 @@ def basis_bytes(
 
     CSR stores a column index with each value.
 
-    n_basis, n_features: r and p.
     basis_values: mean stored values of a basis row.
-    copies: copies in float64, including the factors.
     of_sparse: whether rows are in CSR. Such rows need another array of the basis, and are converted
         a few at a time.
     """

@@ -91,11 +91,6 @@ class FoldedBlock(NamedTuple):
         return float(self.n_rows if self.weights is None else self.weights.sum())
 
     @property
-    def least_weight(self) -> float:
-        """Least of the weights of the rows."""
-        return 1.0 if self.weights is None else float(self.weights.min())
-
-    @property
     def factors(self) -> Floats | None:
         """Square roots of the weights: the factors of the rows of the ridge system."""
         return None if self.weights is None else np.sqrt(self.weights)

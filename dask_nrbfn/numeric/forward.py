@@ -30,7 +30,6 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     """Return the basis rows that explain most of the targets, chosen one after another.
 
     size: largest number m of rows. Fewer are chosen if the others repeat them in float64.
-    alpha: penalty of the orthogonal weights, relative to the trace of gram.
 
     Chen, Chng & Alkadhimi, *Regularized orthogonal least squares algorithm for constructing radial
     basis function networks*, 1996, by a Cholesky factorization of gram with chosen pivots. s_j and
@@ -76,8 +75,5 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
 
 
 def selection_bytes(n_basis: int, n_targets: int, size: int) -> int:
-    """Return the bytes of a forward selection, without the sums.
-
-    n_basis, n_targets, size: r, q and the largest number of chosen rows.
-    """
+    """Return the bytes of a forward selection, without the sums."""
     return 8 * n_basis * (size + n_targets + 6)

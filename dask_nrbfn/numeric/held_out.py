@@ -71,7 +71,6 @@ class JudgedSums(RowSum, ABC):
         scores (b, q): scores of one model.
         targets (b,): as in `from_block`.
         scales (q,): deviations of numeric targets.
-        temperature: temperature of the probabilities of classes.
         returns float64 (2, b).
         """
 
@@ -429,11 +428,7 @@ def sums_of(targets: Targets) -> type[JudgedSums]:
 
 
 class FittedTemperature(NamedTuple):
-    """The temperature at which probabilities fit held-out rows best.
-
-    temperature: scores are divided by it before the softmax.
-    log_loss: mean log loss of the rows.
-    """
+    """The temperature at which probabilities fit held-out rows best."""
 
     temperature: float
     log_loss: float

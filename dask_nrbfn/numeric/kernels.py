@@ -25,7 +25,6 @@ class Kernel:
     rate: None: the kernel is the Gaussian. 0: the kernel is the factor alone.
     log_factor: takes t, returns the logarithm of the factor, whose magnitude grows slower than t;
         None for 1.
-    width_factors: the factors that a tuning tries.
 
     Methods use the return values of numpy functions, even of those that work in place: the ONNX
     export calls the same methods with tensors, which cannot change.

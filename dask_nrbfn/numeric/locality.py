@@ -111,9 +111,5 @@ def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
 
     R as a square, the activations of both rows of a pair, their differences twice, and the rows
     with their centred copies.
-
-    n_basis: r.
-    width: values of a row.
-    n_pairs: most pairs that are summed at a time.
     """
     return 8 * (n_basis**2 + 4 * n_pairs * (n_basis + width))

@@ -45,10 +45,7 @@ class Moments(RowSum):
 
     @classmethod
     def zeros(cls, n_basis: int, n_targets: int) -> Self:
-        """Return the moments of no rows.
-
-        n_basis, n_targets: r and q.
-        """
+        """Return the moments of no rows."""
         return cls(
             np.zeros(packed_size(n_basis)),
             np.zeros((1 + n_targets, n_basis)),
@@ -164,7 +161,6 @@ def check_moments(
     Normalized activations of a row sum to 1, so missing or repeated rows are found. The size of
     subtracted targets is not known, so targets are not checked after a subtraction.
 
-    total_weight: total weight of the summed rows.
     normalized: whether activations of a row sum to 1. If not, only the weights are checked.
     largest: weight of the rows before some were subtracted; it sets the tolerance for rounding.
     """
@@ -238,7 +234,6 @@ def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     """Return the symmetric matrix whose upper triangle is `packed`, float64 (r, r).
 
     packed (r (r + 1) / 2,): row by row.
-    n_basis: r.
     """
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):

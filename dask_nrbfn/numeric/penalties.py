@@ -105,10 +105,7 @@ def penalty_named(name: str) -> Penalty:
 
 
 def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
-    """Check that the parameters have the values that the penalty needs.
-
-    named: name of the option in the error.
-    """
+    """Check that the parameters have the values that the penalty needs."""
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):
         values = vars(params) | ({"basis": "given rows"} if params.basis_is_given else {})

@@ -152,7 +152,6 @@ def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int
     The results in the order of the strips.
 
     step: takes a slice of rows. It must not call `over_strips`.
-    shape: rows and columns of the array.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)

@@ -51,8 +51,6 @@ class Scratch:
 class RadialFeatures:
     """The r radial basis functions of one basis and width.
 
-    width: the kernel's sigma, in the units of the features.
-    scaling: applied to rows; the basis is scaled already.
     kernel: one of `KERNELS`.
     basis (r, p).
 
@@ -98,9 +96,7 @@ class RadialFeatures:
     ) -> Self:
         """Return the radial basis functions of a basis and a width.
 
-        basis (r, p): scaled basis rows.
         width: above 0.
-        scaling: scaling of the rows.
         """
         rows = float_rows(basis)
         factors = factors_of(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)

@@ -23,7 +23,6 @@ def judged_probability(
 
     With two classes, the probability of the second class; with more, of the predicted label.
 
-    codes (b,): classes of the rows.
     probabilities (b, K), returns float64 (b,) and bool (b,).
     """
     if probabilities.shape[1] == 2:
@@ -63,7 +62,6 @@ def reliability_of_rows(
 ) -> list[ReliabilityBin]:
     """Return the reliability bins of rows in memory.
 
-    codes (b,): classes of the rows.
     probabilities (b, K), weights (b,).
     """
     values, occurred = judged_probability(probabilities, codes)
@@ -73,8 +71,6 @@ def reliability_of_rows(
 
 def expected_calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
     """Return the mean difference of mean probability and observed share, weighted by the rows.
-
-    bins: see `reliability_bins`.
 
     Naeini, Cooper & Hauskrecht 2015, with bins of equal numbers of rows.
     """
@@ -97,7 +93,6 @@ class RankedProbabilities(Bins):
     def from_block(cls, probabilities: Floats, codes: NDArray[np.integer]) -> Self:
         """Return the counts of one block.
 
-        codes (b,): classes of the rows.
         probabilities (b, K).
         """
         values, occurred = judged_probability(probabilities, codes)

@@ -514,7 +514,6 @@ def singular_system(
 
     The error names the smallest sufficient power of ten; each tried power costs a factorization.
 
-    alphas: the penalties that were tried.
     option: name of the parameter with these penalties.
     penalty, locality, in_place: see `solve_path`.
     gram (r, r).
@@ -567,10 +566,7 @@ def solve_bytes(
 ) -> int:
     """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
-    n_basis, n_targets: r and q.
-    penalty_axes: see `Penalty.n_axes`.
     locality: whether there is a locality matrix, which is also packed while it is read.
-    n_components: number of directions; 0 without directions.
     in_place: whether the system is solved in the memory of gram: without a penalty, locality or
         directions. A tenth is added, because not all memory of reading the sums is free again.
     """
@@ -582,8 +578,5 @@ def solve_bytes(
 
 
 def components_bytes(n_basis: int, n_components: int) -> int:
-    """Return the bytes that directions add to a solve: two sets of directions, and the systems.
-
-    n_basis, n_components: r and J.
-    """
+    """Return the bytes that directions add to a solve: two sets of directions, and the systems."""
     return 8 * 4 * n_components * (n_basis + n_components)

@@ -50,8 +50,6 @@ def solve_all(
         of these basis rows, float64 (r', J).
     each_of: takes the size of the basis and whether weights are in spans, returns the `Each` that
         solves the systems of one penalty.
-    estimated: see `solve_path`.
-    conditions: reciprocal conditions.
     kept (r,).
 
     Weights of basis rows that are not `kept` are 0. Singular systems have NaN and None.
@@ -113,7 +111,6 @@ def directions_among(
     The eigenfunctions are those of a network without the other basis rows, so they do not depend on
     held-out rows.
 
-    n_components: j.
     kept (r,).
     """
     return eigenfunctions(features.at(kept), n_components).coefficients

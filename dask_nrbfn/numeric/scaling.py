@@ -252,7 +252,6 @@ def unseen_columns(
     With "standard" and "learned" these columns differ from their mean only by rounding. With "none"
     their squares are below the rounding error of the other columns. With "unit" they are unknown.
 
-    kind: kind of the scaling.
     centred: whether rows are centred. If not, rounding is relative to the squared values.
     """
     deviation = statistics.standard_deviation

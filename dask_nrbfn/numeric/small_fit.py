@@ -90,10 +90,7 @@ class SmallTable:
         return np.where(deviation > 0, deviation, 1.0)
 
     def thinned(self, n_rows: int, n_basis: int) -> Self:
-        """Return a draw of at most `n_rows` rows and `n_basis` basis rows.
-
-        n_basis: basis rows r.
-        """
+        """Return a draw of at most `n_rows` rows and `n_basis` basis rows."""
         basis = _drawn(self.basis.shape[0], n_basis)
         spread = _drawn(self.spread.shape[0], n_rows)
         return replace(
@@ -155,12 +152,8 @@ def try_networks(
 
     networks: networks with the same kind of distances. Their ridges have no locality, which is
         summed only for the basis of a fit.
-    held_out: folds that are held out, one after another, each with its basis rows.
     smoothly: whether ridges are compared by a figure that changes with every score, for few rows.
         Otherwise the error decides, and of equal errors the largest alpha.
-    n_components: maximum number of eigenfunctions that are combined.
-    each: tries the networks; each has its own sums.
-    threads: threads of the elementwise steps that the networks share.
 
     The distances are computed once, the sums over rows once for each network, and one factorization
     for each fold and ridge. Only the chosen ridge has a temperature. Each network takes
@@ -182,9 +175,6 @@ def judge_network(
     """Return the best ridge of a network with its figures, and the scores of held-out rows.
 
     network: without locality.
-    held_out: folds that are held out, one after another, each with its basis rows.
-    n_components: maximum number of eigenfunctions that are combined.
-    threads: threads of the elementwise steps.
     scores (n, q): scores by the network without the fold of each row; for numbers, minus their
         origin. NaN for rows that are not held out, and if all systems are singular.
     """
@@ -209,7 +199,6 @@ def network_moments(
 
     table, scaling: see `try_networks`.
     network: without locality and eigenfunctions; its ridges are not used.
-    threads: threads of the elementwise steps.
     """
     judging = _Judging(table, scaling, network.l1, (), threads=threads, shares_distances=False)
     features = judging.features(network)
@@ -231,8 +220,6 @@ def learned_root(
 
     scaling: with the square roots of the weights so far.
     network: with plain features and one ridge.
-    each: solves the system.
-    threads: threads of the elementwise steps.
     returns float64 (p,).
     """
     features, _, moments = network_moments(table, scaling, network, threads=threads)
@@ -315,11 +302,7 @@ class _Judging:
         )
 
     def best(self, network: SmallNetwork, *, smoothly: bool, n_components: int) -> Entry:
-        """Return the best ridge of a network and its figures.
-
-        smoothly: see `try_networks`.
-        n_components: maximum number of eigenfunctions that are combined.
-        """
+        """Return the best ridge of a network and its figures."""
         return self._best(network, smoothly=smoothly, n_components=n_components)[0]
 
     def best_with_scores(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
@@ -455,8 +438,6 @@ def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | No
     """Return the place of the smallest value of a figure; of equal values, the largest "alpha".
 
     None if the figure is None in all entries.
-
-    criterion: name of the figure.
     """
     solved = [place for place, own in enumerate(entries) if own[criterion] is not None]
     return min(
@@ -477,10 +458,7 @@ def _penalize(
 
 
 def try_bytes(n_rows: int, n_basis: int) -> int:
-    """Return the bytes of the distances that networks share.
-
-    n_basis: basis rows r.
-    """
+    """Return the bytes of the distances that networks share."""
     return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
 
 
@@ -491,12 +469,6 @@ def network_bytes(
 
     It holds the sums of each group and of all rows, the system of a fold and of its kept basis
     rows, activations, the weights of all folds, and scores.
-
-    n_basis: basis rows r.
-    n_targets: targets q.
-    n_held_out: folds that are held out.
-    n_ridges: ridges that are tried.
-    block_rows: rows whose activations are computed together.
     """
     scores = n_ridges * n_targets
     return 8 * (

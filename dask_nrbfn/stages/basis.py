@@ -13,7 +13,14 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, check_distinct, pool_bytes, source_of
+from dask_nrbfn.stages.bases import (
+    MOST_FOUND,
+    asked_size,
+    check_distinct,
+    names_search_of_all,
+    pool_bytes,
+    source_of,
+)
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import searched_rows
@@ -211,6 +218,12 @@ def _check_candidates(context: FitContext) -> None:
         raise ParameterError(
             f"`candidates` is {asked}, but `{named}`={params.basis} does not use confidences.",
             f"Leave `candidates` out, or give `{named}`=sknn.",
+        )
+    if isinstance(asked, int) and names_search_of_all(params):
+        raise ParameterError(
+            f"`candidates` is {asked}, but `neighbors` or `n_partitions` name a search of all "
+            "rows.",
+            "Leave `candidates` out, or both `neighbors` and `n_partitions`.",
         )
     least = max(params.basis_size or 0, n_classes)
     if isinstance(asked, int) and asked < least:

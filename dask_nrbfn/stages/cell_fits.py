@@ -94,10 +94,7 @@ def fit_cells(
 
 
 def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
-    """Return the peak memory of the fit of a cell in bytes, without the process and the chunks.
-
-    n_rows: rows of the cell.
-    """
+    """Return the peak memory of the fit of a cell in bytes, without the process and the chunks."""
     p, q = dataset.n_features, dataset.n_targets
     r, row_bytes = min(basis_of_cell(params), n_rows), p * dataset.dtype.itemsize + 8 * (q + 3)
     own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(ALPHAS))
@@ -135,8 +132,6 @@ def routed_rows(
     """Return the rows of a block cell by cell, as a part.
 
     The fields of `CellRows`, and the number of rows of each cell as "counts".
-
-    start: row number of the first row of the block.
     """
     places, cells = members
     assert block.targets is not None
@@ -156,10 +151,7 @@ def routed_rows(
 
 
 def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
-    """Store the number of rows of each cell in every block; return the total of each cell.
-
-    rows: name of the parts with the rows.
-    """
+    """Store the number of rows of each cell in every block; return the total of each cell."""
     counts = np.array([run.read_part(rows, block, "counts") for block in range(n_blocks)])
     write_array(run.group(f"{rows}-counts"), "counts", counts, "block", "cell")
     sizes: list[int] = counts.sum(axis=0).tolist()
@@ -169,7 +161,6 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
 class CellRows(NamedTuple):
     """The rows of a cell, in row order.
 
-    numbers (n,): row numbers.
     X (n, p), targets (n,), weights (n,).
     """
 
@@ -189,10 +180,7 @@ class CellRows(NamedTuple):
 
 
 def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
-    """Yield the rows of a cell, block by block.
-
-    rows: name of the parts with the rows.
-    """
+    """Yield the rows of a cell, block by block."""
     counts = run.read(f"{rows}-counts/counts")
     firsts = np.cumsum(counts, axis=1) - counts
     for block in np.flatnonzero(counts[:, cell]).tolist():
@@ -203,10 +191,7 @@ def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
 
 
 def read_cell(run: Run, rows: str, cell: int) -> CellRows:
-    """Return all rows of a cell.
-
-    run, rows, cell: see `cell_pieces`.
-    """
+    """Return all rows of a cell."""
     return CellRows.joined([*cell_pieces(run, rows, cell)])
 
 
@@ -305,10 +290,7 @@ def _judged(
 
 
 def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
-    """Return the solutions of all cells.
-
-    fits: name of the parts with the networks.
-    """
+    """Return the solutions of all cells."""
     names = [f"solved_{name}" for name in SolvedCell._fields]
     return SolvedCells.joined(
         {name: run.read_part(fits, cell, name) for name in names} for cell in range(n_cells)
@@ -318,7 +300,6 @@ def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
 def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> JudgedSums:
     """Return the sums over the held-out rows of some cells.
 
-    fits: name of the parts with the networks.
     parts: numbers of the parts: the places of the cells among the fitted cells.
     """
     kind = judged_sums(dataset)
@@ -326,11 +307,6 @@ def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> 
 
 
 def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> Any:
-    """Return a sum over the held-out rows of a cell.
-
-    fits: name of the parts with the networks.
-    kind: type of the sum.
-    prefix: first part of the names of the arrays of the sum.
-    """
+    """Return a sum over the held-out rows of a cell."""
     names = kind.array_names()
     return kind.from_arrays({each: run.read_part(fits, part, f"{prefix}_{each}") for each in names})

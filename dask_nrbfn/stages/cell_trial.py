@@ -86,10 +86,7 @@ def compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
 
 def comparing_bytes(s: FitSizes, n_rows: int) -> int:
-    """Return the peak memory of a comparison in bytes, without the process and the chunks.
-
-    n_rows: rows of a cell.
-    """
+    """Return the peak memory of a comparison in bytes, without the process and the chunks."""
     assert s.tuning is not None
     r = min(s.r, _MOST_BASIS)
     rows = min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * n_rows)

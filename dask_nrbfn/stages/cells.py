@@ -72,16 +72,11 @@ class CellsRecord(HeldOutFigures):
     """The cells and the figures of their networks; None if the tuning preferred one network.
 
     n_cells: 1 if the tuning preferred one network.
-    n_rows: rows in all cells.
     n_basis, largest: number of basis rows of all cells, and the largest number of a cell.
     fitting_error, spectral_risk: see `ErrorAndRisk`: the error of all rows, and the largest risk of
         a cell.
-    row_range: the smallest and the largest number of rows of a cell.
-    width_range, alpha_range: the smallest and the largest width and alpha of a cell.
     n_learned, n_constant: number of cells with their own column weights, and of cells with constant
         scores.
-    class_weights: see `RowWeights`.
-    chosen: parameters that a tuning chose.
     compared: figures of one network and of networks of drawn cells on the same held-out rows, if a
         tuning compared both.
     training_r2: r^2 of the training rows for every target.
@@ -130,10 +125,7 @@ def _compute(job: StageJob) -> CellsRecord:
 
 
 def cells_basis(params: FitParams, n_rows: int) -> int:
-    """Return the planned total number of basis rows of all cells.
-
-    n_rows: rows of the table.
-    """
+    """Return the planned total number of basis rows of all cells."""
     n_cells = planned_cells(params, n_rows)
     return n_cells * min(basis_of_cell(params), -(-n_rows // n_cells))
 

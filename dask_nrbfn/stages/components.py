@@ -74,8 +74,6 @@ def read_directions(run: Run, n_components: int | None) -> Floats | None:
     """Return vectors whose span contains the weights, float64 (r, J) or None.
 
     None: weights are not restricted.
-
-    n_components: number J of eigenfunctions.
     """
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 

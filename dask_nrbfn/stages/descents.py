@@ -57,7 +57,6 @@ _HELD_OUT = "_held_out"
 class _LossPass:
     """The losses of several models on the rows of a part, and the gradients of these losses.
 
-    n_rows: rows of the largest block.
     reading: with one fold for each model that holds out rows.
     weights (A, K, r): weights of A models of K classes: without each fold, if there are folds, and
         of all rows.
@@ -179,10 +178,7 @@ class Descent(NamedTuple):
         return f"{PREFIX}{self.loss}-{kind}-{number}"
 
     def passing(self, run: Run, number: int) -> Reduction:
-        """Return a pass over the training rows.
-
-        number: from 0.
-        """
+        """Return a pass over the training rows."""
         judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Reduction(
             self._sums_place("pass", number),
@@ -193,11 +189,7 @@ class Descent(NamedTuple):
         )
 
     def judging(self, number: int, *context: Any) -> Reduction:
-        """Return a pass over the validation dataset.
-
-        number: from 0.
-        *context: further arguments of the pass.
-        """
+        """Return a pass over the validation dataset."""
         assert self.judged is not None
         return Reduction(
             self._sums_place("judged", number),

@@ -19,11 +19,7 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
-from dask_nrbfn.stages.neighbor_search import (
-    of_searched,
-    places_of,
-    search_block_rows,
-)
+from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -44,10 +40,7 @@ class SearchSpace:
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> "SearchSpace":
-        """Return the search space that a run recorded.
-
-        dataset: the rows that are searched.
-        """
+        """Return the search space that a run recorded."""
         centred = run.chosen_params.scale == "none" and not dataset.is_sparse
         centre = read_statistics(run).exact_centre() if centred else 0.0
         method = run.decisions["neighbors"]["method"]
@@ -61,7 +54,7 @@ class SearchSpace:
         return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)
 
 
-# Rows that are searched in one pass over all rows; the memory of a task grows with them.
+# Rows without enough neighbours, or drawn for a locality, that are searched in one pass over all.
 MAX_TARGETS = 10_000
 
 
@@ -71,7 +64,7 @@ def search_rows_exactly(
     """Store the exact neighbours of some rows as arrays "indices" and "distances" of a stage.
 
     stage: group of the run for the parts and the results.
-    rows (q,): ascending row numbers, at most `MAX_TARGETS`.
+    rows (q,): ascending row numbers; the memory of a task grows with them.
     """
     if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
         # The stored parts belong to other rows.
@@ -143,7 +136,6 @@ def repair_lists(
 
     "n_rows", the number of rows, and "distance_sum", the sum of the neighbour distances.
 
-    rows (m,): the row numbers.
     remedy: what to change if there are more than `MAX_TARGETS` such rows.
     """
     if not len(rows):
@@ -160,8 +152,8 @@ def repair_lists(
 
 
 def _store_repaired(run: Run) -> dict[str, Any]:
-    run = of_searched(run)
-    places, distances = places_of(run, run.read("repair/rows")), run.read("repair/distances")
+    run = run.of_labelled()
+    places, distances = run.read("repair/rows"), run.read("repair/distances")
     for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
         for start in np.unique(places // run.chunk_rows) * run.chunk_rows:
             stop = min(int(start) + run.chunk_rows, run.n_rows)

@@ -168,10 +168,7 @@ def widths_beside(best: Combination) -> list[Combination]:
 
 
 def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
-    """Return the largest size of a basis that is tried on a sample.
-
-    n_sampled: rows of the sample.
-    """
+    """Return the largest size of a basis that is tried on a sample."""
     if not Trials(params, tuning).chooses_size:
         return min(asked_size(params, dataset) or MOST_COMPARED, MOST_COMPARED)
     most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
@@ -179,20 +176,12 @@ def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_samp
 
 
 def n_judged_folds(n_rows: int, n_folds: int) -> int:
-    """Return the number of folds of a sample that are held out.
-
-    n_rows: rows of the sample.
-    n_folds: folds of the sample.
-    """
+    """Return the number of folds of a sample that are held out."""
     return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
 
 
 def judge(job: StageJob, stage: str, sample: str, asked: Sequence[Asked]) -> list[Final]:
-    """Try combinations with bases of some sizes; leave out combinations with singular systems.
-
-    stage: name of the parts.
-    sample: name of the stage that stored the sample.
-    """
+    """Try combinations with bases of some sizes; leave out combinations with singular systems."""
     run = job.run
     units = [(sample, asdict(each), [*sizes], left) for each, sizes, left in asked]
     parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_judge, units=units)
@@ -247,7 +236,6 @@ def learning_curve(
 
     job, stage, sample: see `judge`; `stage` is the first part of the names of the parts.
     left: the penalties and alphas to try.
-    most: the largest size.
     """
     tuning = job.run.tuning
     assert tuning is not None

@@ -31,11 +31,10 @@ _DIMENSIONS = {
 
 @dataclass(frozen=True)
 class MomentsRecord:
-    """The number of summed rows, the sum of their weights and the smallest weight."""
+    """The number of summed rows and the sum of their weights."""
 
     rows: int
     weight: float
-    least_weight: float
 
 
 def _compute(job: StageJob) -> MomentsRecord:
@@ -43,7 +42,7 @@ def _compute(job: StageJob) -> MomentsRecord:
     kinds = dict.fromkeys(_suffixes(job.run.n_folds), Moments)
     reduction = Reduction("moments", _begin, kinds, job.run.layout, finish=_finish)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
-    return MomentsRecord(record.rows, record.weight, record.least_weight)
+    return MomentsRecord(record.rows, record.weight)
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
@@ -70,10 +69,6 @@ def moments_bytes(
 
     It holds the sums of every fold, a block of activations and cross products, the basis, a block
     of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
-
-    width: values of a row.
-    basis_bytes: bytes of the basis as read, scaled and as factors.
-    reading_bytes: bytes of the chunks.
     """
     rows = block_rows(n_basis)
     of_basis = basis_bytes + reading_bytes
@@ -94,10 +89,7 @@ def _adding_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
 
 
 class MomentsPass:
-    """Moments of the rows of a part, fold by fold.
-
-    n_rows: rows of the part.
-    """
+    """Moments of the rows of a part, fold by fold."""
 
     def __init__(
         self, features: RadialFeatures, reading: Reading, *, targets: Targets, n_rows: int
@@ -173,11 +165,7 @@ def _suffixes(n_folds: int) -> Sequence[str]:
 
 
 def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> list[str]:
-    """Store moments; return the names of the arrays.
-
-    place: A group of the run.
-    suffix: suffix of the names of the arrays.
-    """
+    """Store moments; return the names of the arrays."""
     group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():
         write_array(group, name + suffix, getattr(moments, name), *dimensions)

@@ -22,10 +22,7 @@ LIST_BYTES = 16
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
-    """Check that there are enough rows for `n_neighbors` neighbours.
-
-    labelled_only: whether neighbours must have a label.
-    """
+    """Check that there are enough rows for `n_neighbors` neighbours."""
     n_searched = dataset.of_labelled().n_rows if labelled_only else dataset.n_rows
     if n_neighbors < n_searched:
         return
@@ -56,8 +53,6 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks.
 
     The larger of a row and of the neighbour lists that are merged for the row decides the size.
-
-    width: see `SearchedRows`.
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
@@ -68,13 +63,9 @@ def most_lists(overlap: int) -> int:
     return overlap + 2
 
 
-def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
-    """Return the bytes of a worker's process after a neighbour search.
-
-    of_candidates: whether only candidates have neighbours.
-    """
-    compiled = method == "approximate" and not of_candidates
-    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if compiled else 0)
+def worker_bytes(method: str) -> int:
+    """Return the bytes of a worker's process after a neighbour search."""
+    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if method == "approximate" else 0)
 
 
 def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
@@ -112,12 +103,3 @@ def of_searched(run: Run) -> Run:
 def searched_rows(run: Run) -> NDArray[np.int64] | None:
     """Return the candidates among the labelled rows, ascending, int64 (N,); None: all rows."""
     return run.read("neighbors/rows") if has_candidates(run) else None
-
-
-def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers in arrays with a row for each searched row, int64 (m,).
-
-    rows (m,): row numbers.
-    """
-    candidates = searched_rows(run)
-    return rows if candidates is None else np.searchsorted(candidates, rows)

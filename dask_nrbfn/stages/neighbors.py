@@ -15,9 +15,7 @@ from dask_nrbfn.neighbors.lists import Neighbors, measure_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.neighbors.plan import (
     COMPILATION_S,
-    PROBED,
     NeighborSearch,
-    bounding_rows,
     candidate_updates,
     sample_rows,
     search_dtype,
@@ -63,10 +61,8 @@ _MOST_ROUNDING = 0.1
 class NeighborsRecord:
     """The method of the neighbour search, and the mean distance of neighbours.
 
-    method, n_partitions, threads, n_candidates: see `NeighborSearch`.
     largest_partition: rows of the largest partition.
     n_repaired: rows that found fewer than k neighbours in their partitions.
-    n_probes: partitions that each candidate was compared with.
     """
 
     method: str
@@ -76,7 +72,6 @@ class NeighborsRecord:
     largest_partition: int | None = None
     n_repaired: int | None = None
     n_candidates: int | None = None
-    n_probes: int | None = None
 
 
 def _compute(job: StageJob) -> NeighborsRecord:
@@ -117,7 +112,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
 
 def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
     if search.n_candidates is not None:
-        return search_candidates(run, dataset, engine, n_partitions=search.n_partitions)
+        return search_candidates(run, dataset, engine)
     if search.n_partitions > 1:
         return search_partitions(
             run, dataset, engine, n_partitions=search.n_partitions, threads=search.threads
@@ -142,22 +137,22 @@ def decided_search(run: Run) -> NeighborSearch:
 
 
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search for `params`, with every "auto" resolved by rows and memory.
-
-    engine: its number of threads and its memory are used.
-    """
+    """Return the search for `params`, with every "auto" resolved by rows and memory."""
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
     n_candidates, searched = asked_candidates(params, dataset), searched_in(dataset, params)
+    if n_candidates is not None:
+        return NeighborSearch(
+            method="exact", n_partitions=1, threads=engine.threads, n_candidates=n_candidates
+        )
     buffers = buffer_bytes(searched.width, params.n_neighbors, threads=engine.threads)
     search = searched.plan(
-        n_candidates=n_candidates,
         threads=engine.threads,
         free_bytes=lambda method: (
             engine.memory_bytes - worker_bytes(method) - dataset.reading_bytes - buffers
         ),
     )
-    if params.n_partitions is None and n_candidates is None and search.n_partitions > 1:
+    if params.n_partitions is None and search.n_partitions > 1:
         needed = searching_bytes(dataset, params, search.method, searched.smallest_partition)
         engine.check_budget("neighbors", needed + buffers, remedy="Lower `n_neighbors`")
     return search
@@ -280,42 +275,28 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
 
 
 def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
-    n_partitions = s.search.n_partitions
-    in_partitions = n_partitions > 1
-    sample = bounding_rows(s.n, s.width, s.k)
-    # The sample is searched with the bounds of a fourth of it, which let four more neighbours in.
-    bounding = n_candidates * sample / 4
-    pairs = s.n * n_candidates * (PROBED if in_partitions else 1)
-    routed = s.n * n_partitions if in_partitions else 0
-    lists = n_candidates * (s.k + 1) * LIST_BYTES
-    file = n_candidates * (3 * s.width * s.search_itemsize + n_partitions // 4 + 8)
-    block = s.block_rows * s.width * (s.itemsize + 8 + 4 * s.search_itemsize)
-    placing = (n_candidates + sample) * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
+    pairs = s.n * n_candidates
+    drawn = n_candidates * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
-        flops=(pairs + bounding) * s.pair_flops + 2 * routed * s.row_values,
-        read_bytes=2 * s.rows_bytes,
-        written_bytes=(s.n_parts + 1) * s.lists_bytes,
+        flops=pairs * s.pair_flops,
+        read_bytes=3 * s.rows_bytes,
+        written_bytes=(s.n_parts + 2) * s.lists_bytes,
         held_bytes=s.reader_bytes
-        + file
         + max(
-            pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
-            # Lists, waiting and current pairs, and two more copies to sort and merge them.
-            block + 3 * 3 * lists,
-            s.exact_search_bytes(AUDITED_ROWS) + block,
+            pool_bytes(s.n, s.K, n_candidates, 0) + drawn,
+            s.exact_search_bytes(n_candidates) + s.searched_block_bytes,
         ),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
-            "hashed_values": s.n * s.row_values,
-            "routed_distances": routed,
-            "pairs": pairs + bounding,
-            "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
-            "scratch_bytes": 2 * s.n_parts * s.lists_bytes,
+            "pairs": pairs,
+            "scratch_bytes": s.n_parts * s.lists_bytes,
         },
         alone={
-            "read_bytes": s.rows_bytes,
+            "read_bytes": 2 * s.rows_bytes,
             "selected_rows": s.n,
-            "scratch_bytes": 2 * s.lists_bytes,
+            "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
+            "scratch_bytes": (s.n_parts + 4) * s.lists_bytes,
         },
     )
 

@@ -13,7 +13,6 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import FoldWeights
-from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system
@@ -31,14 +30,14 @@ from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.locality import read_locality
-from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
+from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     Trials,
     ridges_of,
 )
-from dask_nrbfn.stages.width import read_features, read_shares, read_targets
+from dask_nrbfn.stages.width import read_features, read_shares
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -122,11 +121,7 @@ def penalized_system(
 
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
-    """Return the map that solves the systems of a path; results depend on `n_basis` only.
-
-    n_basis: basis rows r.
-    spans: whether the weights lie in spans of eigenfunctions.
-    """
+    """Return the map that solves the systems of a path; results depend on `n_basis` only."""
     if n_basis > _LARGEST_SMALL:
         return map
     return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
@@ -141,10 +136,6 @@ def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
 
     A large basis has no such systems, but the same number is returned: a plan must not shrink as
     the basis grows.
-
-    n_basis: basis rows r.
-    n_systems: systems of a path.
-    spans: whether the weights lie in spans of eigenfunctions.
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
@@ -183,37 +174,20 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             system,
             zip(tried, solved.weights, conditions, strict=True),
             penalize,
-            class_weights=class_weights(run, moments),
-            least_weight=MOMENTS.recorded(run).least_weight,
         )
     return PartResult({"path": path}, {name: getattr(solved, name) for name in _STORED})
-
-
-def class_weights(run: Run, moments: Moments) -> Floats | None:
-    """Return the weights of the classes if the bounds of hu-nrbfn hold, else None.
-
-    returns float64 (K,) or None.
-    """
-    targets = read_targets(run, len(moments.cross))
-    bounded = run.chosen_params.normalized and not targets.centred
-    return moments.target_sums if bounded else None
 
 
 def path_of_risks(
     system: RidgeSystem,
     solutions: Iterable[tuple[Ridge, Floats, float | None]],
     penalize: Penalize,
-    *,
-    class_weights: Floats | None,
-    least_weight: float,
 ) -> list[dict[str, Any]]:
     """Return error, risk and bounds of every penalty; None where the system is singular.
 
     solutions (Ridge, float64 (q, r), float or None): each ridge with its weights and the reciprocal
         condition of its system, path by path.
     penalize: see `solve_all`.
-    class_weights, least_weight: see `spectral_bounds`. Bounds for separate or almost separate
-        classes hold only for weights without constraints.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
@@ -232,9 +206,7 @@ def path_of_risks(
                         alpha=ridge.alpha,
                         penalty=penalized.penalty,
                         locality=penalized.locality,
-                        class_weights=class_weights if ridge.components is None else None,
                         eigenvalues=eigenvalues,
-                        least_weight=least_weight,
                     )
                 )
                 entry |= {**bounds.pop("relative"), **bounds}

@@ -62,11 +62,7 @@ def _choose(run: Run) -> PruneRecord:
 def full_system(
     run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
 ) -> RidgeSystem:
-    """Return the ridge system of all basis rows of a run, with the penalty of its network.
-
-    moments: moments of the training rows of the network.
-    features: returns the radial basis functions; default: those of the run.
-    """
+    """Return the ridge system of all basis rows of a run, with the penalty of its network."""
     system, ridge = read_system(run, moments), Ridge.in_params(run.chosen_params)
     return penalized_system(run, system, ridge, features=features)
 

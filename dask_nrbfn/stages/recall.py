@@ -9,7 +9,7 @@ from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors.lists import Recall, measure_recall
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.exact_search import search_rows_exactly
-from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_rows
+from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
@@ -43,8 +43,6 @@ def _compute(job: StageJob) -> RecallRecord:
     n_audited = min(n_searched, AUDITED_ROWS)
     rng = np.random.default_rng([run.chosen_params.random_state, 1])
     rows = np.sort(rng.choice(n_searched, n_audited, replace=False))
-    if (candidates := searched_rows(run)) is not None:
-        rows = candidates[rows]
     search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
     recall = run_task(engine, _compare, run, label="recall")
     logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
@@ -57,10 +55,8 @@ def check_recall(run: Run, min_recall: float) -> None:
     if audit.recall >= min_recall:
         return
     remedy = "Give `neighbors`=exact, or a larger `n_neighbors`"
-    search = run.decisions["neighbors"]
-    if search.get("n_candidates") is not None:
-        remedy = "Give `neighbors`=exact"
-    elif (n_partitions := search["n_partitions"]) > 1:
+    n_partitions = run.decisions["neighbors"]["n_partitions"]
+    if n_partitions > 1:
         overlap = run.chosen_params.overlap
         remedy = (
             f"Raise `overlap` from {overlap} to {overlap + 1}, or lower `n_partitions` from "
@@ -75,7 +71,7 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 def _compare(run: Run) -> Recall:
     run = of_searched(run)
-    found = run.take("neighbors/distances", places_of(run, run.read("recall/rows")))
+    found = run.take("neighbors/distances", run.read("recall/rows"))
     return measure_recall(found, run.read("recall/distances"))
 
 

@@ -57,7 +57,6 @@ class RefineRecord(LabelFigures):
 
     loss: in a tuning the loss with the best labels of held-out rows. The squared loss has no
         passes.
-    n_passes: passes over the rows.
     stopped: the rule that stopped the passes: a small "gradient", a small decrease of the
         "objective", no better labels of held-out rows ("validation"), or the "limit" of passes.
     objective: ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights.
@@ -66,7 +65,6 @@ class RefineRecord(LabelFigures):
     taken: in a tuning, the pass whose weights are chosen, from 1.
     tried: in a tuning, for each loss the figures of held-out rows, the passes and the stopping
         rule.
-    chosen: in a tuning, the loss.
     n_rows: in a tuning, the number of held-out rows.
     """
 
@@ -216,10 +214,7 @@ def _check(context: FitContext) -> None:
 
 
 def check_updatable(loss: str, remedy: str) -> None:
-    """Check that the weights of a loss are solved from sums over rows.
-
-    remedy: remedy of the error.
-    """
+    """Check that the weights of a loss are solved from sums over rows."""
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
             f"`loss` is {loss}, whose weights cannot be updated from sums over rows.",

@@ -43,11 +43,7 @@ ALL = "all_"
 def write_rows(
     group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, size: int
 ) -> NDArray[np.int64]:
-    """Store `size` drawn rows of a dataset; return their row numbers, int64 (size,).
-
-    prefix: prefix of the names of the arrays.
-    size: rows to draw.
-    """
+    """Store `size` drawn rows of a dataset; return their row numbers, int64 (size,)."""
     rows = drawn_rows(dataset.n_rows, size, params.random_state)
     numbers = dataset.of_numbers
     targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
@@ -65,10 +61,7 @@ def write_rows(
 
 
 def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
-    """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,).
-
-    size: at most `n_rows`.
-    """
+    """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,)."""
     if size == n_rows:
         return np.arange(n_rows)
     drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
@@ -83,12 +76,7 @@ class Basis(NamedTuple):
 
 
 def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: int) -> SmallTable:
-    """Return the sample that a stage has stored, with a basis of some of its rows.
-
-    stage: name of the stage that stored the sample.
-    n_folds: folds of the rows.
-    n_targets: targets q.
-    """
+    """Return the sample that a stage has stored, with a basis of some of its rows."""
     names = ("X", "targets", "weights", "rows")
     X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
     targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
@@ -118,10 +106,6 @@ def bases_of_sample(
     """Return bases of a stored sample.
 
     With fewer rows where there are fewer distinct ones.
-
-    stage: name of the stage that stored the sample.
-    params: with the `scale` and the `basis` that are used.
-    asked (int, str): sizes, each with a `basis_rule`.
     """
     source = source_of(params)
     if source.sampled is None:
@@ -177,12 +161,7 @@ def try_side_by_side(
     smoothly: bool = False,
     n_components: int = 0,
 ) -> list[Entry]:
-    """Return the result of `try_networks`; some networks are tried at the same time.
-
-    held_out: folds that are held out.
-    smoothly: see `try_networks`.
-    n_components: maximum number of eigenfunctions that are combined.
-    """
+    """Return the result of `try_networks`; some networks are tried at the same time."""
     n_ridges = max(len(each.ridges) for each in networks)
     return try_networks(
         sample,
@@ -197,10 +176,7 @@ def try_side_by_side(
 
 
 def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
-    """Return a function that tries networks of a sample, some at the same time.
-
-    n_held_out, n_ridges: folds that are held out, and ridges of a network.
-    """
+    """Return a function that tries networks of a sample, some at the same time."""
     own = tried_bytes(
         sample.basis.shape[0],
         sample.targets.n_targets,
@@ -211,13 +187,7 @@ def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
-    """Return the bytes that one network of a sample needs while it is tried.
-
-    n_basis: basis rows r.
-    n_targets: targets q.
-    n_held_out: folds that are held out.
-    n_ridges: ridges that are tried.
-    """
+    """Return the bytes that one network of a sample needs while it is tried."""
     return network_bytes(
         n_basis,
         n_targets,
@@ -228,9 +198,5 @@ def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int)
 
 
 def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
-    """Return the peak bytes of networks that are tried side by side.
-
-    n_networks: networks.
-    bytes_of_one: bytes of one network.
-    """
+    """Return the peak bytes of networks that are tried side by side."""
     return bytes_of_one + min(_BESIDE_BYTES, (n_networks - 1) * bytes_of_one)

@@ -90,10 +90,6 @@ class Round(NamedTuple):
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
     """Return the rounds of a search, the last on all rows and folds.
 
-    n_tried: combinations.
-    n_basis: basis rows r.
-    n_folds: folds of the rows.
-
     Examples
     --------
     >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000, 5)]
@@ -230,11 +226,7 @@ class _Search:
     def refine(
         self, best: Combination, size: Round, n_steps: int
     ) -> tuple[Combination, str | None]:
-        """Try widths next to the best; return the best combination, and why the search ended.
-
-        size: see `try_all`.
-        n_steps: maximum number of refinements.
-        """
+        """Try widths next to the best; return the best combination, and why the search ended."""
         for _ in range(n_steps):
             if self.judged[best][self._figures[0]] is None:
                 return best, "singular systems"
@@ -259,10 +251,6 @@ def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -
     """Return the penalty of a network and the alphas next to its alpha.
 
     "penalties" and "alphas"; empty if all systems of the network were singular.
-
-    alphas: all alphas that may be tried.
-    judged: the network's "penalty" and "alpha".
-    n_beside: alphas on either side.
     """
     if judged["alpha"] is None:
         return {}

@@ -31,13 +31,10 @@ class FitSizes:
     dataset: the rows that a stage reads.
     judged: the rows on which penalties are compared.
     params, tuning, search: as in `FitContext`; the search is planned.
-    layout: the parts of the rows.
     n, p, K, q, r, k: rows, features, classes, targets, basis rows, neighbours.
     row_values: mean number of stored values of a row; p for rows in arrays.
-    width: see `SearchedRows`.
     n_labelled: labelled rows if other rows have no label; 0 if all rows have one.
     itemsize, search_itemsize: bytes of a value as stored and as searched.
-    reading_bytes: bytes of the chunks that are held while rows are read.
     block_rows: rows of a block that is divided into partitions at once.
     by_confidence: whether the neighbours of all rows are searched.
     n_folds, n_penalties, n_ridges: numbers of folds with separate moments and of penalties, and the
@@ -168,10 +165,7 @@ class FitSizes:
         return n_basis * flops / len(kernels)
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
-        """Return the bytes of a basis in float64, of its scaled rows and of its factors.
-
-        copies: copies of the basis that are held, including the factors.
-        """
+        """Return the bytes of a basis in float64, of its scaled rows and of its factors."""
         values = self._basis_values
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)
 
@@ -228,7 +222,7 @@ class FitSizes:
     @property
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours, and computed l1 distances."""
-        own = worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)
+        own = worker_bytes(self.search.method)
         kernels = Trials(self.params, self.tuning).kernels
         return max(own, *(process_bytes(l1=kernel_named(each).l1) for each in kernels))
 

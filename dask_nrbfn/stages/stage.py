@@ -164,10 +164,7 @@ class Rates:
 
 
 def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
-    """Return the expected seconds of a stage.
-
-    rates: rates of one worker.
-    """
+    """Return the expected seconds of a stage."""
     # The last round of tasks may leave workers idle. Work of one task alone has no rounds.
     rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
     share = rounds / cost.n_tasks

@@ -71,8 +71,6 @@ def resolve_tuning(
 
     Feature weights are not learned from `sparse` rows.
 
-    numbers: whether the targets are numbers.
-    sparse: whether the rows are sparse.
     mixed: whether columns are of several kinds. The kernel of l1 distances is then tried first.
     """
     sized = params.basis_size is not None
@@ -321,20 +319,14 @@ def basis_of_cell(params: FitParams) -> int:
 
 
 def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
-    """Return the maximum number of rows of a cell; larger cells are split.
-
-    n_basis: basis rows of a cell.
-    """
+    """Return the maximum number of rows of a cell; larger cells are split."""
     if isinstance(params.cells, int):
         return 1.0
     return max(_ROWS_OF_BASIS_ROW * n_basis, n_rows / MOST_CELLS)
 
 
 def planned_cells(params: FitParams, n_rows: int) -> int:
-    """Return the planned number of cells of a fit.
-
-    n_rows: rows of the table.
-    """
+    """Return the planned number of cells of a fit."""
     if isinstance(params.cells, int):
         return params.cells
     most = most_rows_of_cell(params, n_rows, basis_of_cell(params))
@@ -359,10 +351,7 @@ def ridges_of(run: Run) -> list[Ridge]:
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
-    """Return the number of rows of the sample, at most all rows.
-
-    row_values: mean number of stored values of a row.
-    """
+    """Return the number of rows of the sample, at most all rows."""
     rows = tuning.search_rows
     if rows is None:
         rows = max(

@@ -44,7 +44,6 @@ class ValidationRecord(HeldOutFigures):
     path: errors of every penalty and alpha, and the log loss at the best temperature without
         biases.
     chosen: the best penalty and alpha.
-    n_rows: number of held-out rows.
     """
 
     path: list[dict[str, Any]]

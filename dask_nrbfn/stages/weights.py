@@ -98,10 +98,7 @@ class Network(NamedTuple):
 def describe_network(
     run: Run, system: RidgeSystem, solution: RidgeSolution, *, alpha: float
 ) -> Network:
-    """Return the network of a solved ridge system: its weights, intercept, error and risk.
-
-    solution: of this system at `alpha`.
-    """
+    """Return the network of a solved ridge system: its weights, intercept, error and risk."""
     weights = solution.weights
     risk = error_and_risk(
         weights,

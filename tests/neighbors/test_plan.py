@@ -71,9 +71,9 @@ def test_search_bytes__exact_search_of_doubles():
     assert more == 1000 * 2 * 50 * 4
 
 
-def plan(n_rows, free_bytes, n_candidates=None, **params):
+def plan(n_rows, free_bytes, **params):
     search = searched(n_rows, 10, 10, n_neighbors=20, **params).plan(
-        n_candidates=n_candidates, threads=2, free_bytes=lambda method: free_bytes
+        threads=2, free_bytes=lambda method: free_bytes
     )
     return search.method, search.n_partitions
 
@@ -98,9 +98,3 @@ def test_plan__a_method_that_is_asked_for_stays():
     assert method == "approximate"
     assert n_partitions > 1000
     assert plan(400_000, 2**33, neighbors="exact") == ("exact", 1)
-
-
-def test_plan__candidates_are_searched_in_partitions_where_that_is_faster():
-    assert plan(60_000, 2**33, n_candidates=5_000) == ("exact", 1)
-    assert plan(5_000_000, 2**33, n_candidates=50_000) == ("approximate", 447)
-    assert plan(5_000_000, 2**33, n_candidates=50_000, neighbors="exact") == ("exact", 1)

@@ -9,7 +9,6 @@ from scipy.sparse import diags_array
 from dask_nrbfn.neighbors import exact
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
-from dask_nrbfn.neighbors.inverted import CandidateSearch, InvertedFile, bounds_of
 from dask_nrbfn.neighbors.lists import measure_neighbors, measure_pairs, measure_recall
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.numeric.rows import canonical, dense
@@ -82,36 +81,6 @@ def test_find_repeats__those_of_arrays(rows, n_neighbors):
         found, find_repeats(dense(rows), n_neighbors=n_neighbors, seed=0), strict=True
     ):
         np.testing.assert_array_equal(each, other)
-
-
-@pytest.mark.slow
-@given(rows=sparse_rows(min_rows=12), n_partitions=st.integers(1, 4))
-@settings(max_examples=6, deadline=None)
-def test_candidates__those_of_arrays(rows, n_partitions):
-    # In partitions, candidates that look into all of them.
-    numbers, k, n_rows = np.arange(0, rows.shape[0], 2), 3, rows.shape[0]
-    file = InvertedFile.of(rows[numbers], rows, n_partitions=n_partitions, n_neighbors=k, seed=0)
-    file = InvertedFile(file.candidates, file.centroids, np.full_like(file.probes, 255))
-    bounds = bounds_of(file, rows, n_neighbors=k, threads=1)
-    search = CandidateSearch(file, bounds, numbers, n_neighbors=k, threads=2)
-    search.add(rows[: n_rows // 3], np.arange(n_rows // 3))
-    search.add(rows[n_rows // 3 :], np.arange(n_rows // 3, n_rows))
-    expected = np.sort(naive_distances(dense(rows))[numbers], axis=1)[:, :k]
-    np.testing.assert_allclose(search.nearest().distances, expected, rtol=1e-6)
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("n_partitions", [6, 40])
-def test_candidates__partitions_find_most(n_partitions):
-    rows, numbers = texts(1500), np.arange(0, 1500, 30)
-    file = InvertedFile.of(
-        rows[numbers], rows[::2], n_partitions=n_partitions, n_neighbors=5, seed=0
-    )
-    bounds = bounds_of(file, rows[::2], n_neighbors=5, threads=1)
-    search = CandidateSearch(file, bounds, numbers, n_neighbors=5, threads=1)
-    search.add(rows, np.arange(1500))
-    exactly = exact_neighbors(rows, numbers, n_neighbors=5)
-    assert measure_recall(search.nearest().distances, exactly.distances).mean > 0.95
 
 
 @pytest.mark.parametrize("overlap", [1, 2])

@@ -13,7 +13,7 @@ from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import distances, products
 from dask_nrbfn.numeric.distances import BasisDistances, Pivots
-from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from tests.numeric.chunkings import row_chunkings, split
@@ -333,14 +333,6 @@ def test_slopes__of_csr():
     features = RadialFeatures.from_basis(basis, 2.0, kernel="laplacian", normalized=False)
     of_arrays = RadialFeatures.from_basis(dense(basis), 2.0, kernel="laplacian", normalized=False)
     is_like(features.slopes(X), of_arrays.slopes(dense(X)))
-
-
-def test_scratch__only_arrays_take_any():
-    X = draw(9, share=0.02)
-    scratch = Scratch(12, P)
-    assert scratch.of(X) is None
-    assert scratch.of(dense(X)).shape == (9, P + 2)
-    assert np.shares_memory(scratch.of(dense(X)), scratch.of(dense(X)[:3]))
 
 
 @pytest.mark.parametrize("first_is_empty", [False, True])

@@ -53,10 +53,6 @@ def test_folds__neither_period_of_the_rows_nor_seed_shows():
     assert np.mean(folds == other) == pytest.approx(0.25, abs=0.011)
 
 
-def test_folds__no_rows():
-    assert folds_of_rows(7, 7, n_folds=3, seed=0).shape == (0,)
-
-
 @read_only
 def draw(folds, seed=0):
     """Draw rows, codes and weights for the folds given."""

@@ -74,11 +74,6 @@ def test_kernels__rows_as_far_as_float64_goes(name, far, width):
     assert Phi.argmax() == 1
 
 
-def test_radial_features__unknown_kernel():
-    with pytest.raises(ParameterError, match="kernel is 'cubic'"):
-        RadialFeatures.from_basis([[0.0], [1.0]], 1.0, kernel="cubic")
-
-
 INVERSE_MULTIQUADRIC = Kernel(
     rate=0.0,
     slope=lambda t: -0.5 * (1 + t**2) ** -1.5,

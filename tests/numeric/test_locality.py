@@ -141,13 +141,6 @@ def test_sums__are_products(normalized):
         np.testing.assert_allclose(R.sum(axis=1), 0, atol=1e-13 * np.trace(R))
 
 
-def test_sums__no_pairs():
-    Phi = table()[0]
-    total = sum_of(Phi, np.arange(3), np.zeros((3, 2), np.int64), np.zeros((3, 2)))
-    assert (total.n_bound, total.n_pairs) == (0, 0)
-    np.testing.assert_array_equal(total.packed, 0.0)
-
-
 def penalties(n_basis=6):
     rng = np.random.default_rng(1)
     root = rng.normal(size=(n_basis, n_basis))
@@ -204,16 +197,6 @@ def test_solve__adds_the_locality(name):
     assert risk.objective == pytest.approx((residual + own) / fit, rel=1e-12)
     bounds = spectral_bounds(weights, gram, cross, target_norm=norm, **options)
     assert bounds.absolute_objective == pytest.approx(residual + own, rel=1e-12)
-
-
-def test_solve__without_differences_there_is_no_locality():
-    rng = np.random.default_rng(0)
-    Phi, T = rng.uniform(size=(40, 6)), rng.normal(size=(40, 2))
-    gram, cross = Phi.T @ Phi, T.T @ Phi
-    expected = solve_weights(gram, cross, alpha=1e-3).weights
-    nothing = Locality(1.0, np.zeros((6, 6)))
-    found = solve_weights(gram, cross, alpha=1e-3, locality=nothing).weights
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_system__keeps_rows_and_columns():

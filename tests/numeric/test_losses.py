@@ -148,14 +148,6 @@ def test_sums__of_weights_are_those_of_repeated_rows(name):
     np.testing.assert_allclose(weighted.gradient, repeated.gradient, rtol=1e-12, atol=1e-12)
 
 
-def test_sums__are_stored_and_read():
-    Phi, codes, W, _ = rows()
-    sums = sums_of(Phi, codes, W, loss_named("logistic"))
-    again = LossSums.from_arrays(sums.arrays())
-    assert again.loss is sums.loss
-    assert again.gradient is sums.gradient
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_sums__of_several_models_are_those_of_each(name):
     Phi, codes, W, weights = rows()

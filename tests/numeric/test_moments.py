@@ -110,19 +110,6 @@ def test_moments__weights_equal_repeated_rows(repeats, n_basis, seed):
     assert_near(weighted(Phi, codes, np.array(repeats, dtype=np.float64)), repeated)
 
 
-@given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=40)
-def test_moments__weights_any_split(lengths, n_basis, seed):
-    Phi, codes = draw(sum(lengths), n_basis, seed)
-    weights = np.random.default_rng(seed).uniform(1e-3, 1e3, len(codes))
-    whole, added = weighted(Phi, codes, weights), Moments.zeros(n_basis, N_CLASSES)
-    blocks = (split(values, lengths) for values in (Phi, codes, weights))
-    for block in zip(*blocks, strict=True):
-        added += weighted(*block)
-    assert_near(added, whole)
-    check_moments(added, weights.sum())
-
-
 def test_moments__weights_naive():
     Phi, codes = draw(20, 5)
     weights = np.random.default_rng(1).uniform(0.1, 9.0, 20)
@@ -132,21 +119,6 @@ def test_moments__weights_naive():
     np.testing.assert_allclose(moments.cross, F.T @ np.diag(weights) @ Phi, rtol=1e-12)
     np.testing.assert_allclose(moments.target_sums, F.T @ weights, rtol=1e-12)
     assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-12)
-
-
-@pytest.mark.parametrize("kept", [[], [0], [3, 4, 5, 11], list(range(12))])
-def test_moments__zero_factors_equal_removed_rows(kept):
-    Phi, codes = draw(12, 4)
-    weights = np.zeros(12)
-    weights[kept] = 1.0
-    removed = of_block(Phi[kept], codes[kept])
-    assert_near(weighted(Phi, codes, weights), removed, rtol=1e-14)
-
-
-def test_moments__unit_factors_change_nothing():
-    Phi, codes = draw(12, 4)
-    whole = of_block(Phi, codes)
-    assert_same(weighted(Phi, codes, np.ones(12)), whole, rtol=0)
 
 
 def test_subtract_in_place__same_bits_as_a_difference():
@@ -210,13 +182,6 @@ def test_moment_sums__their_memory_becomes_the_result():
     assert square.shape == (packed_size(5),)
     with pytest.raises(AttributeError):
         sums.add(Phi, CLASSES.bordered(codes))
-
-
-def test_moments__repeated_rows_multiply():
-    Phi, codes = draw(5, 3)
-    once = of_block(Phi, codes)
-    thrice = of_block(np.tile(Phi, (3, 1)), np.tile(codes, 3))
-    assert_same(thrice, once + once + once)
 
 
 def test_moments__class_without_rows():
@@ -292,13 +257,6 @@ def test_check_moments__one_damaged_value(field, damage):
     values.flat[1] = damage
     with pytest.raises(DamagedDataError, match="damaged"):
         check_moments(replace(moments, **{field: values}), 9)
-
-
-def test_check_moments__damage_of_the_last_value():
-    moments = moments_of(9, 300)
-    moments.packed_gram[-1] += 1e-3
-    with pytest.raises(DamagedDataError, match="damaged"):
-        check_moments(moments, 9)
 
 
 @given(

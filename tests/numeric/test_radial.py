@@ -66,16 +66,6 @@ def scalings(n_features):
     return [Scaling(kind, shift, scale) for kind in ("none", "standard", "unit")]
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 63, 64, 65, 130])
-@pytest.mark.parametrize("n_basis", [1, 7])
-def test_activations__naive(n_rows, n_basis):
-    X, basis = draw(n_rows, 3), draw(n_basis, 3, seed=1)
-    Phi = RadialFeatures.from_basis(basis, 0.7).activations(X)
-    expected = np.array([reference_activations(x[None], basis, 0.7)[0] for x in X])
-    assert Phi.shape == (n_rows, n_basis)
-    np.testing.assert_allclose(Phi, expected.reshape(n_rows, n_basis), rtol=1e-11)
-
-
 @pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_rows", [0, 1, 65, 130])
@@ -166,41 +156,11 @@ def test_activations__factors_multiply_rows(kind):
     assert not Phi[7].any()
 
 
-def test_activations__scratch_gives_the_same_bits():
-    X, features = draw(100, 5), RadialFeatures.from_basis(draw(9, 5, seed=1), 1.0)
-    scratch = np.full((100, 7), np.nan)
-    np.testing.assert_array_equal(features.activations(X, scratch=scratch), features.activations(X))
-    assert np.isfinite(scratch).all()
-
-
-@given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
-@settings(max_examples=40)
-def test_activations__any_blocks(lengths, seed):
-    X, features = draw(sum(lengths), 4, seed), RadialFeatures.from_basis(draw(9, 4, 100), 1.3)
-    whole = features.activations(X)
-    blocks = [features.activations(block) for block in split(X, lengths)]
-    np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=1e-12)
-    np.testing.assert_allclose(whole.sum(axis=1), 1.0, rtol=1e-14)
-
-
 def test_activations__same_after_scaling_everything():
     X, basis = draw(20, 3), draw(5, 3, seed=1)
     Phi = RadialFeatures.from_basis(basis, 0.8).activations(X)
     scaled = RadialFeatures.from_basis(1000 * basis, 800.0).activations(1000 * X)
     np.testing.assert_allclose(scaled, Phi, rtol=1e-12)
-
-
-def test_activations__columns_follow_the_basis():
-    X, basis, order = draw(20, 3), draw(5, 3, seed=1), [3, 1, 4, 0, 2]
-    Phi = RadialFeatures.from_basis(basis, 0.8).activations(X)
-    permuted = RadialFeatures.from_basis(basis[order], 0.8).activations(X)
-    np.testing.assert_allclose(permuted, Phi[:, order], rtol=1e-12)
-
-
-def test_activations__far_offset():
-    X, basis = draw(30, 3) + 1e8, draw(6, 3, seed=1) + 1e8
-    Phi = RadialFeatures.from_basis(basis, 0.9).activations(X)
-    np.testing.assert_allclose(Phi, reference_activations(X, basis, 0.9), rtol=1e-11)
 
 
 def test_activations__repeated_basis_rows_share_equally():
@@ -231,12 +191,6 @@ def test_activations__narrow_types_do_not_overflow(dtype):
     Phi = RadialFeatures.from_basis(basis, 90.0).activations(X)
     assert Phi.dtype == np.float64
     np.testing.assert_allclose(Phi, reference_activations(X, basis, 90.0), rtol=1e-12)
-
-
-def test_activations__column_major_rows():
-    X, features = draw(70, 5), RadialFeatures.from_basis(draw(6, 5, seed=1), 1.0)
-    Phi = features.activations(np.asfortranarray(X))
-    np.testing.assert_allclose(Phi, features.activations(X), rtol=1e-12)
 
 
 def test_activations__out_gives_the_same_bits():
@@ -270,20 +224,6 @@ def test_radial__same_bits_with_any_threads(threads, n_rows, dtype):
             ),
         ):
             np.testing.assert_array_equal(work(X, threads=threads), work(X))
-
-
-def test_radial__one_thread_makes_no_pool(monkeypatch):
-    def refuse(*arguments, **options):
-        raise AssertionError("a pool was made")
-
-    monkeypatch.setattr(products, "_pool", refuse)
-    X, basis = draw(400, 5), draw(7, 5, seed=1)
-    features, distances = RadialFeatures.from_basis(basis, 1.0), BasisDistances.from_basis(basis)
-    features.activations(X)
-    distances.total(X)
-    features.activations(X[:20], threads=2)
-    with pytest.raises(AssertionError, match="a pool was made"):
-        features.activations(X, threads=2)
 
 
 def test_strips__nothing_is_at_work_when_a_step_has_raised():
@@ -340,15 +280,6 @@ def test_radial__scales_rows(kind):
     assert total == BasisDistances.from_basis(basis).total(scaled)
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 130])
-def test_weighted_sums__activations_times_weights(n_rows):
-    X, features = draw(n_rows, 4), RadialFeatures.from_basis(draw(7, 4, seed=1), 0.9)
-    weights, buffer = draw(3, 7, seed=2), np.full((n_rows, 7), np.nan)
-    sums = features.weighted_sums(X, weights)
-    np.testing.assert_allclose(sums, features.activations(X) @ weights.T, rtol=1e-11, atol=1e-14)
-    np.testing.assert_array_equal(features.weighted_sums(X, weights, buffer=buffer), sums)
-
-
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "laplace-l1"])
 def test_slopes__of_rows_whose_squares_overflow_are_0(kernel):
     features = RadialFeatures.from_basis(draw(7, 4), 0.9, kernel=kernel, normalized=False)
@@ -397,13 +328,6 @@ def test_squared_distances__narrow_types_do_not_overflow():
     )
 
 
-def test_squared_distances__out_gives_the_same_bits():
-    X, basis, buffer = draw(100, 5), draw(9, 5, seed=1), np.full((100, 9), np.nan)
-    squared = BasisDistances.from_basis(basis).squared(X, out=buffer)
-    assert np.shares_memory(squared, buffer)
-    np.testing.assert_array_equal(squared, BasisDistances.from_basis(basis).squared(X))
-
-
 @given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=150), seed=st.integers(0, 99))
 @settings(max_examples=30)
 def test_distances_total__weights_equal_repeated_rows(repeats, seed):
@@ -423,23 +347,9 @@ def test_distances_total__any_blocks(lengths, seed):
     assert parts == pytest.approx(reference_distances(X, basis).sum(), rel=1e-12)
 
 
-def test_distances_total__symmetric():
-    X, Y = draw(90, 3), draw(11, 3, seed=1)
-    assert BasisDistances.from_basis(Y).total(X) == pytest.approx(
-        BasisDistances.from_basis(X).total(Y), rel=1e-13
-    )
-
-
 def test_distances_total__one_row_that_is_the_basis():
     row = np.full((1, 3), 1e8 + 0.1)
     assert BasisDistances.from_basis(row).total(row) == 0.0
-
-
-def test_distances_total__buffer_gives_the_same_bits():
-    X, basis, buffer = draw(100, 5), draw(9, 5, seed=1), np.full((100, 9), np.nan)
-    fresh = BasisDistances.from_basis(basis).total(X)
-    assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh
-    assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -11,7 +11,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
-from dask_nrbfn.stages import candidates
 from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
@@ -54,16 +53,16 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     assert "partitions" not in open_group(run.location, kind="run")
 
 
-def test_candidates__a_stop_costs_one_part_of_their_bounds(monkeypatch):
+def test_candidates__a_stop_costs_one_part_of_their_search():
     X, y = spirals(300)
     whole, place = results(fit(X, y)), MemoryStore()
-    monkeypatch.setattr(candidates, "_PART_CANDIDATES", 30)
     with pytest.raises(StoppedError):
         fit(X, y, location=place, engine=CountingEngine(3, label="candidates"))
     engine = CountingEngine()
     resumed = results(fit(X, y, location=place, engine=engine))
-    # One task draws the candidates, three find their bounds.
-    assert engine.done["candidates"] == 1
+    # Of the five tasks that read the candidates, search three parts and merge the lists, two are
+    # done; the first is repeated.
+    assert engine.done["candidates"] == 3
     for found, expected in zip(resumed, whole, strict=True):
         assert np.array_equal(found, expected)
 
@@ -80,8 +79,7 @@ def test_candidates__as_many_as_there_are_rows_change_nothing():
 def test_candidates__of_a_rare_class():
     X, y = spirals(600)
     y = np.where(np.arange(600) % 150 == 0, 7, y)
-    run = fit(X, y)
-    rows = run.read("neighbors/rows")
+    rows = fit(X, y).read("neighbors/rows")
     assert np.isin(np.flatnonzero(y == 7), rows).all()
 
 
@@ -143,6 +141,8 @@ def test_candidates__of_a_run_that_takes_further_rows():
     ("wanted", "problem"),
     [
         ({"basis": "random"}, "candidates is 80, but basis=random"),
+        ({"n_partitions": 3}, "candidates is 80, but neighbors or n_partitions name"),
+        ({"neighbors": "approximate"}, "candidates is 80, but neighbors or n_partitions name"),
         ({"candidates": 10}, "candidates is 10, but the basis has at least 20 rows"),
     ],
 )

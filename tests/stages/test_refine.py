@@ -20,12 +20,8 @@ from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.fit import STAGES
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.facts import run_facts
-from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.results import results_of
 from dask_nrbfn.stages import descents
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
@@ -376,20 +372,6 @@ def test_plan__counts_all_passes_there_may_be():
     assert planned.cost.flops == descents.MAX_PASSES * 240 * 20 * (2 * 4 + 4 * 3) + 20**3 / 3
     pruned = plan_fit(dataset, replace(PARAMS, prune=5), ENGINE, RATES)
     assert pruned.stages[-2].cost.flops < planned.cost.flops / 3.9
-
-
-def test_stage__has_its_place_and_its_words():
-    X, y = table(150)
-    run = fit(X, y)
-    names = [stage.name for stage in STAGES]
-    assert names.index("weights") < names.index("refine") < names.index("model")
-    facts = {fact.name: fact.value for fact in run_facts(results_of(FinishedRun.of(run), None))}
-    record = REFINE.recorded(run)
-    assert facts["loss"].startswith(f"squared-hinge, {record.n_passes} passes, objective from ")
-    plain = fit(X, y, replace(PARAMS, loss="squared"))
-    assert "refine" not in plain.stages
-    squared = run_facts(results_of(FinishedRun.of(plain), None))
-    assert "loss" not in {fact.name for fact in squared}
 
 
 def test_fit__of_digits_has_its_probabilities_right():

@@ -271,12 +271,6 @@ def test_search__numbers_have_bases_and_scales_too():
         )
 
 
-def test_search__leaves_nothing_that_is_not_needed():
-    X, y = spirals(120)
-    run = tune(X, y)
-    assert not [name for name in run.stored if name.startswith("search-")]
-
-
 def test_estimator__names_what_was_chosen():
     X, y = noisy(300)
     tried = {"effort": "quick", "folds": 2, "alphas": (1e-2, 1e-5), "width_factors": (1.0,)}

@@ -66,12 +66,9 @@ def test_exact__those_of_arrays(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes", [{"n_partitions": 4}, {"n_partitions": 5, "candidates": 100, "neighbors": "auto"}]
-)
-def test_partitions__find_most(changes):
+def test_partitions__find_most():
     X, y = table(600)
-    run = fit(X, y, params(**changes), chunk_rows=170)
+    run = fit(X, y, params(n_partitions=4), chunk_rows=170)
     assert run.stages["neighbors"]["n_partitions"] > 1
     assert run.stages["recall"]["recall"] > 0.9
 

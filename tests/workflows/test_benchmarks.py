@@ -118,30 +118,6 @@ def test_update__prints_the_ratio(tmp_path, dataset):
     assert float(figures["ratio"]) > 0
 
 
-def test_busy__prints_the_ratio_of_every_repetition(tmp_path, dataset):
-    counts = ("--basis-size", 20, "--neighbours", 1, "--repeats", 2)
-    out = run_benchmark("busy", dataset, *counts, cwd=tmp_path)
-    assert out.startswith("600 x 5, 1 neighbours, seconds\n")
-    for stage in ("search", "path", "validation", "all"):
-        assert re.search(rf"^{stage} +[\d.]+ +[\d.]+$", out, flags=re.MULTILINE)
-    assert re.search(r"^ratio +[\d.]+  \([\d.]+ \.\.\. [\d.]+\)$", out, flags=re.MULTILINE)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_start__prints_each_command_beside_its_import(tmp_path):
-    out = run_benchmark("start", "--repeats", 1, cwd=tmp_path)
-    lines = out.splitlines()[1:]
-    names = [line[:36].rstrip() for line in lines]
-    assert names[::2] == ["dask-nrbfn --help", "dask-nrbfn fit --help", "dask-nrbfn inspect RUN"]
-    assert names[1::2] == ['python -c "import click"'] * 2 + ['python -c "import numpy, zarr"']
-    for command, floor in zip(lines[::2], lines[1::2], strict=True):
-        seconds, cpu, ratio, cpu_ratio = map(float, command[36:].split())
-        floor_seconds, floor_cpu = map(float, floor[36:].split())
-        assert ratio == pytest.approx(seconds / floor_seconds, abs=0.2)
-        assert min(cpu, cpu_ratio, floor_cpu) > 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_files__prints_the_ratio(tmp_path):
     out = run_benchmark("files", "--rows", 3000, "--basis-size", 50, cwd=tmp_path)
     assert out.startswith("3000 x ")

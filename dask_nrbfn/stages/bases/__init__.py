@@ -161,10 +161,15 @@ def source_of(params: FitParams) -> BasisSource:
     return source
 
 
+def names_search_of_all(params: FitParams) -> bool:
+    """Return whether parameters name a search that only all rows have."""
+    return params.neighbors == "approximate" or params.n_partitions not in (None, 1)
+
+
 def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
     """Return the number of candidates for a basis by confidence; None: all labelled rows."""
     n_rows, asked = dataset.of_labelled().n_rows, params.candidates
-    if asked == "auto" and params.basis_size is not None:
+    if asked == "auto" and params.basis_size is not None and not names_search_of_all(params):
         wanted = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
         # The search for most of the rows takes as long as for all rows.
         asked = wanted if wanted <= n_rows // 2 else "all"
@@ -172,10 +177,7 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
 
 
 def check_distinct(run: Run, n_distinct: int) -> None:
-    """Check that there are enough distinct rows for the basis.
-
-    n_distinct: distinct rows that were found.
-    """
+    """Check that there are enough distinct rows for the basis."""
     size, whose, more = run.chosen_params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
         return
@@ -204,10 +206,7 @@ _SELECTION_BYTES = 64 * 2**20
 
 
 def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
-    """Return the pool for `size` basis rows by confidence.
-
-    rule: A `basis_rule`.
-    """
+    """Return the pool for `size` basis rows by confidence."""
     return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
 
 
