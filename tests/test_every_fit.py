@@ -55,7 +55,7 @@ KINDS = {
         replace(given_basis(FitParams(alpha=1e-3, n_parts=2), GIVEN), features="plain", prune=8),
         basis=GIVEN,
     ),
-    "two tables": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "two tables"),
+    "centres": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "unlabelled"),
     "learned": Kind(replace(PLAIN, scale="learned", metric_rounds=2, penalty="kernel"), "weighted"),
     "l1, locality": Kind(
         replace(PLAIN, kernel="laplace-l1", scale="standard", locality=1e-2, n_neighbors=6)
@@ -146,8 +146,6 @@ def write(kind, place, **options):
     """Write the rows of a kind of fit under a place, or in memory."""
     at = (lambda name: MemoryStore()) if place is None else (lambda name: place / name)
     dataset = write_table(at("rows"), **rows_of(kind), **options)
-    if kind.rows == "two tables":
-        dataset = dataset.with_unlabelled(write_table(at("beside"), spirals(50, seed=5)[0]))
     judged = write_table(at("judged"), *spirals(60, seed=3)) if kind.judged else None
     return dataset, judged
 

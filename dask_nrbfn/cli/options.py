@@ -176,13 +176,6 @@ engine_options = together(
 )
 
 
-unlabelled_option = click.option(
-    "--unlabelled-dataset",
-    metavar="DATASET",
-    help="Rows without labels, which take part in the choice of basis, scale and width.",
-)
-
-
 schema_option = click.option(
     "--schema",
     metavar="SCHEMA",
@@ -191,12 +184,8 @@ schema_option = click.option(
 )
 
 
-def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) -> "Dataset":
-    """Open a dataset.
-
-    schema: replaces the schema of the dataset.
-    unlabelled_dataset: dataset whose rows are added without their labels.
-    """
+def open_rows(dataset: Any, schema: Any = None) -> "Dataset":
+    """Open a dataset; `schema` replaces its schema."""
     from dask_nrbfn.storage.dataset import Dataset
 
     opened = Dataset.open(dataset)
@@ -209,9 +198,7 @@ def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) 
                 "Leave `schema` out.",
             )
         opened = opened.encoded_by(load_schema(schema))
-    if unlabelled_dataset is None:
-        return opened
-    return opened.with_unlabelled(Dataset.open(unlabelled_dataset))
+    return opened
 
 
 def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from dask_nrbfn.cli.options import (
     options_of,
     schema_option,
     take,
-    unlabelled_option,
 )
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
@@ -32,17 +31,15 @@ if TYPE_CHECKING:
 @options_of(FitParams)
 @options_of(FitLimits)
 @schema_option
-@unlabelled_option
 @engine_options
 @json_option
-@locations("dataset", "run", "schema", "unlabelled_dataset")
+@locations("dataset", "run", "schema")
 @click.pass_obj
 def fit(
     job: Job,
     dataset: str,
     run: str,
     schema: str | None,
-    unlabelled_dataset: str | None,
     min_recall: float,
     as_json: bool,
     **options: Any,
@@ -55,7 +52,7 @@ def fit(
     from dask_nrbfn.commands.plan import fit_s
 
     job.begin("fit", run, keeps=True)
-    opened = open_rows(dataset, schema, unlabelled_dataset)
+    opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
     with job.engine(options, expected_s=fit_s(opened, params)) as engine:
@@ -70,10 +67,9 @@ def fit(
 @options_of(FitParams, leave_out=TUNED)
 @options_of(FitLimits)
 @schema_option
-@unlabelled_option
 @engine_options
 @json_option
-@locations("dataset", "run", "validation", "schema", "unlabelled_dataset")
+@locations("dataset", "run", "validation", "schema")
 @click.pass_obj
 def tune(
     job: Job,
@@ -81,7 +77,6 @@ def tune(
     run: str,
     validation: str | None,
     schema: str | None,
-    unlabelled_dataset: str | None,
     min_recall: float,
     as_json: bool,
     **options: Any,
@@ -97,7 +92,7 @@ def tune(
 
     job.begin("tune", run, keeps=True)
     tuning = TuneParams(**take(options, TuneParams))
-    opened = open_rows(dataset, schema, unlabelled_dataset)
+    opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows

@@ -50,7 +50,6 @@ def fit_dataset(
     ----------
     dataset : Dataset
         Rows without a label are candidates for the basis and count in scale and width.
-        `Dataset.with_unlabelled` adds such rows of another dataset.
     location : Location
         Location of the run.
     params : FitParams

@@ -42,13 +42,10 @@ from dask_nrbfn.storage.group import (
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh
 from dask_nrbfn.storage.versions import (
-    content_beside,
-    is_beside,
     latest_place,
-    member_beside,
+    member_of,
     members_by_content,
     members_held,
-    members_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -104,10 +101,8 @@ def refresh_run(
     with locked_group(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
         _check_refreshable(old, judge)
-        rows, beside = _rows_held(old, list(datasets), files)
+        rows = _rows_held(old, list(datasets), files)
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
-        for further in beside:
-            dataset = dataset.with_unlabelled(further)
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
@@ -121,10 +116,7 @@ def refresh_run(
             raise
         check_still_locked()
         new.record_refresh(
-            members=[
-                *(member for each in rows for member in members_of(each)),
-                *map(member_beside, beside),
-            ],
+            members=list(map(member_of, rows)),
             refreshed_from=old.run_id,
             error_rate=error_rate,
         )
@@ -176,20 +168,15 @@ def _begin_or_resume(
         finish_fit(building, context)
 
 
-def _rows_held(
-    run: Run, given: list[Dataset], files: ExitStack
-) -> tuple[list[Dataset], list[Dataset]]:
-    """Return the datasets to fit, and those whose rows are used without labels.
+def _rows_held(run: Run, given: list[Dataset], files: ExitStack) -> list[Dataset]:
+    """Return the given datasets, by default those that the run holds.
 
-    The former are the given datasets, by default those that the run holds. Datasets that are read
-    from files exist until `files` is closed.
+    Datasets that are read from files exist until `files` is closed.
     """
+    if given:
+        return given
     known = members_by_content(run.attributes)
     held = members_held(run.attributes)
-    beside = [content for content in known if is_beside(known[content])]
-    opened = [_open_member(run, known[content], files) for content in beside]
-    if given:
-        return given, opened
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
     if taken:
         raise DataError(
@@ -197,8 +184,8 @@ def _rows_held(
             "with other rows.",
             "Give datasets without the forgotten rows.",
         )
-    held_now = [content for content, times in held.items() if times > 0 and content not in beside]
-    return [_open_member(run, known[content], files) for content in held_now], opened
+    held_now = [content for content, times in held.items() if times > 0]
+    return [_open_member(run, known[content], files) for content in held_now]
 
 
 def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
@@ -206,9 +193,6 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
     # A run does not record storage options, which may be secrets.
     options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
     place, remedy = member["dataset"], "Give the datasets to fit."
-    beside = is_beside(member)
-    if beside:
-        remedy = "Fit a new run, with or without unlabelled rows."
     try:
         opening = opened_rows(locate(place, options), run.location, beside=run.location)
         dataset = files.enter_context(opening).dataset
@@ -216,7 +200,7 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
         raise MissingDataError(
             f"{run.location} holds rows of {place}, which cannot be read: {error.problem}", remedy
         ) from error
-    if member["content"] != (content_beside(dataset) if beside else dataset.content):
+    if member["content"] != dataset.content:
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
     # Encoded as when the dataset was added to the run.
     return dataset.encoded_by(Schema.of_record(run.attributes["schema"]))

@@ -62,14 +62,13 @@ from dask_nrbfn.storage.group import (
     normalize,
 )
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.location import join, viewed
+from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import (
     ADD,
     FORGET,
     MERGE,
-    content_beside,
     latest_place,
     member_of,
     members_by_content,
@@ -179,9 +178,6 @@ def update_run(
             "`forget` and `max_new_error` are both given.", "Leave out `max_new_error`."
         )
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
-    while places := viewed(dataset.location, "with_unlabelled"):
-        # The other part of the dataset has no labels.
-        dataset = Dataset.open(places[0])
     with _locked_version(location, action, judge) as draft:
         model = read_full_model(draft.run, draft.base)
         run = draft.run
@@ -446,11 +442,6 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
         raise DataError(
             f"the run {draft.run.location} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
-        )
-    if draft.action == FORGET and not known and content_beside(dataset) in members:
-        raise DataError(
-            f"the run {draft.run.location} holds the rows of {dataset.location} without labels.",
-            "Fit a new run without these rows: their labels were never added.",
         )
     if draft.action == FORGET and not known:
         logger.info(

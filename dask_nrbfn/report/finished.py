@@ -114,12 +114,10 @@ class FinishedRun:
         A URL would need its storage options again, and perhaps a network.
         """
         places = [member["dataset"] for member in self.attributes["members"]]
-        if None in map(local_path, places):
+        if len(places) > 1 or local_path(places[0]) is None:
             return None
         try:
-            dataset, *beside = map(Dataset.open, places)
-            for further in beside:
-                dataset = dataset.with_unlabelled(further)
+            dataset = Dataset.open(places[0])
         except NRBFNError:
             return None
         return dataset if dataset.fingerprint == self.run.fingerprint else None

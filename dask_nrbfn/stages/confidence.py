@@ -25,7 +25,7 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
-from dask_nrbfn.storage.location import viewed
+from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.run import Run
 
 
@@ -53,8 +53,9 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
     If only some rows have a confidence, the row numbers are stored too.
     """
     group, rows = run.group("confidence"), searched_rows(run)
-    if places := viewed(dataset.location, "of_labelled"):
-        labelled = Dataset.open(places[0]).labelled_rows()
+    if dataset.labelled_only:
+        assert isinstance(dataset.location, View)
+        labelled = Dataset.open(dataset.location.place).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:
         write_array(group, "rows", rows, "row")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, stacked
+from dask_nrbfn.numeric.rows import Rows, canonical, stacked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
@@ -44,7 +44,7 @@ from dask_nrbfn.storage.dense import (
     expect_chunks,
 )
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import View, viewed
+from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
 
@@ -84,8 +84,6 @@ class Dataset(Shown):
         Schema of the columns of X. None: they are features.
     read_as : mapping of str, optional
         Options with which the source was read, such as x and y of AnnData.
-    further : Dataset, optional
-        Rows that follow the rows of X, with ignored labels; see `with_unlabelled`.
     labelled_only : bool
         Whether rows without a label are skipped; see `of_labelled`.
     refuses_gaps : bool
@@ -109,7 +107,6 @@ class Dataset(Shown):
     ids: Array | None = None
     schema: Schema | None = None
     read_as: Mapping[str, str] | None = None
-    further: "Dataset | None" = None
     labelled_only: bool = False
     refuses_gaps: bool = False
     expands_sparse: bool = False
@@ -134,8 +131,8 @@ class Dataset(Shown):
             If there is no dataset, or it is not finished.
         """
         if isinstance(location, View):
-            first, *others = (cls.open(place, as_it_is=as_it_is) for place in location.places)
-            made: Self = getattr(first, location.form)(*others, *location.arguments)
+            viewed = cls.open(location.place, as_it_is=as_it_is)
+            made: Self = getattr(viewed, location.form)(*location.arguments)
             return made
         location = normalize(location)
         group = open_group(location, kind="dataset")
@@ -221,8 +218,6 @@ class Dataset(Shown):
         """Raise an error if the last rows are missing although metadata lists them."""
         for array in self._arrays.values():
             check_stored(array)
-        if self.further is not None:
-            self.further.check_stored()
 
     def chunks_stored(self) -> set[int]:
         """Return the indices of the chunks that are stored, whole or in part."""
@@ -233,11 +228,6 @@ class Dataset(Shown):
     @property
     def n_rows(self) -> int:
         """Number of rows n."""
-        return self._n_own + (0 if self.further is None else self.further.n_rows)
-
-    @property
-    def _n_own(self) -> int:
-        """Number of rows that are read from X."""
         n_rows: int = self.X.shape[0]
         return self._n_labelled if self.labelled_only else n_rows
 
@@ -270,8 +260,7 @@ class Dataset(Shown):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features."""
-        own = np.dtype(self.X.dtype if self._expanding is None else np.float64)
-        return own if self.further is None else np.result_type(own, self.further.dtype)
+        return np.dtype(self.X.dtype if self._expanding is None else np.float64)
 
     @property
     def row_bytes(self) -> float:
@@ -281,20 +270,15 @@ class Dataset(Shown):
     @property
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
-        further = self.further is not None and self.further.is_sparse
-        own = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
-        return own or self.expands_sparse or further
+        stored = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
+        return stored or self.expands_sparse
 
     @property
     def row_values(self) -> float:
         """Average number of values of a row in CSR, else p."""
-        own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
         if self._expanding is not None and self.expands_sparse:
-            own = float(self._expanding.row_values)
-        if self.further is None:
-            return own
-        theirs = self.further.row_values
-        return own + (theirs - own) * self.further.n_rows / self.n_rows
+            return float(self._expanding.row_values)
+        return float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
 
     @property
     def row_width(self) -> int:
@@ -309,8 +293,7 @@ class Dataset(Shown):
     @property
     def has_weights(self) -> bool:
         """Whether rows have sample weights."""
-        further = self.further is not None and self.further.has_weights
-        return self.sample_weights is not None or further
+        return self.sample_weights is not None
 
     @property
     def n_classes(self) -> int:
@@ -347,16 +330,12 @@ class Dataset(Shown):
         held = 4 + self.labelled_only
         if not isinstance(self.X, zarr.Array):
             targets = row_bytes(0, np.float64, self._n_numbers)
-            own = held * (self.X.most_bytes + self.chunk_rows * targets)
-        else:
-            row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
-            if self._expanding is not None:
-                made = self.row_values if self.expands_sparse else None
-                row += 3 * row_bytes(self.n_features, np.float64, 0, row_values=made)
-            own = self.chunk_rows * row
-        if self.further is not None:
-            own = max(own, self.further.reading_bytes)
-        return own
+            return held * (self.X.most_bytes + self.chunk_rows * targets)
+        row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
+        if self._expanding is not None:
+            made = self.row_values if self.expands_sparse else None
+            row += 3 * row_bytes(self.n_features, np.float64, 0, row_values=made)
+        return self.chunk_rows * row
 
     def with_n_rows(self, n_rows: int) -> Self:
         """Return a placeholder like this dataset with `n_rows` rows, for a plan."""
@@ -395,25 +374,8 @@ class Dataset(Shown):
         """Return a dataset of the rows that have a label, or numeric targets."""
         if not self.n_unlabelled:
             return self
-        location = View((self.location,), "of_labelled")
-        return replace(self, location=location, further=None, labelled_only=True)
-
-    def with_unlabelled(self, further: "Dataset") -> Self:
-        """Return a dataset that continues with the rows of another, whose labels are ignored.
-
-        Nothing is copied.
-        """
-        further = of_same_table(self, further)
-        all_further = self.further.with_unlabelled(further) if self.further else further
-        both = f"{self.fingerprint} {further.fingerprint}".encode()
-        content = (int(self.content, 16) + int(further.content, 16)) % 2**64
-        return replace(
-            self,
-            location=View((self.location, further.location), "with_unlabelled"),
-            fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
-            content=f"{content:016x}",
-            further=all_further,
-        )
+        location = View(self.location, "of_labelled")
+        return replace(self, location=location, labelled_only=True)
 
     def encoded_by(self, schema: Schema | None) -> Self:
         """Return the same rows with the features that another schema makes from the stored values.
@@ -428,9 +390,6 @@ class Dataset(Shown):
         same = own.digest == schema.digest or (own.is_plain and schema.is_plain)
         if difference is None and same:
             return self
-        if places := viewed(self.location, "with_unlabelled"):
-            first, second = map(self.open, places)
-            return first.encoded_by(schema).with_unlabelled(second)
         difference = difference or own.difference(schema)
         if not isinstance(self.X, zarr.Array):
             difference = "stores its features in CSR, but the schema fills missing values"
@@ -443,7 +402,7 @@ class Dataset(Shown):
         both = f"{self.fingerprint} as {schema.digest}".encode()
         return replace(
             self,
-            location=View((self.location,), "encoded_by", (schema,)),
+            location=View(self.location, "encoded_by", (schema,)),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
@@ -453,7 +412,7 @@ class Dataset(Shown):
 
     def named(self, name: str) -> Self:
         """Return the same rows under a name for errors and records, such as that of a file."""
-        return replace(self, location=View((self.location,), "named", (name,)))
+        return replace(self, location=View(self.location, "named", (name,)))
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
@@ -559,17 +518,9 @@ class Dataset(Shown):
 
     def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> Chunk:
         """Return the wanted columns of the chunk that contains a row."""
-        if row >= self._n_own:
-            assert self.further is not None
-            shift = self._n_own
-            # Labels of further rows are ignored.
-            chunk = self.further._chunk_at(row - shift, {*wanted} - {"targets"})
-            start, stop, block = chunk.start + shift, chunk.stop + shift, chunk.block
-        else:
-            index = bisect_right(self._edges, row) - 1
-            start, stop = self._edges[index], min(self._edges[index + 1], self._n_own)
-            block = self._read_columns(index, wanted)
-        return Chunk(start, stop, self._completed(block, stop - start, wanted))
+        index = bisect_right(self._edges, row) - 1
+        start, stop = self._edges[index], min(self._edges[index + 1], self.n_rows)
+        return Chunk(start, stop, self._read_columns(index, wanted))
 
     @cached_property
     def _edges(self) -> Sequence[int]:
@@ -614,22 +565,6 @@ class Dataset(Shown):
                 "Ingest the dataset again.",
             )
         return labelled
-
-    def _completed(
-        self, block: LabelledBlock, n_rows: int, wanted: Collection[str]
-    ) -> LabelledBlock:
-        """Return a block with the type, targets and weights that the whole dataset has."""
-        X, targets, weights = block
-        if X is not None:
-            X = X.astype(self.dtype, copy=False)
-            if self.is_sparse and not is_sparse(X):
-                X = canonical(X)
-        if targets is None and self.has_targets and "targets" in wanted:
-            numbers = np.full((n_rows, self._n_numbers), np.nan)
-            targets = numbers if self.of_numbers else np.full(n_rows, -1, dtype=np.int64)
-        if weights is None and self.has_weights and "weights" in wanted:
-            weights = np.ones(n_rows)
-        return LabelledBlock(X, targets, weights)
 
     def _check_labels(self) -> None:
         if self.y is None or self.target_names is not None:

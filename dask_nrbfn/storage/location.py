@@ -60,19 +60,15 @@ class RemoteLocation:
 class View:
     """A dataset or run in another form, which is made again whenever the view is opened.
 
-    places: the dataset or run, and further datasets that the method takes.
-    form: method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
-        "encoded_by" or "named".
+    form: method of `Dataset` or `Run` that makes the form: "of_labelled", "encoded_by" or "named".
     """
 
-    places: "tuple[Location, ...]"
+    place: "Location"
     form: str
     arguments: tuple[Any, ...] = field(default=(), repr=False, hash=False)
 
     def __str__(self) -> str:
-        if self.form == "named":
-            return str(self.arguments[0])
-        return " with ".join(map(str, self.places))
+        return str(self.arguments[0] if self.form == "named" else self.place)
 
 
 Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
@@ -84,15 +80,10 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
     return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
 
 
-def viewed(location: Location, form: str) -> "tuple[Location, ...]":
-    """Return the places of a view of one form; an empty tuple for any other location."""
-    return location.places if isinstance(location, View) and location.form == form else ()
-
-
 def normalize(location: Location) -> Location:
     """Return a location with an absolute local path, which means the same in every process."""
     if isinstance(location, View):
-        return normalize(location.places[0]) if len(location.places) == 1 else location
+        return normalize(location.place)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if isinstance(location, RemoteLocation):
@@ -115,9 +106,7 @@ def join(location: Location, name: str) -> str | RemoteLocation:
 
 
 def in_memory(location: Location) -> bool:
-    """Return whether a location, or a part of it, is in the memory of this process."""
-    if isinstance(location, View):
-        return any(map(in_memory, location.places))
+    """Return whether a location is in the memory of this process."""
     return isinstance(normalize(location), MemoryStore)
 
 

@@ -58,7 +58,7 @@ from dask_nrbfn.storage.group import (
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.strict import is_sealed, metadata_named, recorded_by, sealed
-from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
+from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class Run(Shown):
                 "embeds": embeds,
                 "dataset": str(dataset.location),
                 "fingerprint": dataset.fingerprint,
-                "members": members_of(dataset),
+                "members": [member_of(dataset)],
                 "basis_n_rows": dataset.n_rows,
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
@@ -167,7 +167,7 @@ class Run(Shown):
             If `location` is not a run, or the run is damaged.
         """
         if isinstance(location, View):
-            return cls.open(location.places[0]).of_labelled()
+            return cls.open(location.place).of_labelled()
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
@@ -228,7 +228,7 @@ class Run(Shown):
         if layout is None or isinstance(self.location, View):
             return self
         labelled = PartLayout(**layout)
-        location = View((self.location,), "of_labelled")
+        location = View(self.location, "of_labelled")
         return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
 
     @property

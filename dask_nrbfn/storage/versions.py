@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import viewed
 
 ADD, FORGET, MERGE = "add", "forget", "merge"
 
@@ -61,10 +60,6 @@ def n_rows_held(attributes: Mapping[str, Any]) -> int:
     return sum(times * known[content]["n_rows"] for content, times in held.items())
 
 
-# Prefix of the content of rows whose labels were ignored.
-_BESIDE = "beside "
-
-
 def member_of(dataset: Dataset) -> dict[str, Any]:
     """Return the record of a dataset in a run: its location, content digest and row counts."""
     return {
@@ -73,31 +68,3 @@ def member_of(dataset: Dataset) -> dict[str, Any]:
         "n_rows": dataset.n_rows,
         **({"n_unlabelled": dataset.n_unlabelled} if dataset.n_unlabelled else {}),
     }
-
-
-def members_of(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the records of a dataset, and of datasets that were added without their labels."""
-    places = viewed(dataset.location, "with_unlabelled")
-    if not places:
-        return [member_of(dataset)]
-    first, second = map(Dataset.open, places)
-    return [*members_of(first), member_beside(second)]
-
-
-def member_beside(dataset: Dataset) -> dict[str, Any]:
-    """Return the record of a dataset whose labels were ignored.
-
-    The record differs from that of the same rows with labels.
-    """
-    content = content_beside(dataset)
-    return {**member_of(dataset), "content": content, "n_unlabelled": dataset.n_rows}
-
-
-def content_beside(dataset: Dataset) -> str:
-    """Return the content by which a run knows the rows of a dataset without their labels."""
-    return f"{_BESIDE}{dataset.content}"
-
-
-def is_beside(member: Mapping[str, Any]) -> bool:
-    """Return whether a record is of a dataset whose labels were ignored."""
-    return str(member["content"]).startswith(_BESIDE)

@@ -11,7 +11,6 @@ from dask_nrbfn import (
     FitParams,
     Model,
     NRBFNClassifier,
-    Run,
     evaluate_dataset,
     fit_dataset,
     ingest_file,
@@ -23,7 +22,7 @@ from dask_nrbfn import (
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import AlreadyAddedError, DataError, MissingDataError
+from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.report import run_table
 from dask_nrbfn.report.finished import Confidences, FinishedRun
 from dask_nrbfn.stages.stage import Rates
@@ -110,77 +109,6 @@ def test_update__rows_without_a_label_weigh_nothing(run, tmp_path, forget, caplo
         assert after.total_weight == before.total_weight + 60
 
 
-def test_forget__what_was_fitted_with_rows_beside(tmp_path):
-    first = write_table(tmp_path / "first", X[:60], Y[:60])
-    more = write_table(tmp_path / "more", X[60:100], Y[60:100])
-    beside = write_table(tmp_path / "beside", X[100:])
-    run = fit(tmp_path / "run", first.with_unlabelled(beside))
-    update_run(run.location, more, ENGINE)
-    update_run(run.location, first, ENGINE, forget=True)
-    assert read_latest_moments(run.location).total_weight == pytest.approx(40)
-
-
-@pytest.mark.slow
-def test_update__labels_of_rows_beside_were_never_learned(tmp_path):
-    first = write_table(tmp_path / "first", X[:100], Y[:100])
-    beside = write_table(tmp_path / "beside", X[100:], Y[100:])
-    run = fit(tmp_path / "run", first.with_unlabelled(beside))
-    with pytest.raises(DataError, match="without labels"):
-        update_run(run.location, beside, ENGINE, forget=True)
-    update_run(run.location, beside, ENGINE)
-    assert read_latest_moments(run.location).total_weight == 150
-    with pytest.raises(AlreadyAddedError):
-        update_run(run.location, beside, ENGINE)
-    update_run(run.location, beside, ENGINE, forget=True)
-    assert read_latest_moments(run.location).total_weight == pytest.approx(100)
-    refreshed = refresh_run(run.location, [], ENGINE)
-    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [100, 50]
-
-
-@pytest.mark.slow
-def test_update__rows_beside_others_are_left_out(tmp_path):
-    first = write_table(tmp_path / "first", X[:60], Y[:60])
-    more = write_table(tmp_path / "more", X[60:100], Y[60:100])
-    beside = write_table(tmp_path / "beside", X[100:])
-    run = fit(tmp_path / "run", first.with_unlabelled(beside))
-    with pytest.raises(AlreadyAddedError):
-        update_run(run.location, first.with_unlabelled(beside), ENGINE)
-    record = update_run(run.location, more.with_unlabelled(beside), ENGINE)
-    assert [member["dataset"] for member in record["members"]] == [str(more.location)]
-    assert read_latest_moments(run.location).total_weight == 100
-    refreshed = refresh_run(run.location, [], ENGINE)
-    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [60, 40, 50]
-
-
-def test_refresh__of_one_table_on_both_sides(tmp_path):
-    table = write_table(tmp_path / "table", X, Y)
-    run = fit(tmp_path / "run", table.with_unlabelled(table))
-    refreshed = refresh_run(run.location, [], ENGINE)
-    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [150, 150]
-    np.testing.assert_array_equal(refreshed.read("basis/rows") >= 0, True)
-
-
-@pytest.mark.slow
-def test_refresh__keeps_the_rows_beside(tmp_path):
-    first = write_table(tmp_path / "first", X[:60], Y[:60])
-    more = write_table(tmp_path / "more", X[60:100], Y[60:100])
-    beside = write_table(tmp_path / "beside", X[100:])
-    run = fit(tmp_path / "run", first.with_unlabelled(beside))
-    update_run(run.location, more, ENGINE)
-    refreshed = refresh_run(run.location, [], ENGINE)
-    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [60, 40, 50]
-    assert (refreshed.n_rows, refreshed.of_labelled().n_rows) == (150, 100)
-    both = write_table(tmp_path / "both", X[:100], Y[:100])
-    again = fit(tmp_path / "again", both.with_unlabelled(beside))
-    for name in ("basis/values", "weights/values"):
-        np.testing.assert_array_equal(refreshed.read(name), again.read(name))
-    refreshed = refresh_run(run.location, [more], ENGINE)
-    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [40, 50]
-    (tmp_path / "beside").rename(tmp_path / "elsewhere")
-    with pytest.raises(MissingDataError, match="beside"):
-        refresh_run(run.location, [more], ENGINE)
-
-
 def test_refresh__joins_marked_rows(tmp_path, run):
     rows, labels = spirals(40, seed=3)
     more = write_table(tmp_path / "more", rows, np.r_[labels[:30], [NONE] * 10], unlabelled=NONE)
@@ -200,12 +128,8 @@ def test_report_and_inspect__say_how_many(run):
     assert "3 classes; 100 without a label" in run_table(run)
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("beside", [False, True])
-def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path, beside):
+def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path):
     dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE)
-    if beside:
-        dataset = dataset.with_unlabelled(write_table(tmp_path / "beside", X))
     run = fit(tmp_path / "run", dataset, FitParams(n_neighbors=5))
     finished = FinishedRun.of(run)
     assert finished.dataset().n_rows == dataset.n_rows
@@ -226,19 +150,6 @@ def test_plan__passes_over_targets_are_those_of_rows_with_labels():
     assert costs[0]["moments"].flops == costs[1]["moments"].flops
     assert costs[0]["width"].flops == 3 * costs[1]["width"].flops
     assert costs[2]["moments"].flops == 2 * costs[0]["moments"].flops
-
-
-def test_commands__from_files_side_by_side(tmp_path):
-    for name, rows, labels in (("few", X[LABELLED], Y[LABELLED]), ("many", X[~LABELLED], None)):
-        columns = {"X": rows} if labels is None else {"X": rows, "y": labels}
-        np.savez(tmp_path / f"{name}.npz", **columns)
-        succeed("ingest", tmp_path / f"{name}.npz", tmp_path / name)
-    options = ("--basis", "random", "--basis-size", 20, "--workers", 0)
-    beside = ("--unlabelled-dataset", tmp_path / "many")
-    succeed("fit", tmp_path / "few", tmp_path / "run", *beside, *options)
-    assert Run.open(tmp_path / "run").of_labelled().n_rows == 50
-    problem, _ = refuse("fit", tmp_path / "few", tmp_path / "run", *options)
-    assert "begun from another dataset" in problem
 
 
 @pytest.mark.parametrize(("column", "mark"), [("0 1 2", "-1"), ("a b c", "?")])

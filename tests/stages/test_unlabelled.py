@@ -6,7 +6,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import FitParams, TuneParams, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.reference import (
@@ -132,16 +132,14 @@ def test_unlabelled__neighbours_in_partitions_are_of_the_others_too():
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("basis", ["kmeans", "random", "sknn"])
-def test_unlabelled__one_table_or_two_in_any_chunks(basis):
+def test_unlabelled__in_any_chunks(basis):
     X, y, labelled = partly(90, 30)
     order = np.argsort(~labelled, kind="stable")
     X, y = X[order], y[order]
     params = {"basis": basis, "basis_size": 12, "alpha": 1e-6, "n_parts": 2, "n_neighbors": 5}
-    first = write_table(MemoryStore(), X[:30], y[:30], chunk_rows=11)
     tables = [
         write_table(MemoryStore(), X, y, unlabelled=NONE),
         write_table(MemoryStore(), X, y, unlabelled=NONE, chunk_rows=7),
-        first.with_unlabelled(write_table(MemoryStore(), X[30:], chunk_rows=13)),
     ]
     assert len({table.content for table in tables}) == 1
     expected, *others = (weights_of(fitted(table, **params)) for table in tables)
@@ -170,17 +168,14 @@ def test_unlabelled__numbers():
     labelled = np.arange(150) % 3 == 0
     marked = np.where(labelled[:, None], Y, np.nan)
     table = write_table(MemoryStore(), X, target=marked, unlabelled="nan")
-    first = write_table(MemoryStore(), X[labelled], target=Y[labelled])
-    together = first.with_unlabelled(write_table(MemoryStore(), X[~labelled]))
     basis = X[:20]
-    runs = [fitted(rows, given_rows=basis, alpha=1e-6) for rows in (table, together)]
+    run = fitted(table, given_rows=basis, alpha=1e-6)
     width = reference_distances(X, basis).mean()
     Phi = reference_plain(X[labelled], basis, width)
     centred = Phi - Phi.mean(axis=0)
     T = Y[labelled] - Y[labelled].mean(axis=0)
     expected = reference_penalized(centred, T, 1e-6, np.eye(20))
-    for run in runs:
-        np.testing.assert_allclose(weights_of(run), expected, rtol=1e-5)
+    np.testing.assert_allclose(weights_of(run), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("basis", ["random", "sknn"])
@@ -220,19 +215,6 @@ def test_unlabelled__validation_rows_without_a_label_are_left_out():
     assert one == two
 
 
-def test_unlabelled__resumed_with_other_rows_beside_is_refused(tmp_path):
-    X, y = spirals(60)
-    first = write_table(tmp_path / "first", X[:30], y[:30])
-    beside = [write_table(tmp_path / f"beside-{at}", X[at:]) for at in (30, 40)]
-    params, engine = FitParams(basis="random"), InlineEngine()
-    run = fit_dataset(first.with_unlabelled(beside[0]), tmp_path / "run", params, engine)
-    assert [member["n_rows"] for member in run.attributes["members"]] == [30, 30]
-    fit_dataset(first.with_unlabelled(beside[0]), tmp_path / "run", params, engine)
-    for rows in (first, first.with_unlabelled(beside[1])):
-        with pytest.raises(RunMismatchError, match="another dataset"):
-            fit_dataset(rows, tmp_path / "run", params, engine)
-
-
 def test_unlabelled__what_is_missing_is_said_before_the_first_task():
     X, y = spirals(60)
     without = write_table(MemoryStore(), X, np.full(60, NONE), unlabelled=NONE)
@@ -249,6 +231,4 @@ def test_unlabelled__what_is_missing_is_said_before_the_first_task():
     tuning = TuneParams(effort="quick", folds=11)
     with pytest.raises(ParameterError, match="there are 20 rows"):
         tune_dataset(few, MemoryStore(), FitParams(n_neighbors=5), tuning, InlineEngine())
-    with pytest.raises(DataError, match="has 3 columns"):
-        few.with_unlabelled(write_table(MemoryStore(), X[:, :3]))
     assert Dataset.open(few.of_labelled().location).n_rows == 20

@@ -170,26 +170,13 @@ def test_encoded_by__is_the_dataset_where_features_are_the_same():
     assert plain.encoded_by(FILLED) is plain
 
 
-def test_encoded_by__rows_side_by_side(tmp_path):
-    first = write_rows(tmp_path / "first", X[:15], Y[:15])
-    further = write_rows(tmp_path / "further", X[15:], None, schema=OTHER_FILLS)
-    both = first.with_unlabelled(further)
-    np.testing.assert_array_equal(both.take(np.arange(N)), FILLED.expand(X))
-    for opened in (both, Dataset.open(both.location)):
-        other = opened.encoded_by(OTHER_FILLS)
-        np.testing.assert_array_equal(other.take(np.arange(N)), OTHER_FILLS.expand(X))
-        np.testing.assert_array_equal(
-            Dataset.open(other.location).take(np.arange(N)), OTHER_FILLS.expand(X)
-        )
-
-
 def test_encoded_by__what_cannot_be_is_named():
     dataset = write_rows(MemoryStore())
     columns = (*COLUMNS[:2], replace(COLUMNS[2], categories=("m", "w")), *COLUMNS[3:])
     with pytest.raises(DataError, match="has a column 'sex' of other categories, such as 'f'"):
         dataset.encoded_by(replace(FILLED, columns=columns))
     with pytest.raises(DataError, match="has missing values in the column 'age'"):
-        dataset.with_unlabelled(dataset).encoded_by(replace(FILLED, missing="error"))
+        dataset.encoded_by(replace(FILLED, missing="error"))
 
 
 def test_encoded_by__gaps_that_are_no_longer_filled(tmp_path):

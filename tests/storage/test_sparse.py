@@ -119,17 +119,12 @@ def test_dataset__value_that_is_not_finite():
         ingest_arrays(X, None, MemoryStore(), chunk_rows=2)
 
 
-def test_dataset__labelled_rows_of_a_table_and_unlabelled_ones_of_another():
+def test_dataset__labelled_rows():
     X, y = drawn(20)
     y[::3] = -1
     dataset = ingest_arrays(X, y, MemoryStore(), unlabelled=-1, chunk_rows=6)
     labelled = dataset.of_labelled()
     assert_same(labelled.take(np.arange(labelled.n_rows)), X[y >= 0])
-    dense = ingest_arrays(X.toarray(), None, MemoryStore())
-    both = dataset.with_unlabelled(dense)
-    assert_same(both.take(np.arange(40)), sp.csr_array(sp.vstack([X, X])))
-    assert both.row_values == pytest.approx((X.nnz / 20 + 300) / 2)
-    assert dense.with_unlabelled(dataset).is_sparse
 
 
 def test_dataset__planned_for_more_rows():

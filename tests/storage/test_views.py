@@ -1,4 +1,4 @@
-"""The rows with labels of a dataset, and two datasets side by side, as datasets of their own."""
+"""The rows with labels of a dataset, as a dataset of its own."""
 
 import pickle
 
@@ -60,37 +60,10 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
     assert problems_of(dataset) == []
 
 
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(cuts=st.tuples(*[st.integers(1, N_ROWS)] * 2), start=st.integers(1, N_ROWS - 1))
-def test_with_unlabelled__any_chunks(cuts, start):
-    codes = np.where(np.arange(N_ROWS) < start, Y, -1)
-    codes[codes >= 0] = np.unique(Y[:start], return_inverse=True)[1]
-    first = write_table(MemoryStore(), X[:start], Y[:start], chunk_rows=cuts[0])
-    further = write_table(MemoryStore(), X[start:], Y[start:], chunk_rows=cuts[1])
-    both = first.with_unlabelled(further)
-    same_rows(both, X, codes)
-    same_rows(both.of_labelled(), X[:start], codes[:start])
-    reopened = Dataset.open(both.location)
-    assert reopened.fingerprint == both.fingerprint != first.fingerprint
-
-
-def test_with_unlabelled__types_and_weights_of_both():
-    weights = np.arange(1.0, 6.0)
-    first = write_table(MemoryStore(), np.ones((3, 2), np.uint8), [0, 1, 1])
-    further = write_table(MemoryStore(), np.full((5, 2), 0.5, np.float32), weights=weights)
-    both = first.with_unlabelled(further)
-    assert both.dtype == np.float32
-    expected = np.repeat([1.0, 0.5], [3, 5])[:, None] * np.ones(2)
-    same_rows(both, expected, [0, 1, 1, *[-1] * 5], np.r_[np.ones(3), weights])
-    more = both.with_unlabelled(further)
-    same_rows(more, np.r_[expected, expected[3:]], [0, 1, 1, *[-1] * 10])
-
-
 def test_views__locations_are_small_and_name_the_place(tmp_path):
     y = np.where(Y == 0, -1, Y)
     dataset = write_table(tmp_path / "rows", X, y, unlabelled=-1)
-    location = dataset.with_unlabelled(dataset).of_labelled().location
+    location = dataset.of_labelled().location
     assert str(tmp_path / "rows") in str(location)
     assert pickle.loads(pickle.dumps(location)) == location
     assert Dataset.open(location).n_rows == np.count_nonzero(Y)
@@ -105,9 +78,6 @@ def test_unlabelled__is_not_the_dataset_with_a_class_more():
     assert with_class.n_classes == 3
     assert without.classes.tolist() == [1, 2]
     assert without.fingerprint != with_class.fingerprint
-    rows = write_table(MemoryStore(), X[Y != 0], Y[Y != 0])
-    beside = rows.with_unlabelled(write_table(MemoryStore(), X[Y == 0]))
-    assert beside.content == without.content != with_class.content
 
 
 def test_unlabelled__changed_labels_are_found():
@@ -124,9 +94,8 @@ def test_unlabelled__changed_labels_are_found():
 def test_open__a_view_as_it_is():
     y = np.where(Y == 0, -1, Y)
     dataset = write_table(MemoryStore(), X, y, unlabelled=-1)
-    both = dataset.with_unlabelled(write_table(MemoryStore(), X))
     open_group(dataset.location, kind="dataset", writable=True)["X"][0] = X[0] + 1
-    for view in (dataset.of_labelled().location, both.location, dataset.named("file").location):
+    for view in (dataset.of_labelled().location, dataset.named("file").location):
         with pytest.raises(DamagedDataError):
             list(Dataset.open(view).blocks(0, 5, 5))
         changed = Dataset.open(view, as_it_is=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNError, Run
+from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNError
 from dask_nrbfn.cli.data import ingest
 from dask_nrbfn.storage.location import RemoteLocation
 from tests.workflows.script import ROOT, run_here, run_script
@@ -107,27 +107,6 @@ def test_jobs__overwrite_ingests_again(workplace):
     process = run_job("ingest", directory / "settings.toml", "--overwrite")
     assert process.returncode == 0, process.stderr
     assert process.stderr.count(" into ") == 2
-
-
-@pytest.mark.slow
-def test_jobs__rows_without_labels_lie_beside(tmp_path):
-    X, y = load_iris(return_X_y=True)
-    few = np.where(np.arange(75) % 3 == 0, y[::2], -1)
-    np.savez(tmp_path / "train.npz", X=X[::2], y=few)
-    np.savez(tmp_path / "more.npz", X=X[1::2])
-    tables = """train = { source = "train.npz", unlabelled = "-1" }
-unlabelled_rows = { source = "more.npz" }
-"""
-    settings = SETTINGS.replace('train = { source = "train.npz" }\n', tables)
-    settings = settings.replace('test = { source = "test.npz" }\n', "")
-    assert tables in settings
-    path = tmp_path / "settings.toml"
-    path.write_text(settings.replace("n_parts = 3", "n_parts = 3\nbasis = 'random'"))
-    for job in ("ingest", "fit"):
-        process = run_job(job, path, run=run_here)
-        assert process.returncode == 0, process.stderr
-    run = Run.open(tmp_path / "output" / "run.zarr")
-    assert (run.n_rows, run.of_labelled().n_rows) == (150, 25)
 
 
 def test_jobs__fit_before_ingest(tmp_path):

@@ -26,8 +26,6 @@ def fit(settings: Settings) -> None:
         check_refreshed(run, settings)
         return
     train = Dataset.open(settings.location("train"))
-    if "unlabelled_rows" in settings.sources:
-        train = train.with_unlabelled(Dataset.open(settings.location("unlabelled_rows")))
     with connect(settings.engine) as engine:
         fit_dataset(train, location, settings.fit, engine, min_recall=settings.limits.min_recall)
 

@@ -15,7 +15,7 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
 SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
-TABLES = ("train", "unlabelled_rows", "test")
+TABLES = ("train", "test")
 DATA_KEYS = {**dict.fromkeys(TABLES, dict), "chunk_rows": int}
 # What is said of a file is what `ingest_file` takes, but for what a job decides; names of columns
 # have commas between them.
@@ -105,8 +105,8 @@ class Settings:
     Attributes
     ----------
     sources : mapping
-        Of "train", and perhaps "test" and "unlabelled_rows", which lie beside those of "train" in a
-        fit: the file with these rows and how to read it, as `dask_nrbfn.ingest_file` takes them.
+        Of "train", and perhaps "test": the file with these rows and how to read it, as
+        `dask_nrbfn.ingest_file` takes them.
     chunk_rows : int or None
     fit : FitParams
     limits : FitLimits
@@ -131,7 +131,7 @@ class Settings:
     results: Mapping[str, bool]
 
     def source(self, part: str) -> Mapping[str, Any]:
-        """Return the source of "train", "test" or "unlabelled_rows".
+        """Return the source of "train" or "test".
 
         Raises
         ------
