@@ -59,8 +59,7 @@ def measure_rates(context: FitContext) -> Rates:
 def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     """Return the rates of this process, measured in a few seconds on a labelled dataset.
 
-    location: location of the dataset; one or two chunks are read.
-    n_basis, n_neighbors: rates depend on them a little; at most 1,500 basis rows are used.
+    One or two chunks are read, and at most 1,500 basis rows are used.
     """
     dataset = Dataset.open(location)
     chunk, read_bytes = _read(dataset)

@@ -52,11 +52,7 @@ class DaskRows(Source):
         weights: "da.Array | None",
         **options: Any,
     ) -> Self:
-        """Return a source of rows; the number of values in CSR is estimated from the first block.
-
-        **options: further attributes of a `Source`.
-        rows (n, p), targets (n,), weights (n,).
-        """
+        """Return a source of rows; estimates the number of values in CSR from the first block."""
         n_values = None
         if is_scipy(rows._meta):
             first = rows.blocks[0].compute()
@@ -206,11 +202,7 @@ def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
 
 
 def dask_numbers(target: Any, n_rows: int) -> "da.Array":
-    """Return numeric targets, float64 (n, q).
-
-    n_rows: rows n of X.
-    target (n,).
-    """
+    """Return numeric targets, float64 (n, q)."""
     table = as_columns(target)
     numbers = _counted_rows(table[:, None] if table.ndim == 1 else table, "target")
     _check_length(numbers, n_rows, "target", "target")
@@ -218,12 +210,7 @@ def dask_numbers(target: Any, n_rows: int) -> "da.Array":
 
 
 def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Array":
-    """Return labels (n,), int64 or text; missing labels are those of `typed_labels`.
-
-    n_rows: rows n of X.
-    unlabelled: the marker for a missing label.
-    y (n,).
-    """
+    """Return labels (n,), int64 or text; missing labels are those of `typed_labels`."""
     import dask.array as da
 
     if hasattr(y.dtype, "categories"):
@@ -248,11 +235,7 @@ def _check_known(column: Any, name: str) -> None:
 
 
 def dask_weights(weights: Any, n_rows: int) -> "da.Array":
-    """Return sample weights, float64 (n,).
-
-    n_rows: rows n of X.
-    weights (n,).
-    """
+    """Return sample weights, float64 (n,)."""
     column = _dask_column(weights, n_rows, "weights", "weight")
     check_weight_dtype(column.dtype, "weights")
     return column.astype(FLOAT64)

@@ -212,8 +212,6 @@ def describe_cells(model: "Model") -> list[dict[str, Any]]:
 
     "splits" has texts such as ``"age <= 30.5"``, in the units of the features. With the scale
     "unit", thresholds are shares of the length of a row.
-
-    model: with cells.
     """
     cells = model.cells
     assert cells is not None
@@ -262,10 +260,7 @@ def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
 
 
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the number of classes, or the names of numeric targets.
-
-    target_names: None: the targets are classes.
-    """
+    """Return the number of classes, or the names of numeric targets."""
     if target_names is None:
         return {"n_classes": n_classes}
     return {"target_names": list(target_names)}

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -94,19 +95,7 @@ class Evaluation:
         return class_figures(self.classes, self.confusion)
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text for a model with more errors than allowed on some rows.
-
-        Parameters
-        ----------
-        allowed : float
-            The largest allowed `error_rate`.
-        on : Location
-            Location of the rows.
-
-        Returns
-        -------
-        str
-        """
+        """Return the text for a model with more errors than allowed on the rows at `on`."""
         return (
             f"makes {100 * self.error_rate:.2f} % errors on {on}, but only {100 * allowed:.2f} % "
             "are allowed"
@@ -167,19 +156,7 @@ class NumberEvaluation:
         return self.relative_error
 
     def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text for a model with more errors than allowed on some rows.
-
-        Parameters
-        ----------
-        allowed : float
-            The largest allowed `error_rate`.
-        on : Location
-            Location of the rows.
-
-        Returns
-        -------
-        str
-        """
+        """Return the text for a model with more errors than allowed on the rows at `on`."""
         return (
             f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, but only "
             f"{allowed:.4g} is allowed"
@@ -235,18 +212,7 @@ def evaluate_dataset(
     ]
     if opened.target_names is not None:
         judged = run_tasks(engine, _residuals, arguments, label="evaluate")
-        sums, samples, clipped = zip(*judged, strict=True)
-        rows = np.arange(0, dataset.n_rows, _sample_step(dataset.n_rows))
-        if n_clipped := sum(clipped):
-            logger.warning("%d of %d rows %s.", n_clipped, dataset.n_rows, CLIPPED)
-        return NumberEvaluation(
-            dataset.n_rows,
-            opened.target_names,
-            **reduce(add, sums).figures(0),
-            n_unlabelled=n_unlabelled,
-            n_clipped=n_clipped,
-            sample=EvaluatedRows(rows, *np.concatenate(samples, axis=1)),
-        )
+        return _evaluation_of_numbers(judged, dataset.n_rows, opened.target_names, n_unlabelled)
     # A dataset may declare classes that no row has.
     present = dataset.classes[dataset.class_counts > 0].tolist()
     if not set(opened.classes.tolist()) & set(present):
@@ -276,6 +242,26 @@ def evaluate_dataset(
         n_unlabelled=n_unlabelled,
         **reduce(add, reliabilities).figures(),
         **reduce(add, rankings).figures(),
+    )
+
+
+def _evaluation_of_numbers(
+    judged: Sequence[tuple[ResidualSums, Floats, int]],
+    n_rows: int,
+    target_names: tuple[str, ...],
+    n_unlabelled: int,
+) -> NumberEvaluation:
+    sums, samples, clipped = zip(*judged, strict=True)
+    rows = np.arange(0, n_rows, _sample_step(n_rows))
+    if n_clipped := sum(clipped):
+        logger.warning("%d of %d rows %s.", n_clipped, n_rows, CLIPPED)
+    return NumberEvaluation(
+        n_rows,
+        target_names,
+        **reduce(add, sums).figures(0),
+        n_unlabelled=n_unlabelled,
+        n_clipped=n_clipped,
+        sample=EvaluatedRows(rows, *np.concatenate(samples, axis=1)),
     )
 
 

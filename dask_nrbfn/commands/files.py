@@ -149,11 +149,7 @@ def _model_at(location: Location) -> Model:
 
 
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:
-    """Raise ParameterError if an option for files is given for other data.
-
-    what: kind of the data at `place`, such as "a dataset".
-    **options: None, False and () mark an option that is not given.
-    """
+    """Raise ParameterError if an option for files is given for `what`, such as "a dataset"."""
     for name, value in options.items():
         if value not in (None, False, ()):
             raise ParameterError(

@@ -186,25 +186,7 @@ DamagedDataError
 
 
 def finish_fit(location: Location, context: FitContext) -> Run:
-    """Return the finished run of a fit, a tuning or an embedding; run the stages that are missing.
-
-    Parameters
-    ----------
-    location : Location
-        See `fit_dataset`.
-    context : FitContext
-
-    Returns
-    -------
-    Run
-        With its model.
-
-    Raises
-    ------
-    DataError, ParameterError, MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, \
-MissingDataError, DamagedDataError
-        See `fit_dataset`.
-    """
+    """Return the finished run of a fit, a tuning or an embedding; runs the missing stages."""
     check_fit(context)
     context.dataset.check_stored()
     if context.validation is not None:

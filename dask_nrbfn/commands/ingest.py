@@ -264,11 +264,7 @@ def _tell_targets(dataset: Dataset) -> None:
 
 
 def parsed_table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
-    """Return the options of a table.
-
-    names: names of columns, or marks, by option; None is left out.
-    **further: other options of `TableOptions`.
-    """
+    """Return the options of a table; names of columns, or marks, by option, without None."""
     from dask_nrbfn.sources.survey import TableOptions
 
     given: dict[str, Any] = {

@@ -140,11 +140,7 @@ class MapLayout(NamedTuple):
         return name != "label" and not (name == "value" and len(self.layers.names) == 1)
 
     def prepare(self, group: zarr.Group, cube: Cube, names: Sequence[str]) -> None:
-        """Add the coordinates of a cube and the arrays of results that do not exist yet.
-
-        group: group of the map.
-        names: names of the results.
-        """
+        """Add the coordinates of a cube and the arrays of results that do not exist yet."""
         import xarray as xr
 
         new = [name for name in names if name not in group]
@@ -194,12 +190,7 @@ class MapLayout(NamedTuple):
         return xr.Variable(dims, da.empty(shape, dtype=dtype, chunks=-1), about, encoding)
 
     def write(self, group: zarr.Group, name: str, box: Box, values: NDArray[Any]) -> None:
-        """Write a result for the pixels of a box.
-
-        group: group of the map.
-        name: name of the result.
-        values (b, q): values of the b pixels of the box.
-        """
+        """Write a result for the pixels of a box; `values` are (b, q)."""
         place = [*box.values()]
         lengths = [each.stop - each.start for each in place]
         if self.is_layered(name):
@@ -212,12 +203,7 @@ class MapLayout(NamedTuple):
     def missing_if_finished(
         self, group: zarr.Group, names: Sequence[str], index: tuple[int, ...]
     ) -> int | None:
-        """Return the number of pixels of a box without a result; None if it is not finished.
-
-        group: group of the map.
-        names: names of the results.
-        index: index of the box along each dimension.
-        """
+        """Return the number of pixels of a box without a result; None if it is not finished."""
         first: Any = None
         for name in names:
             array = _open(group, name)
@@ -361,10 +347,7 @@ def predict_scene(
 
 
 def check_map_place(out: Location, *, overwrite: bool) -> None:
-    """Raise an error, as `predict_scene` does, if no map can be written to `out`.
-
-    overwrite: whether a map at `out` may be replaced.
-    """
+    """Raise an error, as `predict_scene` does, if no map can be written to `out`."""
     suffix = PurePath(str(out)).suffix.lower()
     if suffix not in GROUPS:
         raise ParameterError(
@@ -377,10 +360,7 @@ def check_map_place(out: Location, *, overwrite: bool) -> None:
 def write_map(
     work: "MapWork", out: Location, engine: Engine, *, overwrite: bool = False
 ) -> MapResult:
-    """Write a prepared map, as `predict_scene` does.
-
-    out, engine, overwrite: see `predict_scene`.
-    """
+    """Write a prepared map, as `predict_scene` does."""
     with open_scene(work.scene.place) as opened:
         model, cube = work.model.open(), work.scene.cube(opened)
         layout = MapLayout.of(cube, model)
@@ -462,10 +442,7 @@ class MapWork:
         probabilities: bool = False,
         scores: bool = False,
     ) -> "MapWork":
-        """Return the map to write.
-
-        model, scene, variable, feature_dim, probabilities, scores: see `predict_scene`.
-        """
+        """Return the map to write, from the arguments of `predict_scene`."""
         pinned = PinnedModel.at(model)
         opened, found = pinned.open(), _scene_at(scene, variable, feature_dim)
         names = _checked_names(opened, probabilities=probabilities, scores=scores)

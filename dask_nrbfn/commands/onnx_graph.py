@@ -37,18 +37,12 @@ class Graph:
     _outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
 
     def input(self, name: str, width: int, dtype: DTypeLike | None = None) -> "Tensor":
-        """Return an input (rows, width).
-
-        dtype: default: the dtype of the graph.
-        """
+        """Return an input (rows, width), by default of the dtype of the graph."""
         self._inputs.append(_described(name, dtype or self.dtype, _BATCH, width))
         return Tensor(self, name)
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
-        """Add an output (rows,) or (rows, width).
-
-        dtype: default: the dtype of the graph.
-        """
+        """Add an output (rows,) or (rows, width), by default of the dtype of the graph."""
         self._nodes.append(helper.make_node("Identity", [of.name], [name]))
         self._outputs.append(_described(name, dtype or self.dtype, _BATCH, *width))
 
@@ -64,13 +58,7 @@ class Graph:
         return Tensor(self, name)
 
     def node(self, operator: str, *operands: Any, domain: str = "", **attributes: Any) -> "Tensor":
-        """Return the result of an operator.
-
-        operator: ONNX name of the operator.
-        *operands: anything but a tensor becomes a constant.
-        domain: domain of the operator.
-        **attributes: attributes of the node.
-        """
+        """Return the result of an ONNX operator; operands that are no tensors become constants."""
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
         name = f"{_OWN}{operator}_{len(self._nodes)}"
         names = [tensor.name for tensor in tensors]
@@ -80,11 +68,7 @@ class Graph:
         return Tensor(self, name)
 
     def codes(self, texts: "Tensor", of: dict[str, int], *, others: int) -> "Tensor":
-        """Return the int64 codes of texts.
-
-        of: the code of each text.
-        others: the code of all other texts.
-        """
+        """Return the int64 codes of texts; `others` is the code of texts that `of` lacks."""
         return self.node(
             "LabelEncoder",
             texts,

@@ -98,13 +98,7 @@ def write_onnx(
     dtype: str = "float64",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write an open model as `export_onnx` does.
-
-    See `export_onnx`.
-
-    path, dtype, overwrite: see `export_onnx`.
-    told: the description of the model, for the model card.
-    """
+    """Write an open model as `export_onnx` does; `told` describes it, for the model card."""
     proto = onnx_model(model, dtype=dtype, told=told)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_bytes(proto.SerializeToString())
@@ -127,8 +121,6 @@ def onnx_model(
     column, with "_" appended to the name of an output: text for categories, "" if missing; days
     since 1970 for dates; NaN for missing numbers. Its outputs are ``label`` (rows,), ``scores`` and
     ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates`` (rows, q).
-
-    told: the description of the model, for the model card.
 
     The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
     square of a row's distance in widths does not overflow. Rows are centred at the mean of the

@@ -21,10 +21,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
-from dask_nrbfn.stages.trials import (
-    Trials,
-    planned_cells,
-)
+from dask_nrbfn.stages.trials import Trials, planned_cells
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
@@ -241,12 +238,7 @@ def _scale_rates(rates: Rates, factor: float) -> Rates:
 def fit_s(
     dataset: Dataset, params: FitParams, tuning: TuneParams | None = None, *, embeds: bool = False
 ) -> float:
-    """Return the seconds that a fit is expected to take on this machine.
-
-    Infinite if the fit cannot start.
-
-    embeds: whether the fit is an embedding.
-    """
+    """Return the seconds that a fit should take on this machine; infinite if it cannot start."""
     engine = describe_engine(EngineOptions())
     try:
         context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds)
@@ -264,10 +256,7 @@ def scores_s(model: Model, n_rows: int) -> float:
 def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
     """Return the seconds that an update of a run is expected to take on this machine.
 
-    Infinite if the run has no model.
-
-    n_rows: rows that are added or forgotten.
-    n_judged: rows that the new model is evaluated on.
+    Infinite if the run has no model. The new model is evaluated on `n_judged` rows.
     """
     try:
         opened = Run.open(run)

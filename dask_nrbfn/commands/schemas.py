@@ -29,11 +29,7 @@ def load_schema(location: Location) -> Schema:
 
 
 def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Write a schema to a TOML or JSON file.
-
-    path: ends in .toml or .json.
-    overwrite: replace a file at `path`.
-    """
+    """Write a schema to a TOML or JSON file."""
     check_schema_file(path)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_text(_text(schema, Path(path).suffix), encoding="utf-8")

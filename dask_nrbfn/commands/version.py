@@ -159,12 +159,7 @@ def combine_rows(
 ) -> dict[str, Any]:
     """Add the moments of new rows to those of a version, or subtract them, in place.
 
-    See `figures_of_rows`.
-
-    model: model of the version.
-    moments: moments of the version; overwritten.
-    reduction: the finished sums over the new rows.
-    forget: subtract the moments instead of adding them.
+    Returns `figures_of_rows`. `reduction` has the finished sums over the new rows.
     """
     before = moments.total_weight
     seen: NewRowSums = read_total(run, reduction, "_seen")
@@ -206,15 +201,7 @@ def figures_of_rows(
 def combine_runs(
     run: Run, model: Model, moments: Moments, other: Location, place: str, n_rows: int
 ) -> dict[str, Any]:
-    """Add the moments of a version of another run, in place.
-
-    "n_rows", "new_error" and "reasons", which are empty.
-
-    run, model, moments: see `combine_rows`.
-    other: location of the other run.
-    place: place of the version of the other run.
-    n_rows: number of rows of that version.
-    """
+    """Add the moments of a version of another run, in place; return figures as `combine_rows`."""
     further = read_version_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
     moments += further
@@ -223,11 +210,7 @@ def combine_runs(
 
 
 def check_left(moments: Moments, taken: Moments) -> None:
-    """Check the sums that are left after rows were subtracted.
-
-    moments: the sums that are left.
-    taken: the sums of the rows that were subtracted.
-    """
+    """Check the sums that are left after the sums `taken` were subtracted."""
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(
             "the sums that are left would be smaller than their rounding errors.",

@@ -54,11 +54,7 @@ class Pixels:
     feature_dim: str | None
 
     def source(self, *, numbers: bool = False, unlabelled: Mark | None = None) -> CubeSource:
-        """Return the pixels as a source of rows.
-
-        numbers: whether the targets are numbers, not labels.
-        unlabelled: the label of pixels without a label.
-        """
+        """Return the pixels as a source of rows."""
         excluded = [self.y] if isinstance(self.y, str) else self.y
         if not isinstance(excluded, list | tuple):
             excluded = [*getattr(self.y, "data_vars", [getattr(self.y, "name", None)])]
@@ -164,12 +160,7 @@ class TrainingRows(NamedTuple):
     def of(
         cls, rows: Rows, targets: NDArray[Any], sample_weight: Any, class_weights: Any = None
     ) -> Self:
-        """Return the rows whose sample weight times class weight is not 0.
-
-        rows, targets: see `TrainingRows`.
-        class_weights (n,): the weight of the class of each row.
-        sample_weight (n,).
-        """
+        """Return the rows whose sample weight times class weight is not 0."""
         weights = class_weights
         if sample_weight is not None:
             given = _check_sample_weight(
@@ -193,10 +184,7 @@ class TrainingRows(NamedTuple):
         )
 
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
-        """Return the rows as a dataset in memory.
-
-        schema, names: see `dataset_in_memory`.
-        """
+        """Return the rows as a dataset in memory."""
         own = self.targets
         labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
         source = ArraySource(self.rows, labels, self.weights, numbers)
@@ -307,8 +295,6 @@ def training_rows(
     schema: with a schema the rows are its stored columns (n, c), otherwise the features (n, p).
     unlabelled: if it is NaN or "", missing labels are allowed: they become this text, or NaN for
         numbers.
-    rows (n, p)
-    labels (n,)
     """
     given, none = split_gaps(y, unlabelled)
     values = np.asarray(given).ravel()
@@ -343,12 +329,7 @@ def training_numbers(
     unlabelled: float | None,
     reset: bool,
 ) -> tuple[Rows, Floats]:
-    """Return rows as `training_rows`, and target numbers (n, q), NaN where y is `unlabelled`.
-
-    estimator, X, y, schema, unlabelled, reset: see `training_rows`.
-    rows (n, p)
-    numbers (n, q)
-    """
+    """Return rows as `training_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
     none = False
     if unlabelled is not None:
         y = np.asarray(unmasked(y), dtype=np.float64)
@@ -408,10 +389,7 @@ def _in_csr(X: Any) -> Rows:
 def set_columns(
     estimator: Any, n_features: int, names: Sequence[str] | None, schema: Schema | None
 ) -> None:
-    """Set the fitted attributes that describe the columns of X and the features.
-
-    names: names of the features.
-    """
+    """Set the fitted attributes that describe the columns of X and the features."""
     columns = names
     if schema is not None:
         columns = [column.name for column in schema.columns]

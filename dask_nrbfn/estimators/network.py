@@ -64,15 +64,7 @@ _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     """Yield the place of datasets and runs: `store`, or a temporary directory.
 
-    Parameters
-    ----------
-    store : Location or None
-    X
-        The rows. For a dataset in memory the place is a store in memory.
-
-    Yields
-    ------
-    Location
+    For a dataset in memory the place is a store in memory.
     """
     if isinstance(X, Dataset) and in_memory(X.location):
         yield MemoryStore()
@@ -92,24 +84,7 @@ def finished_run(
     embeds: bool = False,
     **options: Any,
 ) -> Run:
-    """Return the finished run of a dataset and parameters, which alone decide its name.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    place : Location
-        The run is written under it.
-    params : FitParams
-    tuning : TuneParams, optional
-    embeds : bool
-        Whether the estimator is an embedding.
-    **options
-        Further options of `fit_dataset`.
-
-    Returns
-    -------
-    Run
-    """
+    """Return the finished run under `place` of a dataset and parameters, which decide its name."""
     location = place
     if not in_memory(dataset.location):
         given = [None if values is None else values.to_dict() for values in (params, tuning)]

@@ -135,29 +135,8 @@ def predict_cube(
     """Return a result for the pixels of a cube, lazily if the cube is a dask array.
 
     Several values of a pixel lie along the axis of its features, with their names as coordinates.
-    Pixels that lack a feature are NaN; integers therefore become float64, and text objects.
-
-    Parameters
-    ----------
-    model : Model
-    X : DataArray or Dataset
-        Of a Dataset, the variables with `feature_dim` are used; if None, those of the model.
-    feature_dim : str or None
-    result : str
-        A name of `RESULTS`.
-    store : Location, optional
-        Where the model is written for the workers.
-    name : str
-        Name of the returned array.
-
-    Returns
-    -------
-    DataArray
-
-    Raises
-    ------
-    DataError
-        If the features are not those of the training rows.
+    Pixels that lack a feature are NaN; integers therefore become float64, and text objects. Of a
+    Dataset, the variables with `feature_dim` are used; if None, those of the model.
     """
     cube = cube_of(X, feature_dim, wanted=wanted_names(model) or ())
     import xarray as xr
@@ -278,17 +257,7 @@ def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
 def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> float:
     """Return the mean R^2 over the targets of predicted numbers (n,) or (n, q).
 
-    Parameters
-    ----------
-    predicted : dask array
-    y, sample_weight
-        See `fit`.
-    origin : float64 (q,)
-        Subtracted from the numbers first, because squares of numbers far from 0 lose digits.
-
-    Returns
-    -------
-    float
+    `origin` (q,) is subtracted first, because squares of numbers far from 0 lose digits.
     """
 
     def residuals(predicted: NDArray[Any], y: Any, weights: Floats) -> ResidualSums:
