@@ -64,8 +64,8 @@ BUDGETS = {
     "engine": (1141, 9),
     "sources": (8453, 30),
     "stages": (8123, 38),
-    "commands": (5855, 20),
-    "estimators": (2286, 8),
+    "commands": (5712, 20),
+    "estimators": (1952, 8),
     "report": (2300, 12),
     "cli": (1763, 10),
 }

@@ -95,23 +95,18 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
             )
         return self
 
-    def predict(self, X: Any, *, feature_dim: str | None = None) -> Any:
+    def predict(self, X: Any) -> Any:
         """Return the label of every row, (n,).
 
         Parameters
         ----------
         X : as for `fit`
             The result is lazy for a dask collection.
-        feature_dim : str, optional
-            X is a DataArray whose pixels are rows; the features lie along this dimension and are
-            found by its coordinates. A Dataset must have the variables of the fit. The result has
-            the other dimensions, and is NaN for pixels that lack a feature. So integer labels
-            become float64, and text becomes objects.
         """
-        labels = self._predict(X, "labels", feature_dim, name="label")
+        labels = self._predict(X, "labels")
         return self._as_output(labels, X, ["label"])
 
-    def decision_function(self, X: Any, *, feature_dim: str | None = None) -> Any:
+    def decision_function(self, X: Any) -> Any:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
 
         With the squared loss the scores of a row sum to 1, up to the penalty. With another loss
@@ -120,14 +115,12 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, feature_dim
-            See `predict`. For pixels K scores lie along a dimension "class" instead of the
-            feature dimension.
+        X : as for `fit`
         """
-        scores = self._predict(X, "decisions", feature_dim, name="score")
+        scores = self._predict(X, "decisions")
         return self._as_output(scores, X, [f"score_{label}" for label in self.classes_])
 
-    def predict_proba(self, X: Any, *, feature_dim: str | None = None) -> Any:
+    def predict_proba(self, X: Any) -> Any:
         """Return class probabilities, (n, K).
 
         Scores are clipped to [0, 1] and normalized. With the logistic loss they become
@@ -140,10 +133,9 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, feature_dim
-            See `decision_function`.
+        X : as for `fit`
         """
-        shares = self._predict(X, "probabilities", feature_dim, name="probability")
+        shares = self._predict(X, "probabilities")
         return self._as_output(shares, X, [f"probability_{label}" for label in self.classes_])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -10,8 +10,6 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import (
-    Pixels,
-    are_pixels,
     checked_rows,
     chunked_dataset,
     dataset_in_memory,
@@ -101,7 +99,7 @@ feature_names_
         estimator.n_components = model.n_targets
         return estimator
 
-    def fit(self, X: Any, y: Any = None, *, feature_dim: str | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Choose a basis of rows and compute its eigenfunctions.
 
         Parameters
@@ -109,9 +107,6 @@ feature_names_
         X : array-like, zarr.Array or dask array (n, c), frame, dask dataframe, or Dataset
         y : None
             Ignored.
-        feature_dim : str, optional
-            X is a DataArray, or a Dataset whose variables with this dimension (all variables
-            without it) are features. Its pixels are rows; pixels that lack a feature are left out.
 
         Returns
         -------
@@ -125,8 +120,6 @@ feature_names_
             If the basis does not fit into memory.
         """
         FitParams.options()["components"].check("n_components", self.n_components)
-        if are_pixels(X, feature_dim):
-            X = Pixels(X, None, feature_dim)
         if is_chunked(X):
             with workplace(self.store, X) as place:
                 dataset = chunked_dataset(
@@ -140,18 +133,15 @@ feature_names_
         self._train(dataset_in_memory(source, schema, names), MemoryStore())
         return self
 
-    def transform(self, X: Any, *, feature_dim: str | None = None) -> Any:
+    def transform(self, X: Any) -> Any:
         """Return the coordinates of every row, (n, n_components).
 
         Parameters
         ----------
         X : as for `fit`
             The result is lazy for a dask collection.
-        feature_dim : str, optional
-            X is a DataArray whose pixels are rows, or a Dataset with the variables that were
-            fitted. The result has a dimension "component" instead of the feature dimension.
         """
-        return self._predict(X, "coordinates", feature_dim, name="coordinate")
+        return self._predict(X, "coordinates")
 
     def _values(self) -> dict[str, Any]:
         return super()._values() | {"components": self.n_components}

@@ -1,8 +1,7 @@
 """The rows and targets that estimators accept: checked as scikit-learn does, and as datasets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import dask.array as da
 import numpy as np
@@ -18,7 +17,6 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.sources.cubes import Cube, CubeSource, feature_dims
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
 from dask_nrbfn.sources.frames import (
     column_names,
@@ -27,114 +25,11 @@ from dask_nrbfn.sources.frames import (
     split_gaps,
     typed_labels,
 )
-from dask_nrbfn.sources.scene import import_xarray
 from dask_nrbfn.sources.stored import check_gaps, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
 from dask_nrbfn.storage.model import check_names
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """Pixels of xarray objects, used as training rows.
-
-    X: the features of a DataArray lie along `feature_dim`. The features of a Dataset are its
-        variables with these dimensions; if None, all variables except y.
-    y: labels or numeric targets of the pixels, or names of variables of X. Several numeric targets
-        are a Dataset or a sequence of names.
-    feature_dim: feature dimension, or several separated by commas.
-    """
-
-    X: Any
-    y: Any
-    feature_dim: str | None
-
-    def source(self, *, numbers: bool = False, unlabelled: Mark | None = None) -> CubeSource:
-        """Return the pixels as a source of rows."""
-        excluded = [self.y] if isinstance(self.y, str) else self.y
-        if not isinstance(excluded, list | tuple):
-            excluded = [*getattr(self.y, "data_vars", [getattr(self.y, "name", None)])]
-        cube = cube_of(self.X, self.feature_dim, excluded=excluded)
-        targets = self._targets(cube)
-        if not numbers and len(targets) > 1:
-            raise DataError(
-                f"y has {len(targets)} variables.", "Pass the one variable with the labels."
-            )
-        return CubeSource.of(
-            cube,
-            label=None if numbers else next(iter(targets.values()), None),
-            targets=targets if numbers else {},
-            unlabelled=unlabelled,
-        )
-
-    def _targets(self, cube: Cube) -> dict[str, "xr.DataArray"]:
-        import xarray as xr
-
-        y = self.y
-        if y is None:
-            return {}
-        names = [y] if isinstance(y, str) else y
-        if isinstance(names, list | tuple):
-            absent = [name for name in names if name not in getattr(self.X, "data_vars", ())]
-            if absent:
-                raise DataError(
-                    f"y is {absent[0]!r}, which is not a variable of X.",
-                    "Pass a Dataset with this variable as X, or the labels as a DataArray.",
-                )
-            y = self.X[list(names)]
-        if isinstance(y, xr.DataArray):
-            y = {y.name or "target": y}
-        elif not isinstance(y, xr.Dataset):
-            raise DataError(
-                f"y is of type {type(y).__name__}.",
-                "Pass a DataArray with dimensions of X, a Dataset of DataArrays, or names of "
-                "variables.",
-            )
-        try:
-            arrays = *cube.arrays.values(), *y.values()
-            aligned = xr.align(*arrays, join="exact", copy=False)[-len(y) :]
-        except ValueError as error:
-            raise DataError(
-                f"X and y have different coordinates ({error}).",
-                "Align X and y with xarray.align(X, y).",
-            ) from error
-        return {str(name): each.rename(name) for name, each in zip(y, aligned, strict=True)}
-
-
-def are_pixels(X: Any, feature_dim: str | None) -> bool:
-    """Return whether rows are pixels of a cube: with `feature_dim`, or if X is a Dataset."""
-    return feature_dim is not None or hasattr(X, "data_vars")
-
-
-def cube_of(
-    X: Any, feature_dim: str | None, *, wanted: Sequence[str] = (), excluded: Sequence[Any] = ()
-) -> Cube:
-    """Return a DataArray, or variables of a Dataset, as a cube."""
-    xr = import_xarray()
-    dims = feature_dims(feature_dim)
-    if isinstance(X, xr.DataArray):
-        return Cube({str(X.name): X}, dims)
-    if not isinstance(X, xr.Dataset):
-        raise ParameterError(
-            f"`feature_dim` is {feature_dim}, but X is of type {type(X).__name__}.",
-            "Pass an xarray DataArray or Dataset as X.",
-        )
-    names = [name for name, each in X.data_vars.items() if {*dims} <= {*each.dims}]
-    if not dims:
-        names = [name for name in X.data_vars if name not in excluded]
-        if wanted and {*wanted} <= {*names}:
-            names = [*wanted]
-    names += [name for name in X.data_vars if name in wanted and name not in names]
-    if not names:
-        raise ParameterError(
-            f"X has no variables along `feature_dim`={feature_dim}.",
-            "Pass a Dataset with the features, or one of its variables.",
-        )
-    return Cube({str(name): X[name] for name in names}, dims)
 
 
 class TrainingRows(NamedTuple):
@@ -218,7 +113,7 @@ def is_dask(X: Any) -> bool:
 
 def is_chunked(X: Any) -> bool:
     """Return whether rows are read in chunks: Zarr arrays, dask collections, pixels, datasets."""
-    return isinstance(X, Dataset | zarr.Array | Pixels) or is_dask(X)
+    return isinstance(X, Dataset | zarr.Array) or is_dask(X)
 
 
 def chunked_dataset(
@@ -248,14 +143,6 @@ def chunked_dataset(
                 "Leave these arguments out: a Dataset has its own targets and weights.",
             )
         return X
-    if isinstance(X, Pixels):
-        if sample_weight is not None:
-            raise ParameterError(
-                "`sample_weight` is given, but pixels have no weights.",
-                "Leave `sample_weight` out.",
-            )
-        source = X.source(numbers=bool(numbers), unlabelled=unlabelled)
-        return ingest_source(source, join(place, name), unlabelled=unlabelled, overwrite=True)
     weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
     return ingest_dask(

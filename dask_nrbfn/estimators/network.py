@@ -28,16 +28,14 @@ from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.estimators.inputs import (
-    Pixels,
     TrainingRows,
-    are_pixels,
     checked_rows,
     chunked_dataset,
     is_chunked,
     is_dask,
     set_columns,
 )
-from dask_nrbfn.estimators.predictions import PredictOutput, predict_cube, predict_lazily, scorer_of
+from dask_nrbfn.estimators.predictions import PredictOutput, predict_lazily, scorer_of
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
@@ -266,17 +264,10 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             places = self._model.places
             self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
 
-    def _predict(
-        self, X: Any, result: str, feature_dim: str | None = None, *, name: str, clip: bool = True
-    ) -> Any:
-        """Return a result of `RESULTS` for rows; lazily for a dask array.
-
-        With `feature_dim` the rows are the pixels of a cube, and the result has this `name`.
-        """
+    def _predict(self, X: Any, result: str, *, clip: bool = True) -> Any:
+        """Return a result of `RESULTS` for rows; lazily for a dask array."""
         check_is_fitted(self)
         model = self._model if clip else replace(self._model, target_range=None)
-        if are_pixels(X, feature_dim):
-            return predict_cube(model, X, feature_dim, result, self.store, name=name)
         if is_dask(X):
             return predict_lazily(model, X, result, self.store)
         scorer = scorer_of(model)
@@ -311,14 +302,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     min_recall = FitLimits.min_recall
     _of_numbers = False
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        feature_dim: str | None = None,
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the network to rows and their targets.
 
         Parameters
@@ -334,14 +318,6 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             search for neighbours ignores weights. Rows of weight 0 are left out; they are allowed
             only if X is in memory. Categories and fill values are found from the other rows, all
             with equal weight. None for a `Dataset`, which contains its weights.
-        feature_dim : str, optional
-            X is a DataArray or a Dataset whose pixels are the rows. The features lie along this
-            dimension, or along several as in "time,band"; of a Dataset the variables with these
-            dimensions are used. If None, all variables of a Dataset except y are features. y is a
-            DataArray with some or all of the other dimensions, or the name of a variable of X; for
-            several numbers a Dataset or a list of names. Pixels that lack a feature are left out.
-            So are pixels whose y is NaN, None or empty, unless `unlabelled` is set: then these
-            pixels are rows without a label. The cube is never loaded as a whole.
 
         Returns
         -------
@@ -354,8 +330,6 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         MemoryBudgetError
             If the basis does not fit into memory.
         """
-        if are_pixels(X, feature_dim):
-            X, y = Pixels(X, y, feature_dim), None
         if is_chunked(X):
             with workplace(self.store, X) as place:
                 dataset = self._chunked_dataset(X, y, sample_weight, place, "dataset")

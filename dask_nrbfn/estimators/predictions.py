@@ -1,4 +1,4 @@
-"""Predictions of estimators: of dask collections, cubes and frames; and scores of predictions."""
+"""Predictions of estimators for dask collections and frames, and scores of predictions."""
 
 import atexit
 import shutil
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import dask
 import dask.array as da
@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.collections import dask_rows
-from dask_nrbfn.commands.maps import Layers, feature_order, lasting, wanted_names
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
-from dask_nrbfn.estimators.inputs import cube_of
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.scorer import Scorer
@@ -27,9 +25,6 @@ from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _LIBRARIES = ("default", "pandas", "polars")
 
@@ -50,30 +45,15 @@ def predict_lazily(model: Model, X: Any, result: str, store: Location | None) ->
         model.check_columns(rows.shape[1])
         model.check_names(column_names(X))
     nothing = Scorer(model).no_result(result)
-    return _map_features(_predict_rows, rows, model, result, nothing, store)
-
-
-def _map_features(
-    predict: Callable[..., NDArray[Any]],
-    X: da.Array,
-    model: Model,
-    result: str,
-    nothing: NDArray[Any],
-    store: Location | None,
-) -> da.Array:
-    """Return the results of `predict` for all blocks of rows or pixels (..., p).
-
-    `nothing` is the result for no rows.
-    """
-    axis, layers = X.ndim - 1, nothing.shape[1:]
-    return X.rechunk({axis: -1}).map_blocks(
-        predict,
+    layers = nothing.shape[1:]
+    return rows.rechunk({1: -1}).map_blocks(
+        _predict_rows,
         _published(model, store),
         result,
         nothing.dtype,
-        meta=np.empty((0,) * (axis + len(layers)), dtype=nothing.dtype),
-        drop_axis=None if layers else axis,
-        chunks=(*X.chunks[:-1], *((size,) for size in layers)),
+        meta=nothing,
+        drop_axis=None if layers else 1,
+        chunks=(rows.chunks[0], *((size,) for size in layers)),
     )
 
 
@@ -123,80 +103,6 @@ def _opened_model(location: str | RemoteLocation) -> Model:
     return Model.load(location)
 
 
-def predict_cube(
-    model: Model,
-    X: Any,
-    feature_dim: str | None,
-    result: str,
-    store: Location | None,
-    *,
-    name: str,
-) -> "xr.DataArray":
-    """Return a result for the pixels of a cube, lazily if the cube is a dask array.
-
-    Several values of a pixel lie along the axis of its features, with their names as coordinates.
-    Pixels that lack a feature are NaN; integers therefore become float64, and text objects. Of a
-    Dataset, the variables with `feature_dim` are used; if None, those of the model.
-    """
-    cube = cube_of(X, feature_dim, wanted=wanted_names(model) or ())
-    import xarray as xr
-
-    pixels, order = cube.values(), feature_order(model, cube)
-    if order:
-        pixels = pixels[..., list(order)]
-    nothing = Scorer(model).no_result(result)
-    if pixels.dtype.kind == "f":
-        nothing = nothing.astype(_with_gaps(nothing.dtype))
-    coordinates: dict[Any, Any] = dict(cube.coords)
-    dimensions, shown = [*cube.grid.sizes], [*cube.grid.sizes]
-    if nothing.ndim > 1:
-        layers = Layers.of(model, cube)
-        dimensions.append(layers.dimension)
-        shown.insert(cube.axis, layers.dimension)
-        coordinates[layers.dimension] = layers.names
-    if isinstance(pixels, da.Array):
-        values: Any = _map_features(_predict_box, pixels, model, result, nothing, store)
-    else:
-        values = _predict_pixels(np.asarray(pixels), Scorer(model), result, nothing.dtype)
-    predicted = xr.DataArray(
-        values,
-        dims=dimensions,
-        coords=coordinates,
-        name=name,
-        attrs=lasting(cube.attrs),
-    )
-    encoding = next(iter(cube.arrays.values())).encoding
-    predicted.encoding = {key: encoding[key] for key in ["grid_mapping"] if key in encoding}
-    return predicted.transpose(*shown)
-
-
-def _predict_box(
-    pixels: NDArray[Any], location: str | RemoteLocation, result: str, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    # Other blocks keep the other cores busy.
-    return _predict_pixels(pixels, Scorer(_opened_model(location), threads=1), result, dtype)
-
-
-def _predict_pixels(
-    pixels: NDArray[Any], scorer: Scorer, result: str, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    scores = scorer.pixels(pixels.reshape(-1, pixels.shape[-1]))
-    known = ~np.isnan(scores[:, 0])
-    found = scorer.result(result, scores[known])
-    values = np.empty((len(scores), *found.shape[1:]), dtype=dtype)
-    if not known.all():
-        values[~known] = np.nan
-    values[known] = found
-    return values.reshape(*pixels.shape[:-1], *found.shape[1:])
-
-
-def _with_gaps(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that holds all values of `dtype`, and NaN."""
-    if dtype.kind == "f":
-        return dtype
-    return np.dtype(np.float64 if dtype.kind in "biu" else object)
-
-
 class PredictOutput:
     """Predictions of rows in memory as arrays, or as series and frames of another library."""
 
@@ -211,7 +117,7 @@ class PredictOutput:
         predict : {"default", "pandas", "polars"}, optional
             "default": arrays, as scikit-learn's classifiers and regressors. Otherwise series, and
             frames for several columns, of that library, with the index of a pandas X. Dask
-            collections always give dask arrays, cubes always DataArrays. None: no change.
+            collections always give dask arrays. None: no change.
 
         Raises
         ------

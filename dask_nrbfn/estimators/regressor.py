@@ -60,22 +60,17 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         self._fit_or_add(X, y, sample_weight)
         return self
 
-    def predict(self, X: Any, *, feature_dim: str | None = None, clip: bool = True) -> Any:
+    def predict(self, X: Any, *, clip: bool = True) -> Any:
         """Return the predicted numbers of every row, (n,), or (n, q) for several targets.
 
         Parameters
         ----------
         X : as for `fit`
             The result is lazy for a dask collection.
-        feature_dim : str, optional
-            X is a DataArray whose pixels are rows; the features lie along this dimension and are
-            found by its coordinates. A Dataset must have the variables that were fitted. The
-            result has the other dimensions; several numbers lie along a dimension "target" in the
-            place of the feature dimension. It is NaN for pixels that lack a feature.
         clip : bool, default=True
             Whether the numbers are clipped to the range of the training targets.
         """
-        values = self._predict(X, "numbers", feature_dim, name="value", clip=clip)
+        values = self._predict(X, "numbers", clip=clip)
         return self._as_output(values, X, self._model.target_names or ())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
