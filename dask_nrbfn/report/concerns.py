@@ -5,6 +5,7 @@ from itertools import chain
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitLimits
@@ -21,17 +22,14 @@ def find_concerns(results: Results) -> list[Concern]:
     finished = results.finished
     found = (
         _versions(finished),
-        results.guessing(),
-        results.missed_classes(),
+        results.concerns(),
         _recall(finished),
-        results.poor_fit(),
         _condition(finished),
         _capped_basis(finished),
         _grid_borders(finished),
         _singular_penalties(finished, results.criterion.name),
         _small_classes(finished),
         _memory(finished),
-        results.unknown_labels(),
     )
     return list(chain.from_iterable(found))
 
@@ -86,17 +84,17 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     tuning, params = finished.tuning, finished.params
     if tuning is None:
         return
+    # Every cell has its own penalty, so that a run of cells has no path.
+    path = describe_tuning(finished.run)["path"]
     for name, grid in (
         ("alpha", "alphas"),
         ("locality", "localities"),
         ("components", "components"),
     ):
         chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
-        if name == "alpha" and finished.is_of_cells:
-            continue
         if name == "alpha":
             # After a search only some of the alphas are tried with the whole basis.
-            tried = [entry["alpha"] for entry in finished.tuned()["path"]]
+            tried = [entry["alpha"] for entry in path]
         if side := _border(chosen, tried, limits=(0.0, 1.0)):
             yield Concern(
                 f"{name}={chosen:g} is the {side} that was tried.",
@@ -147,7 +145,7 @@ def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Conce
         return
     singular = [
         f"{entry['alpha']:g}"
-        for entry in finished.tuned()["path"]
+        for entry in describe_tuning(finished.run)["path"]
         if entry[criterion] is None or entry["fitting_error"] is None
     ]
     if singular:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 
@@ -18,14 +18,25 @@ NO_NUMBER = "-"
 """The text for a missing number, such as the error at a penalty where the system is singular."""
 
 
+class Fact(NamedTuple):
+    """A figure and its name."""
+
+    name: str
+    value: str
+
+
 @dataclass(frozen=True)
 class TextTable:
-    """Cells of text under a header; `marked` rows stand out."""
+    """Cells of text under a header; `marked` rows stand out.
+
+    `heat` has a share for every cell after the first of a row; the page colours the cells by it.
+    """
 
     title: str
     header: list[str]
     rows: list[list[str]]
     marked: Sequence[bool] = ()
+    heat: Sequence[Sequence[float]] = ()
 
     @property
     def text(self) -> str:
@@ -124,6 +135,15 @@ def listed(items: Sequence[str]) -> str:
     shown = ", ".join(items[:_MOST_LISTED])
     n_further = len(items) - _MOST_LISTED
     return f"{shown} and {n_further} more" if n_further > 0 else shown
+
+
+def target_names_text(names: Sequence[str]) -> str:
+    """Return the first names of numeric targets.
+
+    >>> target_names_text(["height", "size"])
+    'targets height, size'
+    """
+    return f"target{'' if len(names) == 1 else 's'} {listed(names)}"
 
 
 def schema_table(schema: Mapping[str, Any]) -> TextTable:
