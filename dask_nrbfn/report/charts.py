@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import plural
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.report.results import Criterion, NumberResults
 from dask_nrbfn.storage.run import Run
@@ -93,37 +94,27 @@ def confidence_chart(counts: NDArray[np.int64], threshold: float, rows: str) -> 
 
 
 def prediction_charts(results: NumberResults) -> list[Chart]:
-    """Return charts of the evaluated rows, for the targets with the lowest R2 in their order."""
+    """Return charts of predicted against true numbers of the targets with the lowest R2."""
     if (evaluation := results.evaluation) is None:
         return []
-    sample, r2 = evaluation.sample, evaluation.r2
-    worst = sorted(np.argsort(r2, kind="stable")[:_MOST_DRAWN].tolist())
-    rows = plural(len(sample.true), "evaluated row")
-    return [
-        Chart(
-            prediction_chart(
-                name, sample.true[:, each], sample.predicted[:, each], r2[each], place
-            ),
-            f"{name}: predicted against true, {rows}; on the dashed line both are equal.",
-        )
-        for place, each in enumerate(worst, start=1)
-        for name in [results.names[each]]
-    ]
+    worst = sorted(np.argsort(evaluation.r2, kind="stable")[:_MOST_DRAWN].tolist())
+    rows = plural(len(evaluation.sample.true), "evaluated row")
+    charts = []
+    for place in worst:
+        true = evaluation.sample.true[:, place]
+        predicted = evaluation.sample.predicted[:, place]
 
+        def draw(figure: Figure, true: Floats = true, predicted: Floats = predicted) -> None:
+            axes = figure.add_subplot(xlabel="true", ylabel="predicted")
+            points = axes.plot(true, predicted, "o", color=_SERIES[0], markersize=3)
+            points[0].set(alpha=0.5, markeredgewidth=0)
+            axes.axline((true[0], true[0]), slope=1, **_LINE)
 
-def prediction_chart(
-    name: str, true: NDArray[Any], predicted: NDArray[Any], r2: float, place: int
-) -> str:
-    """Return chart number `place` on its page, of predicted against true numbers of a target."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="true", ylabel="predicted")
-        points = axes.plot(true, predicted, "o", color=_SERIES[0], markersize=3)
-        points[0].set(alpha=0.5, markeredgewidth=0)
-        axes.axline((true[0], true[0]), slope=1, **_LINE)
-
-    title = f"Predicted against true numbers of {name}"
-    return _svg(f"prediction-{place}", title, f"R2 of all rows is {r2:.4f}.", draw)
+        name, text = results.names[place], f"R2 of all rows is {evaluation.r2[place]:.4f}."
+        svg = _svg(f"prediction-{place}", f"Predicted against true numbers of {name}", text, draw)
+        caption = f"{name}: predicted against true, {rows}; on the dashed line both are equal."
+        charts.append(Chart(svg, caption))
+    return charts
 
 
 def coordinates_chart(run: Run) -> Chart | None:
@@ -224,7 +215,7 @@ def _log_scale(axes: Axes, side: str, values: NDArray[Any]) -> None:
 
 
 def _svg(name: str, title: str, description: str, draw: Callable[[Figure], None]) -> str:
-    """Return the drawing of `draw` as SVG for a page with other charts."""
+    """Return the drawing with unique ids, a title, and the colours of the page around it."""
     # Settings of the user are ignored, so that the page is always the same.
     with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
         figure = Figure(figsize=_INCHES, layout="constrained")
@@ -232,13 +223,9 @@ def _svg(name: str, title: str, description: str, draw: Callable[[Figure], None]
         draw(figure)
         for axes in figure.axes:
             axes.patch.set_visible(False)
-        text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return _for_page(text.getvalue(), name, title, description)
-
-
-def _for_page(text: str, name: str, title: str, description: str) -> str:
-    """Return the SVG element with unique ids, a title, and the colours of the page."""
+        drawn = StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    text = drawn.getvalue()
     text = text[text.index("<svg") :]
     # matplotlib's style rule would apply to the whole page.
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)

@@ -28,9 +28,7 @@ class ConfusionTables(NamedTuple):
     classes: TextTable
 
 
-def confusion_tables(
-    title: str, labels: Sequence[str], confusion: ArrayLike, *, most: int = _MOST_CLASSES
-) -> ConfusionTables:
+def confusion_tables(title: str, labels: Sequence[str], confusion: ArrayLike) -> ConfusionTables:
     """Return tables of counts, or weights, (K, K) or (K + 1, K) of classes by predicted label.
 
     The last row of K + 1 counts rows whose class is not in `labels`.
@@ -40,9 +38,9 @@ def confusion_tables(
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.where(totals > 0, totals, 1.0)
     return ConfusionTables(
-        _matrix(title, own, counts, shares) if len(labels) <= most else None,
+        _matrix(title, own, counts, shares) if len(labels) <= _MOST_CLASSES else None,
         _pairs(title, own, counts, shares),
-        _class_table(title, labels, counts, most),
+        _class_table(title, labels, counts),
     )
 
 
@@ -58,11 +56,11 @@ def _matrix(title: str, own: Sequence[str], counts: Floats, shares: Floats) -> T
     )
 
 
-def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -> TextTable:
+def _class_table(title: str, labels: Sequence[str], counts: Floats) -> TextTable:
     figures = class_figures(labels, counts)
     what = f"{title}: precision, recall and F1 of each class"
-    if len(figures) > most:
-        what = f"{title}: the {most} of {plural(len(figures), 'class')} with the lowest F1"
+    if len(figures) > _MOST_CLASSES:
+        what = f"{title}: the {_MOST_CLASSES} of {plural(len(figures), 'class')} with the lowest F1"
         figures = sorted(figures, key=lambda of_class: (of_class["f1"] is None, of_class["f1"]))
     rows = [
         [
@@ -70,7 +68,7 @@ def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -
             *(percent(of_class[name], 1) for name in ("precision", "recall", "f1")),
             count(of_class["support"]),
         ]
-        for of_class in figures[:most]
+        for of_class in figures[:_MOST_CLASSES]
     ]
     rows += [[_UNKNOWN, *[NO_NUMBER] * 3, count(row.sum())] for row in counts[len(labels) :]]
     return TextTable(what, ["class", "precision", "recall", "F1", "rows"], rows)
@@ -94,15 +92,13 @@ def reliability_table(
     """Return rows, mean probability and observed share of each bin of the rows called `title`."""
     event = f"class {labels[1]}" if len(labels) == 2 else "a right label"
     error = decimals(expected_calibration_error(bins))
-    return TextTable(
-        f"{title}: probability of {event}; expected calibration error {error}",
-        ["rows", "mean probability", "observed share"],
-        [
-            [
-                count(each["n_rows"]),
-                decimals(each["mean_probability"]),
-                decimals(each["observed_share"]),
-            ]
-            for each in bins
-        ],
-    )
+    rows = [
+        {
+            "rows": count(each["n_rows"]),
+            "mean probability": decimals(each["mean_probability"]),
+            "observed share": decimals(each["observed_share"]),
+        }
+        for each in bins
+    ]
+    what = f"{title}: probability of {event}; expected calibration error {error}"
+    return TextTable.of(what, rows)

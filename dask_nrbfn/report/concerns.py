@@ -81,20 +81,17 @@ def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
-    tuning, params = finished.tuning, finished.params
+    tuning, params = finished.run.tuning, finished.params
     if tuning is None:
         return
-    # Every cell has its own penalty, so that a run of cells has no path.
-    path = describe_tuning(finished.run)["path"]
-    for name, grid in (
-        ("alpha", "alphas"),
-        ("locality", "localities"),
-        ("components", "components"),
+    # After a search only some of the alphas are tried with the whole basis, and of cells none.
+    alphas = [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]
+    for name, grid, tried in (
+        ("alpha", "alphas", alphas),
+        ("locality", "localities", tuning.localities or ()),
+        ("components", "components", tuning.components or ()),
     ):
-        chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
-        if name == "alpha":
-            # After a search only some of the alphas are tried with the whole basis.
-            tried = [entry["alpha"] for entry in path]
+        chosen = getattr(params, name)
         if side := _border(chosen, tried, limits=(0.0, 1.0)):
             yield Concern(
                 f"{name}={chosen:g} is the {side} that was tried.",
@@ -116,17 +113,13 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         if record["kernel"] == params.kernel
     ]
     if side := _border(params.width_factor, tried):
-        remedy = f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors."
-        if tuning.width_factors is None:
-            # The search has already tried values beyond its first grid. A factor that was tried
-            # comes first, so that the chosen one is not the other end of the new list.
-            step = 0.5 if side == "smallest" else 2.0
-            beyond = [f"{params.width_factor * step**power:.3g}" for power in range(-1, 3)]
-            remedy = (
-                f"Tune a new run with --width-factors {','.join(beyond)} (`width_factors` in "
-                "Python)."
-            )
-        yield Concern(f"width_factor={params.width_factor:g} is the {side} that was tried.", remedy)
+        # A factor that was tried comes first, so that the chosen one is not at the other end.
+        step = 0.5 if side == "smallest" else 2.0
+        beyond = ",".join(f"{params.width_factor * step**power:.3g}" for power in range(-1, 3))
+        yield Concern(
+            f"width_factor={params.width_factor:g} is the {side} that was tried.",
+            f"Tune a new run with --width-factors {beyond} (`width_factors` in Python).",
+        )
 
 
 def _border(
@@ -141,7 +134,7 @@ def _border(
 
 
 def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Concern]:
-    if finished.tuning is None:
+    if finished.run.tuning is None:
         return
     singular = [
         f"{entry['alpha']:g}"

@@ -23,9 +23,6 @@ _NAME_WIDTH = 16
 # Wider columns do not fit side by side.
 _HEADING_LETTERS = 10
 
-# More columns do not fit a console.
-_MOST_CLASSES = 20
-
 
 def run_table(run: Run) -> str:
     """Return the results and the costs of a finished run, some twenty lines of text."""
@@ -50,7 +47,7 @@ def class_tables(evaluation: Evaluation) -> str:
     """Return tables of the reliability, of the figures of each class and of the confusion."""
     labels = label_texts(evaluation.classes)
     reliability = reliability_table("Evaluated rows", labels, evaluation.reliability)
-    tables = confusion_tables("Evaluated rows", labels, evaluation.confusion, most=_MOST_CLASSES)
+    tables = confusion_tables("Evaluated rows", labels, evaluation.confusion)
     return _text(reliability, *_fitting(tables))
 
 

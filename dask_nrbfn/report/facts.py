@@ -103,7 +103,9 @@ def _basis_facts(results: Results) -> Iterator[Fact]:
     elif (limits := cells.get("width_range")) is not None:
         yield Fact("width", f"{_range(limits, number)} by cell")
     if components := stages.get("components"):
-        tried = f", of {len(finished.tuning.components or ())} tried" if finished.tuning else ""
+        tried = (
+            f", of {len(finished.run.tuning.components or ())} tried" if finished.run.tuning else ""
+        )
         least = number(components["least_eigenvalue"])
         yield Fact("components", f"{params.components}{tried}, eigenvalues down to {least}")
 
@@ -113,11 +115,9 @@ def _compared(results: Results, compared: dict[str, Any]) -> str:
     name = results.criterion.name
     show = percent if name == "error_rate" else number
     one, many = (show(compared[which][name]) for which in ("one", "cells"))
-    drawn, judged = (
-        plural(compared["n_cells"], "drawn cell"),
-        plural(compared["n_rows"], "held-out row"),
-    )
-    return f"{name.replace('_', ' ')} {one} of one network, {many} of {drawn}, on {judged}"
+    drawn, judged = plural(compared["n_cells"], "drawn cell"), compared["n_rows"]
+    figure = f"{name.replace('_', ' ')} {one} of one network, {many} of {drawn}"
+    return f"{figure}, on {plural(judged, 'held-out row')}"
 
 
 def basis_text(finished: FinishedRun) -> str:
@@ -140,7 +140,7 @@ def _weights_facts(results: Results) -> Iterator[Fact]:
         return
     yield Fact("penalty", params.penalty)
     if not cells:
-        tried = f", of {len(finished.tuning.alphas)} tried" if finished.tuning else ""
+        tried = f", of {len(finished.run.tuning.alphas)} tried" if finished.run.tuning else ""
         yield Fact("alpha", f"{params.alpha:g}{tried}")
     elif (limits := cells.get("alpha_range")) is not None:
         yield Fact("alpha", f"{_range(limits, number)} by cell")
@@ -197,7 +197,7 @@ def _version_facts(results: Results) -> Iterator[Fact]:
 
 
 def _held_out_facts(results: Results) -> list[Fact]:
-    tuning, record = results.finished.tuning, judged_record(results.finished.stages)
+    tuning, record = results.finished.run.tuning, judged_record(results.finished.stages)
     if tuning is None:
         return []
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record
 from dask_nrbfn.stages.confidence import codes_of_places, name_rows
@@ -57,11 +57,6 @@ class FinishedRun:
         ordered = {name: stages[name] for name in names}
         labels = label_texts(run.read("model/classes").tolist())
         return cls(run, attributes, ordered, run.chosen_params, labels, versions_of(attributes))
-
-    @property
-    def tuning(self) -> TuneParams | None:
-        """Parameters of the tuning; None for a run without one."""
-        return self.run.tuning
 
     @property
     def cells(self) -> dict[str, Any]:

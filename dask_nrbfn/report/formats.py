@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from dask_nrbfn.errors import plural
 
@@ -37,6 +37,11 @@ class TextTable:
     rows: list[list[str]]
     marked: Sequence[bool] = ()
     heat: Sequence[Sequence[float]] = ()
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[dict[str, str]], marked: Sequence[bool] = ()) -> Self:
+        """Return the table of some rows, at least one, by the names of their columns."""
+        return cls(title, [*rows[0]], [[*row.values()] for row in rows], marked)
 
     @property
     def text(self) -> str:
@@ -138,11 +143,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def target_names_text(names: Sequence[str]) -> str:
-    """Return the first names of numeric targets.
-
-    >>> target_names_text(["height", "size"])
-    'targets height, size'
-    """
+    """Return the first names of numeric targets."""
     return f"target{'' if len(names) == 1 else 's'} {listed(names)}"
 
 
@@ -170,14 +171,7 @@ def schema_table(schema: Mapping[str, Any]) -> TextTable:
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:
-    """Return `schema_table` as lines of text.
-
-    >>> number = {"kind": "number", "fill": 3.5, "missing": 0.25}
-    >>> print(schema_text({"columns": {"age": number}, "label": "y", "missing": "impute"}))
-      column  kind    values  missing  filled with
-      age     number       -   25.0 %          3.5
-      y       label        -        -            -
-    """
+    """Return `schema_table` as lines of text."""
     table = schema_table(schema)
     return f"{table.text}\n  {table.title}" if table.title else table.text
 

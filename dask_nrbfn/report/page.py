@@ -17,7 +17,15 @@ from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.report.formats import TextTable, count, decimals, number, schema_table, seconds
+from dask_nrbfn.report.formats import (
+    NO_NUMBER,
+    TextTable,
+    count,
+    decimals,
+    number,
+    schema_table,
+    seconds,
+)
 from dask_nrbfn.report.results import NumberResults, Results, results_of
 from dask_nrbfn.report.tuning import tuning_tables
 from dask_nrbfn.storage.run import Run
@@ -33,13 +41,10 @@ def write_report(
     evaluation: Evaluation | NumberEvaluation | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a page about the data, the results and the costs of a run.
+    """Write a page about a run and an evaluation of its model; the same run gives the same text.
 
-    The page is self-contained: it loads no other file and runs no script. The same run always gives
-    the same text.
-
-    evaluation: figures of the model on other rows, as returned by `evaluate_dataset`.
-    overwrite: replace the file at `path`, once the page is complete.
+    The page is self-contained: it loads no other file and runs no script. A file at `path` is
+    replaced once the page is complete.
     """
     results = results_of(FinishedRun.of(run), evaluation)
     with new_file(path, overwrite=overwrite) as unfinished:
@@ -65,7 +70,7 @@ def _page(results: Results) -> str:
         confusions=results.confusions(),
         reliabilities=results.reliabilities(),
         targets=of_numbers and len(of_numbers.names) > 1 and of_numbers.target_table(),
-        drawn=of_numbers and charts.prediction_charts(of_numbers),
+        drawn=charts.prediction_charts(of_numbers) if of_numbers else [],
         features=_features(finished),
         of_cells=_cells(results),
         pruning=charts.pruning_chart(finished.run) if "prune" in stages else None,
@@ -84,11 +89,12 @@ def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
     least = confidences.least
     columns = {
         "row": map(str, least.rows.tolist()),
-        **({} if least.ids is None else {"id": least.ids}),
+        "id": least.ids,
         "label": least.labels,
         "confidence": map(decimals, least.values.tolist()),
     }
-    cells = [[*row] for row in zip(*columns.values(), strict=True)]
+    shown = {name: values for name, values in columns.items() if values is not None}
+    cells = [[*row] for row in zip(*shown.values(), strict=True)]
     return {
         "rows": rows,
         "drawn": count(finished.n_searched) if finished.searched == "candidate" else None,
@@ -96,13 +102,13 @@ def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
         "threshold": threshold,
         "below": count(finished.stages["confidence"]["n_below_threshold"]),
         "certain": count(confidences.n_certain),
-        "least": TextTable("The least confident rows", [*columns], cells),
+        "least": TextTable("The least confident rows", [*shown], cells),
     }
 
 
 def _tuning(results: Results) -> dict[str, Any] | None:
     finished = results.finished
-    if finished.tuning is None:
+    if finished.run.tuning is None:
         return None
     search = finished.stages.get("search")
     sizes = search and charts.size_chart(search["curve"], search["chosen"], results.criterion)
@@ -133,36 +139,29 @@ def _cells(results: Results) -> TextTable | None:
     errors = finished.run.read("cells/errors").tolist()
     cells = describe_cells(read_model(finished.run, ""))
     worst = sorted(zip(errors, cells, strict=True), key=lambda each: -each[0])[:_MOST_CELLS]
-    return TextTable(
-        f"The largest held-out errors of the {plural(len(cells), 'cell')}",
-        ["splits", "rows", "basis rows", results.criterion.label],
-        [
-            [
-                ", ".join(cell["splits"]) or "all rows",
-                count(cell["n_rows"]),
-                count(cell["n_basis"]),
-                number(results.criterion.factor * error),
-            ]
-            for error, cell in worst
-        ],
-    )
+    rows = [
+        {
+            "splits": ", ".join(cell["splits"]) or "all rows",
+            "rows": count(cell["n_rows"]),
+            "basis rows": count(cell["n_basis"]),
+            results.criterion.label: number(results.criterion.factor * error),
+        }
+        for error, cell in worst
+    ]
+    return TextTable.of(f"The largest held-out errors of the {plural(len(cells), 'cell')}", rows)
 
 
-def _stages(finished: FinishedRun) -> dict[str, Any]:
+def _stages(finished: FinishedRun) -> TextTable:
     records = finished.stages
-    total = sum(record["seconds"] for record in records.values()) or 1.0
-    most = max(max(record["peak_bytes"], record["predicted_bytes"]) for record in records.values())
-    return {
-        "rows": [
-            {
-                "name": name,
-                "seconds": seconds(record["seconds"]),
-                "share_of_seconds": round(record["seconds"] / total, 3),
-                "measured": format_bytes(record["peak_bytes"]) if record["peak_bytes"] else "-",
-                "share_of_bytes": round(record["peak_bytes"] / most, 3),
-                "predicted": format_bytes(record["predicted_bytes"]),
-            }
-            for name, record in records.items()
-        ],
-        "seconds": seconds(total),
-    }
+    rows = [
+        {
+            "stage": name,
+            "time": seconds(record["seconds"]),
+            "measured": format_bytes(record["peak_bytes"]) if record["peak_bytes"] else NO_NUMBER,
+            "predicted": format_bytes(record["predicted_bytes"]),
+        }
+        for name, record in records.items()
+    ]
+    total = seconds(sum(record["seconds"] for record in records.values()))
+    rows.append({"stage": "all", "time": total, "measured": "", "predicted": ""})
+    return TextTable.of("Time, and the measured and predicted peak memory of a worker", rows)

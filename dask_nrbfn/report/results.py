@@ -1,7 +1,8 @@
 """Results of a run by the kind of its targets: classes, numbers or none."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
@@ -58,6 +59,8 @@ class Results:
     """Results of a run; this class is for embeddings, which have no targets."""
 
     finished: FinishedRun
+    # An `Evaluation` for classes, a `NumberEvaluation` for numbers, None without an evaluation.
+    evaluation: Any = None
 
     criterion: ClassVar[Criterion] = Criterion("", "", 1.0)
 
@@ -75,7 +78,15 @@ class Results:
 
     def evaluation_facts(self) -> list[Fact]:
         """Return the figures of the evaluated rows, if there are any."""
-        return []
+        if (evaluation := self.evaluation) is None:
+            return []
+        of = plural(evaluation.n_rows, "row")
+        if n_unknown := getattr(evaluation, "n_unknown_labels", 0):
+            of += f", {count(n_unknown)} of them with labels unknown to the model, "
+            of += "which the log loss leaves out"
+        if evaluation.n_unlabelled:
+            of += f"; {count(evaluation.n_unlabelled)} more have no label"
+        return self.judged_facts("evaluation", evaluation.figures(), of)
 
     def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
         """Return the held-out figures of a combination or a penalty by the name of a column."""
@@ -98,8 +109,6 @@ class Results:
 class ClassResults(Results):
     """Results of a run whose targets are classes."""
 
-    evaluation: Evaluation | None
-
     criterion = Criterion("error_rate", "held-out error, %", 100.0)
 
     def targets(self) -> str:
@@ -120,18 +129,6 @@ class ClassResults(Results):
             Fact(f"{rows} error", f"{percent(record['error_rate'])} of {of}"),
             Fact("log loss" if rows == "held-out" else f"{rows} log loss", loss),
         ]
-
-    def evaluation_facts(self) -> list[Fact]:
-        """Return the figures of `evaluation`."""
-        if (evaluation := self.evaluation) is None:
-            return []
-        of = plural(evaluation.n_rows, "row")
-        if evaluation.n_unknown_labels:
-            of += (
-                f", {count(evaluation.n_unknown_labels)} of them with labels unknown to the model, "
-                "which the log loss leaves out"
-            )
-        return self.judged_facts("evaluation", evaluation.figures(), of + _left_out(evaluation))
 
     def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
         """Return the error and the log loss, for penalties also the temperature."""
@@ -206,12 +203,15 @@ class ClassResults(Results):
 
 @dataclass(frozen=True, eq=False)
 class NumberResults(Results):
-    """Results of a run whose targets are numbers with `names`."""
-
-    names: list[str]
-    evaluation: NumberEvaluation | None
+    """Results of a run whose targets are numbers."""
 
     criterion = Criterion("relative_error", "held-out 1 - R2", 1.0)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the targets."""
+        names: list[str] = self.finished.attributes["target_names"]
+        return names
 
     def targets(self) -> str:
         """Return the names."""
@@ -229,18 +229,11 @@ class NumberResults(Results):
             Fact(f"{rows} MAE", self._each(record["mae"], number)),
         ]
 
-    def evaluation_facts(self) -> list[Fact]:
-        """Return the figures of `evaluation`."""
-        if (evaluation := self.evaluation) is None:
-            return []
-        of = plural(evaluation.n_rows, "row") + _left_out(evaluation)
-        return self.judged_facts("evaluation", evaluation.figures(), of)
-
     def _r2(self, r2: list[float], of: str = "") -> str:
         """Return R2 as text, for several targets also the mean, because R2 has no unit."""
         if len(r2) == 1:
             return f"{decimals(r2[0])}{of}"
-        return f"{decimals(_average(r2))} on average{of}, {self._each(r2, decimals)}"
+        return f"{decimals(fmean(r2))} on average{of}, {self._each(r2, decimals)}"
 
     def _each(self, values: list[float], show: Callable[[float], str]) -> str:
         if len(values) == 1:
@@ -253,9 +246,7 @@ class NumberResults(Results):
         r2 = record["r2"]
         return {
             "relative error": number(record["relative_error"]),
-            "R2" if len(self.names) == 1 else "mean R2": decimals(
-                r2 if r2 is None else _average(r2)
-            ),
+            "R2" if len(self.names) == 1 else "mean R2": decimals(r2 if r2 is None else fmean(r2)),
         }
 
     def concerns(self) -> Iterator[Concern]:
@@ -279,27 +270,20 @@ class NumberResults(Results):
 
     def target_table(self) -> TextTable:
         """Return R2 of training, held-out and evaluated rows, and the mean errors."""
-        columns = {"training R2": map(decimals, self.finished.fitted["training_r2"])}
-        judged = {
-            "held-out": judged_record(self.finished.stages),
-            "evaluated": self.evaluation and self.evaluation.figures(),
-        }
-        for rows, record in judged.items():
-            if record:
-                columns[f"{rows} R2"] = map(decimals, record["r2"])
-                columns[f"{rows} RMSE"] = map(number, record["rmse"])
-                columns[f"{rows} MAE"] = map(number, record["mae"])
-        cells = [list(row) for row in zip(self.names, *columns.values(), strict=True)]
-        return TextTable("Each target", ["target", *columns], cells)
-
-
-def _left_out(evaluation: Evaluation | NumberEvaluation) -> str:
-    n_unlabelled = evaluation.n_unlabelled
-    return f"; {count(n_unlabelled)} more have no label" if n_unlabelled else ""
-
-
-def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+        judged = {"held-out": judged_record(self.finished.stages)}
+        if self.evaluation is not None:
+            judged["evaluated"] = self.evaluation.figures()
+        training = self.finished.fitted["training_r2"]
+        rows = []
+        for place, name in enumerate(self.names):
+            row = {"target": name, "training R2": decimals(training[place])}
+            for which, record in judged.items():
+                if record:
+                    row[f"{which} R2"] = decimals(record["r2"][place])
+                    row[f"{which} RMSE"] = number(record["rmse"][place])
+                    row[f"{which} MAE"] = number(record["mae"][place])
+            rows.append(row)
+        return TextTable.of("Each target", rows)
 
 
 def results_of(
@@ -311,24 +295,18 @@ def results_of(
     """
     names = finished.attributes["target_names"]
     if finished.run.embeds:
-        learnt = "no targets: it is an embedding"
+        kind, learnt = Results, "no targets: it is an embedding"
     elif names is None:
-        learnt = f"{len(finished.labels)} classes"
+        kind, learnt = ClassResults, f"{len(finished.labels)} classes"
     else:
-        learnt = f"the targets {', '.join(names)}"
+        kind, learnt = NumberResults, f"the targets {', '.join(names)}"
     if isinstance(evaluation, NumberEvaluation):
         evaluated = f"the targets {', '.join(evaluation.target_names)}"
-    elif evaluation is not None:
-        evaluated = f"{len(evaluation.confusion[0])} classes"
-    if evaluation is not None and evaluated != learnt:
+    else:
+        evaluated = learnt if evaluation is None else f"{len(evaluation.confusion[0])} classes"
+    if evaluated != learnt:
         raise ParameterError(
             f"the evaluation has {evaluated}, but the run has {learnt}.",
             "Give the evaluation of this run's model.",
         )
-    if finished.run.embeds:
-        return Results(finished)
-    if names is None:
-        assert not isinstance(evaluation, NumberEvaluation)
-        return ClassResults(finished, evaluation)
-    assert not isinstance(evaluation, Evaluation)
-    return NumberResults(finished, names, evaluation)
+    return kind(finished, evaluation)

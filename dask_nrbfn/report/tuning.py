@@ -5,7 +5,7 @@ from typing import Any
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, plural
 from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.report.formats import NO_NUMBER, TextTable, count, number
+from dask_nrbfn.report.formats import NO_NUMBER, TextTable, number
 from dask_nrbfn.report.results import Results
 
 # Number of the best combinations that are shown.
@@ -71,64 +71,51 @@ def _compared(results: Results, title: str, records: list[dict[str, Any]]) -> Te
     }
     varied = [name for name in chosen if len({record[name] for record in records}) > 1]
     shown = records[:_MOST_TRIED]
-    return TextTable(
-        title,
-        [*(name.replace("_", " ") for name in varied), "alpha", *results.judged_cells(records[0])],
-        [
-            [
-                *(_value(record[name]) for name in varied),
-                number(record["alpha"]),
-                *results.judged_cells(record).values(),
-            ]
-            for record in shown
-        ],
-        [all(record[name] == chosen[name] for name in chosen) for record in shown],
-    )
+    marked = [all(record[name] == chosen[name] for name in chosen) for record in shown]
+    rows = [
+        {name.replace("_", " "): _value(record[name]) for name in [*varied, "alpha"]}
+        | results.judged_cells(record)
+        for record in shown
+    ]
+    return TextTable.of(title, rows, marked)
 
 
 def _penalties(results: Results, path: list[dict[str, Any]]) -> TextTable:
     finished = results.finished
-    tuning, record = finished.tuning, finished.stages["validation"]
+    tuning, record = finished.run.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
     tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}
     varied = [name for name, values in tried.items() if name != "alpha" and len(values) > 1]
-    names = [*varied, "alpha"]
     ridge = Ridge.in_params(finished.params)
-    return TextTable(
+    title = (
         f"{plural(len(tried['alpha']), 'alpha')} compared on "
-        f"{plural(record['n_rows'], 'held-out row')}, {how}",
-        [*names, *results.judged_cells(path[0]), "eps", "gamma"],
-        [
-            [
-                *(_value(entry[name]) for name in names),
-                *results.judged_cells(entry).values(),
-                number(entry["fitting_error"]),
-                number(entry["spectral_risk"]),
-            ]
-            for entry in path
-        ],
-        [Ridge.of(entry) == ridge for entry in path],
+        f"{plural(record['n_rows'], 'held-out row')}, {how}"
     )
+    rows = [
+        {name: _value(entry[name]) for name in [*varied, "alpha"]}
+        | results.judged_cells(entry)
+        | {"eps": number(entry["fitting_error"]), "gamma": number(entry["spectral_risk"])}
+        for entry in path
+    ]
+    return TextTable.of(title, rows, [Ridge.of(entry) == ridge for entry in path])
 
 
 def _losses(results: Results, tried: list[dict[str, Any]]) -> TextTable:
-    return TextTable(
-        f"{plural(len(tried), 'loss')} compared on the same rows",
-        ["loss", "passes", "taken", "stopped by", *results.judged_cells(tried[0])],
-        [
-            [
-                record["loss"],
-                count(record["n_passes"]),
-                count(record["taken"]),
-                record["stopped"] or NO_NUMBER,
-                *results.judged_cells(record).values(),
-            ]
-            for record in tried
-        ],
-        [record["loss"] == results.finished.params.loss for record in tried],
-    )
+    rows = [
+        {
+            "loss": record["loss"],
+            "passes": number(record["n_passes"]),
+            "taken": number(record["taken"]),
+            "stopped by": record["stopped"] or NO_NUMBER,
+        }
+        | results.judged_cells(record)
+        for record in tried
+    ]
+    title = f"{plural(len(tried), 'loss')} compared on the same rows"
+    chosen = results.finished.params.loss
+    return TextTable.of(title, rows, [record["loss"] == chosen for record in tried])
 
 
 def _value(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else number(value)

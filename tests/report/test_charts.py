@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -7,11 +8,22 @@ import pytest
 
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.report.results import NumberResults
 
 
-def met(place, n_rows=30):
+def predictions(true, predicted, n_targets=1):
+    """Return charts of `n_targets` with the same numbers."""
+    sample = SimpleNamespace(
+        true=np.column_stack([true] * n_targets), predicted=np.column_stack([predicted] * n_targets)
+    )
+    evaluation = SimpleNamespace(sample=sample, r2=[0.9] * n_targets)
+    finished = SimpleNamespace(attributes={"target_names": ["<size> & $1$"] * n_targets})
+    return [chart.svg for chart in charts.prediction_charts(NumberResults(finished, evaluation))]
+
+
+def met(n_rows=30, n_targets=1):
     true = np.arange(float(n_rows))
-    return charts.prediction_chart("<size> & $1$", true, true**1.1, 0.9, place)
+    return predictions(true, true**1.1, n_targets)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +33,7 @@ def counts(fitted):
 
 @pytest.fixture(scope="module")
 def drawn(counts):
-    return [charts.confidence_chart(counts, 0.95, "rows"), met(1), met(2)]
+    return [charts.confidence_chart(counts, 0.95, "rows"), *met(n_targets=2)]
 
 
 def test_charts__are_svg_elements_with_a_name(drawn):
@@ -74,7 +86,7 @@ def test_charts__all_rows_alike():
 
 def test_prediction_chart__has_a_point_for_each_row():
     # The marks of the ticks may differ.
-    assert 10 <= met(1).count("<use ") - met(1, 15).count("<use ") <= 20
+    assert 10 <= met()[0].count("<use ") - met(15)[0].count("<use ") <= 20
 
 
 @pytest.mark.fast_cases(4)
@@ -82,4 +94,4 @@ def test_prediction_chart__has_a_point_for_each_row():
 @pytest.mark.parametrize("true", [[7.0], [3.0, 3.0, 3.0], [0.0, 1e-17, 2e-17]])
 def test_prediction_chart__all_rows_alike(true, missed):
     true = np.array(true)
-    ElementTree.fromstring(charts.prediction_chart("same", true, true + missed, 0.0, 1))
+    ElementTree.fromstring(*predictions(true, true + missed))

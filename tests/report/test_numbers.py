@@ -194,7 +194,9 @@ def test_page__draws_the_targets_that_are_met_worst(regression, evaluation):
         true=np.arange(6.0) + np.zeros((9, 1)), predicted=np.zeros((9, 6))
     )
     many = replace(evaluation, r2=[0.9, 0.1, 0.95, 0.2, 0.99, 0.3], rmse=[1.0] * 6, sample=sample)
-    results = NumberResults(FinishedRun.of(regression), [*"abcdef"], many)
+    finished = FinishedRun.of(regression)
+    named = replace(finished, attributes=finished.attributes | {"target_names": [*"abcdef"]})
+    results = NumberResults(named, many)
     captions = [chart.caption for chart in prediction_charts(results)]
     assert [caption.partition(":")[0] for caption in captions] == ["a", "b", "d", "f"]
     assert captions[0].startswith("a: predicted against true, 9 evaluated rows")
