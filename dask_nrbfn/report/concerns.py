@@ -5,6 +5,7 @@ from itertools import chain
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitLimits
@@ -21,17 +22,14 @@ def find_concerns(results: Results) -> list[Concern]:
     finished = results.finished
     found = (
         _versions(finished),
-        results.guessing(),
-        results.missed_classes(),
+        results.concerns(),
         _recall(finished),
-        results.poor_fit(),
         _condition(finished),
         _capped_basis(finished),
         _grid_borders(finished),
         _singular_penalties(finished, results.criterion.name),
         _small_classes(finished),
         _memory(finished),
-        results.unknown_labels(),
     )
     return list(chain.from_iterable(found))
 
@@ -83,20 +81,17 @@ def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
-    tuning, params = finished.tuning, finished.params
+    tuning, params = finished.run.tuning, finished.params
     if tuning is None:
         return
-    for name, grid in (
-        ("alpha", "alphas"),
-        ("locality", "localities"),
-        ("components", "components"),
+    # After a search only some of the alphas are tried with the whole basis, and of cells none.
+    alphas = [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]
+    for name, grid, tried in (
+        ("alpha", "alphas", alphas),
+        ("locality", "localities", tuning.localities or ()),
+        ("components", "components", tuning.components or ()),
     ):
-        chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
-        if name == "alpha" and finished.is_of_cells:
-            continue
-        if name == "alpha":
-            # After a search only some of the alphas are tried with the whole basis.
-            tried = [entry["alpha"] for entry in finished.tuned()["path"]]
+        chosen = getattr(params, name)
         if side := _border(chosen, tried, limits=(0.0, 1.0)):
             yield Concern(
                 f"{name}={chosen:g} is the {side} that was tried.",
@@ -118,17 +113,13 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         if record["kernel"] == params.kernel
     ]
     if side := _border(params.width_factor, tried):
-        remedy = f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors."
-        if tuning.width_factors is None:
-            # The search has already tried values beyond its first grid. A factor that was tried
-            # comes first, so that the chosen one is not the other end of the new list.
-            step = 0.5 if side == "smallest" else 2.0
-            beyond = [f"{params.width_factor * step**power:.3g}" for power in range(-1, 3)]
-            remedy = (
-                f"Tune a new run with --width-factors {','.join(beyond)} (`width_factors` in "
-                "Python)."
-            )
-        yield Concern(f"width_factor={params.width_factor:g} is the {side} that was tried.", remedy)
+        # A factor that was tried comes first, so that the chosen one is not at the other end.
+        step = 0.5 if side == "smallest" else 2.0
+        beyond = ",".join(f"{params.width_factor * step**power:.3g}" for power in range(-1, 3))
+        yield Concern(
+            f"width_factor={params.width_factor:g} is the {side} that was tried.",
+            f"Tune a new run with --width-factors {beyond} (`width_factors` in Python).",
+        )
 
 
 def _border(
@@ -143,11 +134,11 @@ def _border(
 
 
 def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Concern]:
-    if finished.tuning is None:
+    if finished.run.tuning is None:
         return
     singular = [
         f"{entry['alpha']:g}"
-        for entry in finished.tuned()["path"]
+        for entry in describe_tuning(finished.run)["path"]
         if entry[criterion] is None or entry["fitting_error"] is None
     ]
     if singular:

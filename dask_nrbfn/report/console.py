@@ -1,26 +1,27 @@
 """Tables for the console."""
 
 import textwrap
+from dataclasses import replace
 
 from dask.utils import format_bytes
 
 from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.commands.plan import Plan
 from dask_nrbfn.errors import plural
+from dask_nrbfn.report.classes import ConfusionTables, confusion_tables, reliability_table
 from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.confusion import ConfusionTable
-from dask_nrbfn.report.facts import run_facts, tuning_tables
+from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import TextTable, label_texts
-from dask_nrbfn.report.reliability import reliability_table
-from dask_nrbfn.report.results import Fact, results_of
+from dask_nrbfn.report.formats import Fact, TextTable, label_texts
+from dask_nrbfn.report.results import results_of
+from dask_nrbfn.report.tuning import tuning_tables
 from dask_nrbfn.storage.run import Run
 
 _WIDTH = 100
 _NAME_WIDTH = 16
 
-# More columns do not fit a console.
-_MOST_CLASSES = 20
+# Wider columns do not fit side by side.
+_HEADING_LETTERS = 10
 
 
 def run_table(run: Run) -> str:
@@ -38,10 +39,7 @@ def tuning_table(run: Run) -> str:
     is too wide, the most frequent confusions.
     """
     results = results_of(FinishedRun.of(run))
-    of_classes = []
-    for confusion in results.confusions():
-        narrow = max(map(len, confusion.table.text.splitlines())) <= _WIDTH
-        of_classes += [confusion.classes, confusion.table if narrow else confusion.pairs]
+    of_classes = [table for each in results.confusions() for table in _fitting(each)]
     return _text(*tuning_tables(results), *of_classes)
 
 
@@ -49,8 +47,21 @@ def class_tables(evaluation: Evaluation) -> str:
     """Return tables of the reliability, of the figures of each class and of the confusion."""
     labels = label_texts(evaluation.classes)
     reliability = reliability_table("Evaluated rows", labels, evaluation.reliability)
-    shown = ConfusionTable.of("Evaluated rows", labels, evaluation.confusion, most=_MOST_CLASSES)
-    return _text(reliability, shown.classes, shown.table)
+    tables = confusion_tables("Evaluated rows", labels, evaluation.confusion)
+    return _text(reliability, *_fitting(tables))
+
+
+def _fitting(tables: ConfusionTables) -> list[TextTable]:
+    """Return the figures of each class, and the confusion in a form that fits the console."""
+    if tables.matrix is None:
+        return [tables.classes, tables.pairs]
+    headings = [
+        label if len(label) <= _HEADING_LETTERS else f"{label[: _HEADING_LETTERS - 2]}.."
+        for label in tables.matrix.header
+    ]
+    matrix = replace(tables.matrix, header=headings)
+    fits = max(map(len, matrix.text.splitlines())) <= _WIDTH
+    return [tables.classes, matrix if fits else tables.pairs]
 
 
 def _text(*tables: TextTable) -> str:

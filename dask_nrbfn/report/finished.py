@@ -1,17 +1,15 @@
 """The records of a finished run, and the confidence of its rows."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.fit import stages_of_run
-from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record
 from dask_nrbfn.stages.confidence import codes_of_places, name_rows
@@ -40,6 +38,7 @@ class FinishedRun:
     stages: dict[str, dict[str, Any]]
     params: FitParams
     labels: list[str]
+    versions: list[dict[str, Any]]
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -57,27 +56,17 @@ class FinishedRun:
             )
         ordered = {name: stages[name] for name in names}
         labels = label_texts(run.read("model/classes").tolist())
-        return cls(run, attributes, ordered, run.chosen_params, labels)
+        return cls(run, attributes, ordered, run.chosen_params, labels, versions_of(attributes))
 
     @property
-    def versions(self) -> list[dict[str, Any]]:
-        """Records of the versions after the fit."""
-        return versions_of(self.attributes)
-
-    @property
-    def tuning(self) -> TuneParams | None:
-        """Parameters of the tuning; None for a run without one."""
-        return self.run.tuning
+    def cells(self) -> dict[str, Any]:
+        """The record of the cells; empty if one network is fitted to all rows."""
+        return cells_record(self.stages)
 
     @property
     def fitted(self) -> dict[str, Any]:
-        """The record with the fitting error: that of the weights, or of the cells."""
-        return self.stages["weights" if "weights" in self.stages else "cells"]
-
-    @property
-    def is_of_cells(self) -> bool:
-        """Whether cells have networks of their own."""
-        return bool(cells_record(self.stages))
+        """The record with the fitting error, of the weights or of the cells; empty if embedded."""
+        return self.cells or self.stages.get("weights", {})
 
     @property
     def n_searched(self) -> int:
@@ -90,23 +79,9 @@ class FinishedRun:
         return "row" if self.n_searched == self.n_labelled else "candidate"
 
     @property
-    def ridge(self) -> Ridge:
-        """The penalty of the model."""
-        return Ridge.in_params(self.params)
-
-    @property
     def n_labelled(self) -> int:
         """Number of rows of the fit that have a target."""
         return self.run.of_labelled().n_rows
-
-    def tuned(self) -> dict[str, Any]:
-        """Return the result of `describe_tuning`; raises MissingDataError without a tuning."""
-        if self.tuning is None:
-            raise MissingDataError(
-                f"the run {self.run.location} was fitted without tuning.",
-                "Give a run that tune made.",
-            )
-        return describe_tuning(self.run)
 
     def dataset(self) -> Dataset | None:
         """Open the dataset of the fit; None unless it is still on a disk of this machine.
@@ -123,62 +98,44 @@ class FinishedRun:
         return dataset if dataset.fingerprint == self.run.fingerprint else None
 
 
-@dataclass(frozen=True, eq=False)
-class NamedRows:
-    """Rows (m,), their confidence, labels and, if the dataset is still there, ids."""
+class LeastConfident(NamedTuple):
+    """Rows (m,) of lowest confidence, their labels and, if the dataset is still there, ids."""
 
     rows: NDArray[np.int64]
     values: Floats
-    labels: tuple[str, ...] = ()
-    ids: tuple[str, ...] | None = None
-
-    @classmethod
-    def none(cls) -> Self:
-        """Return no rows."""
-        return cls(np.empty(0, dtype=np.int64), np.empty(0))
-
-    def least(self, start: int, values: Floats) -> Self:
-        """Return the rows of smallest value among these and the rows from `start`."""
-        own = np.argsort(values, kind="stable")[:_NAMED]
-        rows = np.concatenate([self.rows, start + own])
-        merged = np.concatenate([self.values, values[own]])
-        order = np.argsort(merged, kind="stable")[:_NAMED]
-        return type(self)(rows[order], merged[order])
-
-    def named(self, finished: FinishedRun) -> Self:
-        """Return rows that are given by places among searched rows, with labels and ids."""
-        run, dataset = of_searched(finished.run), finished.dataset()
-        rows, ids = name_rows(run, self.rows), None
-        if dataset is not None and dataset.ids is not None:
-            ids = tuple(str(dataset.ids[row]) for row in rows.tolist())
-        labels = tuple(finished.labels[code] for code in codes_of_places(run, self.rows))
-        return type(self)(rows, self.values, labels, ids)
+    labels: tuple[str, ...]
+    ids: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, eq=False)
-class Confidences:
+class Confidences(NamedTuple):
     """Counts (1000,) of confidences in equal bins from 0 to 1, and the ten least confident rows.
 
-    `n_certain` rows have a confidence of exactly 1: all neighbours share their label. `rows` is the
-    word for the rows: "rows" or "candidates".
+    `n_certain` rows have a confidence of exactly 1: all neighbours share their label.
     """
 
     counts: NDArray[np.int64]
     n_certain: int
-    least: NamedRows
-    rows: str = "rows"
+    least: LeastConfident
 
     @classmethod
     def of(cls, finished: FinishedRun) -> Self | None:
         """Read the confidence of the rows, a part at a time; None if the run has none."""
         if "confidence" not in finished.stages:
             return None
-        counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
-        least = NamedRows.none()
         run = of_searched(finished.run)
+        counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
+        places, least = np.empty(0, dtype=np.int64), np.empty(0)
         for start, stop in run.spans:
             values = run.read("confidence/values", start, stop)
             counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]
             n_certain += int(np.count_nonzero(values == 1.0))
-            least = least.least(start, values)
-        return cls(counts, n_certain, least.named(finished), f"{finished.searched}s")
+            places = np.concatenate([places, np.arange(start, stop)])
+            least = np.concatenate([least, values])
+            order = np.argsort(least, kind="stable")[:_NAMED]
+            places, least = places[order], least[order]
+        rows, dataset = name_rows(run, places), finished.dataset()
+        labels = tuple(finished.labels[code] for code in codes_of_places(run, places))
+        ids = None
+        if dataset is not None and dataset.ids is not None:
+            ids = tuple(str(dataset.ids[row]) for row in rows.tolist())
+        return cls(counts, n_certain, LeastConfident(rows, least, labels, ids))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from dask_nrbfn.errors import plural
 
@@ -18,14 +18,30 @@ NO_NUMBER = "-"
 """The text for a missing number, such as the error at a penalty where the system is singular."""
 
 
+class Fact(NamedTuple):
+    """A figure and its name."""
+
+    name: str
+    value: str
+
+
 @dataclass(frozen=True)
 class TextTable:
-    """Cells of text under a header; `marked` rows stand out."""
+    """Cells of text under a header; `marked` rows stand out.
+
+    `heat` has a share for every cell after the first of a row; the page colours the cells by it.
+    """
 
     title: str
     header: list[str]
     rows: list[list[str]]
     marked: Sequence[bool] = ()
+    heat: Sequence[Sequence[float]] = ()
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[dict[str, str]], marked: Sequence[bool] = ()) -> Self:
+        """Return the table of some rows, at least one, by the names of their columns."""
+        return cls(title, [*rows[0]], [[*row.values()] for row in rows], marked)
 
     @property
     def text(self) -> str:
@@ -126,6 +142,11 @@ def listed(items: Sequence[str]) -> str:
     return f"{shown} and {n_further} more" if n_further > 0 else shown
 
 
+def target_names_text(names: Sequence[str]) -> str:
+    """Return the first names of numeric targets."""
+    return f"target{'' if len(names) == 1 else 's'} {listed(names)}"
+
+
 def schema_table(schema: Mapping[str, Any]) -> TextTable:
     """Return the kind of each of the first columns; the title counts the further ones."""
     shown = list(schema["columns"].items())[:_MOST_COLUMNS]
@@ -150,14 +171,7 @@ def schema_table(schema: Mapping[str, Any]) -> TextTable:
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:
-    """Return `schema_table` as lines of text.
-
-    >>> number = {"kind": "number", "fill": 3.5, "missing": 0.25}
-    >>> print(schema_text({"columns": {"age": number}, "label": "y", "missing": "impute"}))
-      column  kind    values  missing  filled with
-      age     number       -   25.0 %          3.5
-      y       label        -        -            -
-    """
+    """Return `schema_table` as lines of text."""
     table = schema_table(schema)
     return f"{table.text}\n  {table.title}" if table.title else table.text
 

@@ -7,7 +7,14 @@ from dask.utils import format_bytes
 
 from dask_nrbfn.commands.describe import dataset_figures, describe_model, run_figures
 from dask_nrbfn.errors import plural
-from dask_nrbfn.report.formats import decimals, listed, number, percent, seconds
+from dask_nrbfn.report.formats import (
+    decimals,
+    listed,
+    number,
+    percent,
+    seconds,
+    target_names_text,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -83,5 +90,5 @@ def _size(figures: Mapping[str, Any]) -> str:
     # An embedding learns no targets, so its model has none.
     targets = plural(n_classes, "class") if n_classes else "no targets"
     if names is not None:
-        targets = f"target{'' if len(names) == 1 else 's'} {listed(names)}"
+        targets = target_names_text(names)
     return f"{plural(figures['n_features'], 'feature')}, {targets}"

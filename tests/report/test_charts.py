@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -7,23 +8,32 @@ import pytest
 
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.report.results import DrawnTarget
-
-MET = DrawnTarget("<size> & $1$", np.arange(30.0), np.arange(30.0) ** 1.1, 0.9)
+from dask_nrbfn.report.results import NumberResults
 
 
-@pytest.fixture
-def confidences(fitted):
-    return Confidences.of(FinishedRun.of(fitted))
+def predictions(true, predicted, n_targets=1):
+    """Return charts of `n_targets` with the same numbers."""
+    sample = SimpleNamespace(
+        true=np.column_stack([true] * n_targets), predicted=np.column_stack([predicted] * n_targets)
+    )
+    evaluation = SimpleNamespace(sample=sample, r2=[0.9] * n_targets)
+    finished = SimpleNamespace(attributes={"target_names": ["<size> & $1$"] * n_targets})
+    return [chart.svg for chart in charts.prediction_charts(NumberResults(finished, evaluation))]
 
 
-@pytest.fixture
-def drawn(confidences):
-    return [
-        charts.confidence_chart(confidences, 0.95),
-        charts.prediction_chart(MET, 1),
-        charts.prediction_chart(MET, 2),
-    ]
+def met(n_rows=30, n_targets=1):
+    true = np.arange(float(n_rows))
+    return predictions(true, true**1.1, n_targets)
+
+
+@pytest.fixture(scope="module")
+def counts(fitted):
+    return Confidences.of(FinishedRun.of(fitted)).counts
+
+
+@pytest.fixture(scope="module")
+def drawn(counts):
+    return [charts.confidence_chart(counts, 0.95, "rows"), *met(n_targets=2)]
 
 
 def test_charts__are_svg_elements_with_a_name(drawn):
@@ -56,36 +66,32 @@ def test_charts__leave_colours_and_typeface_to_the_page(drawn):
         assert "<text" in svg
 
 
-def test_charts__are_the_same_each_time(confidences):
-    first = charts.confidence_chart(confidences, 0.95)
+def test_charts__are_the_same_each_time(counts):
+    first = charts.confidence_chart(counts, 0.95, "rows")
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
-        assert charts.confidence_chart(confidences, 0.95) == first
+        assert charts.confidence_chart(counts, 0.95, "rows") == first
         assert mpl.rcParams["font.size"] == 30
 
 
 @pytest.mark.parametrize("threshold", [0.001, 0.5, 1.0])
-def test_charts__any_threshold(confidences, threshold):
-    assert f"threshold {threshold:g}" in charts.confidence_chart(confidences, threshold)
+def test_charts__any_threshold(counts, threshold):
+    assert f"threshold {threshold:g}" in charts.confidence_chart(counts, threshold, "rows")
 
 
 def test_charts__all_rows_alike():
     counts = np.zeros(1000, dtype=np.int64)
     counts[-1] = 7
-    ElementTree.fromstring(charts.confidence_chart(Confidences(counts, 7, None), 0.9))
+    ElementTree.fromstring(charts.confidence_chart(counts, 0.9, "rows"))
 
 
 def test_prediction_chart__has_a_point_for_each_row():
-    def marks(target):
-        return charts.prediction_chart(target, 1).count("<use ")
-
-    half = MET._replace(true=MET.true[:15], predicted=MET.predicted[:15])
-    # Those of the ticks may differ.
-    assert 10 <= marks(MET) - marks(half) <= 20
+    # The marks of the ticks may differ.
+    assert 10 <= met()[0].count("<use ") - met(15)[0].count("<use ") <= 20
 
 
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("missed", [0.0, 1e-300, 0.1, 1e300])
 @pytest.mark.parametrize("true", [[7.0], [3.0, 3.0, 3.0], [0.0, 1e-17, 2e-17]])
 def test_prediction_chart__all_rows_alike(true, missed):
-    alike = DrawnTarget("same", np.array(true), np.array(true) + missed, 0.0)
-    ElementTree.fromstring(charts.prediction_chart(alike, 1))
+    true = np.array(true)
+    ElementTree.fromstring(*predictions(true, true + missed))

@@ -16,9 +16,10 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
+from dask_nrbfn.report.charts import prediction_charts
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.results import results_of
+from dask_nrbfn.report.results import NumberResults, results_of
 from dask_nrbfn.storage.model import Model
 from tests.report.conftest import TARGETS
 from tests.report.test_console import figures
@@ -189,19 +190,16 @@ def test_page__of_numbers_without_an_evaluation(tmp_path, regression, one_target
 
 
 def test_page__draws_the_targets_that_are_met_worst(regression, evaluation):
-    many = replace(
-        evaluation,
-        r2=[0.9, 0.1, 0.95, 0.2, 0.99, 0.3],
-        rmse=[1.0] * 6,
-        sample=evaluation.sample._replace(
-            true=np.arange(6.0) + np.zeros((9, 1)), predicted=np.zeros((9, 6))
-        ),
+    sample = evaluation.sample._replace(
+        true=np.arange(6.0) + np.zeros((9, 1)), predicted=np.zeros((9, 6))
     )
-    names = list("abcdef")
-    results = replace(results_of(FinishedRun.of(regression), evaluation), names=names)
-    drawn = replace(results, evaluation=many).drawn_targets()
-    assert [target.name for target in drawn] == ["a", "b", "d", "f"]
-    assert [target.true[0] for target in drawn] == [0.0, 1.0, 3.0, 5.0]
+    many = replace(evaluation, r2=[0.9, 0.1, 0.95, 0.2, 0.99, 0.3], rmse=[1.0] * 6, sample=sample)
+    finished = FinishedRun.of(regression)
+    named = replace(finished, attributes=finished.attributes | {"target_names": [*"abcdef"]})
+    results = NumberResults(named, many)
+    captions = [chart.caption for chart in prediction_charts(results)]
+    assert [caption.partition(":")[0] for caption in captions] == ["a", "b", "d", "f"]
+    assert captions[0].startswith("a: predicted against true, 9 evaluated rows")
 
 
 def test_page__evaluations_of_other_targets(tmp_path, regression, fitted, evaluation):
@@ -213,7 +211,7 @@ def test_page__evaluations_of_other_targets(tmp_path, regression, fitted, evalua
     for run, wrong, message in (
         (regression, of_classes, "the evaluation has 2 classes, but the run has the targets <b>"),
         (regression, other, "the evaluation has the targets a, b, but the run has the targets <b>"),
-        (fitted, evaluation, "the evaluation has numbers, but the run has 3 classes"),
+        (fitted, evaluation, "the evaluation has the targets <b>.*, but the run has 3 classes"),
     ):
         with pytest.raises(ParameterError, match=message):
             write_report(run, tmp_path / "page.html", evaluation=wrong)

@@ -160,7 +160,7 @@ def test_page__of_an_evaluation(page_of, fitted, dataset):
     evaluation = evaluate_dataset(fitted.location, dataset, InlineEngine())
     page = page_of(fitted, evaluation=evaluation)
     assert "Evaluated rows of each class" in page.text
-    assert f"{100 * evaluation.error_rate:.2f}\xa0% wrong of 300 rows" in " ".join(page.words)
+    assert f"{100 * evaluation.error_rate:.2f}\xa0% of 300 rows" in " ".join(page.words)
     for row in evaluation.confusion:
         assert str(max(row)) in page.words
     for of_class in evaluation.per_class:
@@ -175,7 +175,7 @@ def test_page__of_an_evaluation_with_labels_that_the_model_does_not_know(page_of
     words = " ".join(page_of(fitted, evaluation=unknown).words)
     assert "(unknown) 3 4" in " ".join(words.split())
     assert "(unknown) - - - 7" in " ".join(words.split())
-    assert "7 of them with labels unknown to the model, log loss of the others" in words
+    assert "7 of them with labels unknown to the model, which the log loss leaves out" in words
 
 
 def test_page__is_the_same_each_time(tuned, tmp_path):

@@ -138,7 +138,7 @@ def test_metric__what_it_learned_is_told(tmp_path, capsys):
     write_report(Run.open(run.location), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "Weights of the features" in page
-    assert "a name that is a little…" in page
+    assert "a name that is a little too long" in page
 
 
 def test_metric__estimators_have_the_weights():
