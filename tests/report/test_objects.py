@@ -14,9 +14,7 @@ from dask_nrbfn import (
     Run,
     ingest_arrays,
 )
-from dask_nrbfn.estimators.inputs import Pixels, chunked_dataset
 from tests.report.conftest import TARGETS
-from tests.scenes import drawn_scene
 from tests.tables import spirals, write_table
 
 
@@ -62,20 +60,6 @@ def test_objects__rows_without_labels(tmp_path):
     assert "30 rows x 4 features, 3 classes" in repr(dataset.of_labelled())
     none = write_table(tmp_path / "none.zarr", X)
     assert "no targets" in repr(none)
-
-
-def test_objects__scene(tmp_path):
-    scene = drawn_scene()
-    dataset = chunked_dataset(
-        Pixels(scene["reflectance"].isel(time=0), scene["cover"], "band"),
-        *(None, None, str(tmp_path), "scene"),
-        numbers=False,
-        unlabelled=None,
-        missing="error",
-        schema=None,
-    )
-    assert "3 features, 3 classes" in repr(dataset)
-    assert_short(dataset, 3)
 
 
 def test_objects__runs(fitted, tuned, regression):
