@@ -10,6 +10,7 @@ from dask_nrbfn.errors import MissingDataError
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from tests.tables import spirals, write_table
 
@@ -91,6 +92,14 @@ def test_run_table__of_a_fit_without_neighbours():
 )
 def test_run_table__says_where_the_basis_is_from(options, words):
     assert figures(run_table(fit(**options)))["basis"].endswith(words)
+
+
+def test_run_table__of_a_given_basis():
+    X, y = spirals(200)
+    params = given_basis(FitParams(**SMALL), X[:15])
+    dataset = write_table(MemoryStore(), X, y)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), basis=X[:15])
+    assert figures(run_table(run))["basis"] == "15 (7.5 % of the rows), given"
 
 
 def test_run_table__says_what_weighs_the_rows():
