@@ -45,18 +45,9 @@ def browser(tmp_path_factory):
     driver.quit()
 
 
-@pytest.fixture(params=[375, 1200])
-def width(request, browser):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": request.param, "height": 800, "deviceScaleFactor": 1, "mobile": False},
-    )
-    return request.param
-
-
-@pytest.fixture(params=[("fitted", None), ("tuned", None), ("regression", "evaluation")])
-def address(request, tmp_path):
-    path = tmp_path / "page.html"
+@pytest.fixture(scope="module", params=[("tuned", None), ("regression", "evaluation")])
+def address(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
     run, evaluation = (name and request.getfixturevalue(name) for name in request.param)
     write_report(run, path, evaluation=evaluation)
     return path.as_uri()
@@ -82,32 +73,30 @@ def test_browser__asks_for_the_page_alone(browser, address):
     assert browser.execute_script("return document.compatMode") == "CSS1Compat"
 
 
-def test_browser__fits_the_width(browser, address, width):
+@pytest.mark.parametrize("width", [375, 1200])
+def test_browser__fits_the_width_and_draws_the_charts(browser, address, width):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+    )
     browser.get(address)
     emulate(browser)
     shown = browser.execute_script("return document.documentElement.scrollWidth")
     assert shown <= browser.execute_script("return window.innerWidth") == width
-    # Nothing is hidden but what a scrolling region holds.
+    # Only a scrolling region hides something.
     beyond = browser.execute_script(
         "return [...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg')"
         " && e.getBoundingClientRect().right > window.innerWidth).map(e => e.outerHTML)"
     )
     assert beyond == []
-
-
-def test_browser__draws_the_charts(browser, address, width):
-    browser.get(address)
-    sizes = browser.execute_script(
-        "return [...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect())"
+    boxes = (
+        "return [...document.querySelectorAll('{}')].map(e => e.getBoundingClientRect())"
         ".map(r => [r.width, r.height])"
     )
-    assert sizes
-    assert all(wide > 250 and high > 150 for wide, high in sizes)
-    text = browser.execute_script(
-        "return [...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect()"
-        ".height)"
-    )
-    assert min(text) > 9
+    charts = browser.execute_script(boxes.format("svg"))
+    assert charts
+    assert all(wide > 250 and high > 150 for wide, high in charts)
+    assert min(high for _, high in browser.execute_script(boxes.format("svg text"))) > 9
 
 
 @pytest.mark.parametrize(("media", "dark"), [("screen", True), ("print", False)])

@@ -2,19 +2,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.evaluate import Evaluation
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of
 from tests.tables import spirals, write_table
 
 # So much memory is never measured in a test: what the process holds depends on the other tests.
-RELIABLE = {"expected_calibration_error": 0.0, "reliability": []}
 ROOM = {"predicted_bytes": 2**50}
 
 
@@ -86,13 +84,6 @@ def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
     assert [each for each in problems(run) if "was tried" in each] == expected
 
 
-def test_concerns__widths_of_the_last_comparison_were_tried(tuned, quiet):
-    chosen = tuned.stages["search"]["chosen"] | {"width_factor": 1.0}
-    wider = chosen | {"width_factor": 2.0}
-    run = quiet(tuned, search={"chosen": chosen, "finals": [chosen, wider]})
-    assert not [each for each in problems(run) if "width_factor" in each]
-
-
 @pytest.mark.parametrize(("factor", "beyond"), [(0.3, "0.6,0.3,0.15,0.075 "), (1.0, "0.5,1,2,4 ")])
 def test_concerns__widths_beyond_those_that_were_searched(tuned, altered, factor, beyond):
     chosen = tuned.stages["search"]["chosen"] | {"width_factor": factor}
@@ -102,42 +93,12 @@ def test_concerns__widths_beyond_those_that_were_searched(tuned, altered, factor
     assert f"--width-factors {beyond}" in remedy
 
 
-def test_concerns__no_border_where_nothing_is_beyond():
-    X, y = spirals(150)
-    tuning = TuneParams(
-        effort="quick", folds=2, alphas=(1.0, 0.5), width_factors=(1.0,), features=("plain",)
-    )
-    params = FitParams(basis="random", basis_size=20)
-    dataset = write_table(MemoryStore(), X, y)
-    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
-    borders = [problem for problem in problems(run) if "was tried" in problem]
-    assert borders == ["alpha=0.5 is the smallest that was tried."] * (
-        run.chosen_params.alpha == 0.5
-    )
-
-
 def test_concerns__no_better_than_guessing(tuned, quiet):
     run = quiet(tuned, validation={"error_rate": 0.7})
     found = problems(run)
     assert found[0].startswith("The held-out error is 70.00 %; always predicting the largest")
     (concern, *_) = find_concerns(results_of(FinishedRun.of(run), None))
     assert "--class-weight balanced" in concern.remedy
-
-
-def test_concerns__classes_that_are_missed(fitted, quiet):
-    confusion = ((10, 0, 0), (0, 5, 5), (4, 2, 4))
-    labels = FinishedRun.of(fitted).labels
-    judged = Evaluation(
-        n_rows=30,
-        n_errors=11,
-        classes=tuple(labels),
-        confusion=confusion,
-        log_loss=1.0,
-        **RELIABLE,
-    )
-    (problem,) = problems(quiet(fitted), judged)
-    assert problem.startswith("Less than half of the evaluated rows of these classes get the right")
-    assert problem.endswith(f": {labels[2]} (40.00 %).")
 
 
 def test_concerns__small_classes(tmp_path):
@@ -152,15 +113,18 @@ def test_concerns__small_classes(tmp_path):
     assert not any("fewer than" in problem for problem in problems(run))
 
 
-def test_concerns__labels_that_the_model_does_not_know(fitted, quiet):
-    confusion = ((10, 0, 0), (0, 10, 0), (0, 0, 10))
-    known = Evaluation(
-        n_rows=30, n_errors=0, classes=(0, 1, 2), confusion=confusion, log_loss=0.1, **RELIABLE
-    )
-    unknown = replace(
-        known, n_rows=34, n_errors=4, confusion=(*confusion, (1, 0, 3)), n_unknown_labels=4
-    )
-    run = quiet(fitted)
-    assert problems(run, known) == []
+def test_concerns__of_an_evaluation(fitted, quiet):
+    run, labels = quiet(fitted), FinishedRun.of(fitted).labels
+    judged = Evaluation(
+        n_rows=30, n_errors=11, classes=tuple(labels), confusion=((10, 0, 0), (0, 5, 5), (4, 2, 4)),
+        log_loss=1.0, expected_calibration_error=0.0, reliability=[],
+    )  # fmt: skip
+    (problem,) = problems(run, judged)
+    assert problem.startswith("Less than half of the evaluated rows of these classes get the right")
+    assert problem.endswith(f": {labels[2]} (40.00 %).")
+    right = replace(judged, n_errors=0, confusion=((10, 0, 0), (0, 10, 0), (0, 0, 10)))
+    assert problems(run, right) == []
+    confusion = (*right.confusion, (1, 0, 3))
+    unknown = replace(right, n_rows=34, n_errors=4, confusion=confusion, n_unknown_labels=4)
     (problem,) = problems(run, unknown)
     assert problem == "4 of 34 evaluated rows have labels that the model does not know."

@@ -67,14 +67,6 @@ def test_run_table__about_twenty_lines_of_100_columns(tuned):
         assert 8 <= len(shown.splitlines()) <= 30
 
 
-def test_run_table__long_paths_are_broken(dataset, tmp_path):
-    place = tmp_path / ("far-" * 20) / ("away-" * 20) / "run.zarr"
-    params = FitParams(basis="random", basis_size=20, alpha=1e-6)
-    text = run_table(fit_dataset(dataset, place, params, InlineEngine()))
-    assert max(map(len, text.splitlines())) <= 100
-    assert str(place) in re.sub(r"\n +", "", text)
-
-
 def test_run_table__of_a_fit_without_neighbours():
     found = figures(run_table(fit(basis="random", basis_size=20)))
     assert found["basis"] == "20 (10.0 % of the rows), drawn evenly"
@@ -176,18 +168,6 @@ def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
     line = tuning_table(run).split("\n\n")[2].splitlines()[2]
     assert line.split() == ["0.01", "-", "-", "-", "-", "-"]
     assert "singular at alpha=0.01" in run_table(run)
-
-
-def test_tuning_table__of_penalties_alone():
-    X, y = spirals(200)
-    tuning = TuneParams(
-        effort="quick", folds=2, alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",)
-    )
-    params = FitParams(**SMALL, basis="random", basis_size=20)
-    dataset = write_table(MemoryStore(), X, y)
-    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
-    assert "search" not in run.stages
-    assert tuning_table(run).startswith("2 alphas compared on 200 held-out rows, 2 folds\n")
 
 
 def test_tuning_table__of_a_validation_dataset(dataset, tmp_path):

@@ -17,11 +17,6 @@ def test_confidences__are_those_of_all_rows(fitted):
     for place in (1, 500, 950, 999):
         assert found.counts[:place].sum() == np.count_nonzero(values < place / 1000)
     assert found.n_certain == np.count_nonzero(values == 1)
-
-
-def test_confidences__name_the_least(fitted):
-    values = fitted.read("confidence/values")
-    found = Confidences.of(FinishedRun.of(fitted))
     np.testing.assert_array_equal(found.least.rows, np.lexsort([np.arange(300), values])[:10])
     np.testing.assert_array_equal(found.least.values, values[found.least.rows])
 
@@ -47,17 +42,3 @@ def test_confidences__rows_have_labels_and_ids(tmp_path, candidates):
     shutil.rmtree(tmp_path / "data.zarr")
     least = Confidences.of(FinishedRun.of(run)).least
     assert (least.labels, least.ids) == (found.least.labels, None)
-
-
-def test_confidences__read_a_part_at_a_time(fitted, monkeypatch):
-    read, most = type(fitted).read, []
-
-    def counted(run, name, start=0, stop=None):
-        values = read(run, name, start, stop)
-        if name == "confidence/values":
-            most.append(len(values))
-        return values
-
-    monkeypatch.setattr(type(fitted), "read", counted)
-    Confidences.of(FinishedRun.of(fitted))
-    assert most == [100, 100, 100]

@@ -181,14 +181,6 @@ def test_page__of_numbers(tmp_path, regression, evaluation, model):
     assert len(set(page.ids)) == len(page.ids)
 
 
-def test_page__of_numbers_without_an_evaluation(tmp_path, regression, one_target):
-    page = page_of(tmp_path, regression)
-    assert "held-out RMSE" in page.words
-    assert page.tags["svg"] == 0
-    write_report(one_target, tmp_path / "one.html")
-    assert "Predicted and true numbers" not in (tmp_path / "one.html").read_text()
-
-
 def test_page__draws_the_targets_that_are_met_worst(regression, evaluation):
     sample = evaluation.sample._replace(
         true=np.arange(6.0) + np.zeros((9, 1)), predicted=np.zeros((9, 6))

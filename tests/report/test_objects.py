@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import pytest
 from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
@@ -12,7 +11,6 @@ from dask_nrbfn import (
     Dataset,
     Model,
     Run,
-    ingest_arrays,
 )
 from tests.report.conftest import TARGETS
 from tests.tables import spirals, write_table
@@ -43,13 +41,6 @@ def test_objects__text_is_printable_and_is_cut(tmp_path):
     assert "?[31mred?" in first
     assert first.endswith(" ...")
     assert last.endswith("deep/t.zarr")
-
-
-def test_objects__sparse(tmp_path):
-    X = csr_array(np.eye(40, 30))
-    dataset = write_table(tmp_path / "t.zarr", X, np.arange(40) % 2, chunk_rows=10)
-    assert "float64, sparse, " in repr(dataset)
-    assert "in 4 chunks of 10 rows" in repr(dataset)
 
 
 def test_objects__rows_without_labels(tmp_path):
@@ -87,30 +78,6 @@ def test_objects__models(tuned, regression):
     assert f"targets {', '.join(TARGETS)}" in repr(of_numbers)
 
 
-def test_objects__in_memory():
-    X, y = spirals(40)
-    assert "40 rows" in repr(ingest_arrays(X, y, MemoryStore()))
-
-
-def damaged_run(run):
-    return replace(run, attributes={"stages": {"basis": {"n_basis": "many"}}})
-
-
-def damaged_dataset(dataset):
-    return replace(dataset, class_counts=None)
-
-
-@pytest.mark.parametrize(
-    ("fixture", "damage"), [("fitted", damaged_run), ("dataset", damaged_dataset)]
-)
-def test_objects__damaged_metadata_leaves_the_place(fixture, damage, request, caplog):
-    shown = damage(request.getfixturevalue(fixture))
-    shown = replace(shown, location="/data/<b>.zarr")
-    with caplog.at_level(logging.DEBUG, "dask_nrbfn"):
-        assert repr(shown) == f"<dask_nrbfn.{type(shown).__name__}> /data/<b>.zarr"
-    assert "no representation of" in caplog.text
-
-
 def test_objects__read_nothing(fitted, dataset, tmp_path):
     copies = [shutil.copytree(each.location, tmp_path / str(i)) for i, each in enumerate(
         (dataset, fitted)
@@ -120,3 +87,18 @@ def test_objects__read_nothing(fitted, dataset, tmp_path):
     for copy in copies:
         shutil.rmtree(copy)
     assert [repr(each) for each in shown] == before
+
+
+def test_objects__sparse():
+    X = csr_array(np.eye(40, 30))
+    dataset = write_table(MemoryStore(), X, np.arange(40) % 2, chunk_rows=10)
+    assert "float64, sparse, " in repr(dataset)
+    assert "in 4 chunks of 10 rows" in repr(dataset)
+
+
+def test_objects__damaged_metadata_leaves_the_place(fitted, caplog):
+    damaged = replace(fitted, attributes={"stages": {"basis": {"n_basis": "many"}}})
+    damaged = replace(damaged, location="/data/<b>.zarr")
+    with caplog.at_level(logging.DEBUG, "dask_nrbfn"):
+        assert repr(damaged) == "<dask_nrbfn.Run> /data/<b>.zarr"
+    assert "no representation of" in caplog.text
