@@ -125,19 +125,6 @@ class CellTree:
         leaves = {int(self.children[node]): node for node in np.flatnonzero(self.columns < 0)}
         return [of_nodes[int(leaves[cell])] for cell in range(self.n_cells)]
 
-    def cells_below(self) -> list[tuple[int, int, int]]:
-        """Return for every node its depth, and its first and last cell."""
-        depths, firsts, lasts = (np.zeros(len(self.columns), np.int64) for _ in range(3))
-        for node in range(len(self.columns)):
-            if self.columns[node] >= 0:
-                depths[self.children[node] : self.children[node] + 2] = depths[node] + 1
-        for node in reversed(range(len(self.columns))):
-            child = int(self.children[node])
-            inner = self.columns[node] >= 0
-            firsts[node] = firsts[child] if inner else child
-            lasts[node] = lasts[child + 1] if inner else child
-        return [*zip(depths.tolist(), firsts.tolist(), lasts.tolist(), strict=True)]
-
     def is_sound(self, n_features: int) -> bool:
         """Return whether the tree routes every row with `n_features` features to a cell."""
         size, inner = len(self.columns), np.flatnonzero(self.columns >= 0)
