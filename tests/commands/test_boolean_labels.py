@@ -68,17 +68,6 @@ def test_csv__numbers_beside_truth_stay_numbers(tmp_path, texts):
     assert classes.dtype.kind == "i"
 
 
-def test_csv__empty_cells_beside_truth(tmp_path):
-    frame = rows_of([False, True]).astype({"y": object})
-    frame.loc[::5, "y"] = None
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y", unlabelled="")
-    assert dataset.classes.dtype == bool
-    frame.to_parquet(tmp_path / "rows.parquet")
-    dataset = ingest_file(tmp_path / "rows.parquet", MemoryStore(), label="y", missing="drop")
-    assert dataset.classes.dtype == bool
-
-
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     "form", ["scene", "arrays", "cells", "dask", "nullable", "npz", "parquet", "nullable cells"]
@@ -123,12 +112,6 @@ def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
     assert network.predict(rows).dtype == bool
 
 
-def test_estimator__boolean_labels():
-    for y in (TRUTH, pd.Series(TRUTH).astype("boolean"), TRUTH.tolist()):
-        network = NRBFNClassifier(alpha=1e-6).fit(X, y)
-        assert network.classes_.dtype == network.predict(X).dtype == bool
-
-
 @pytest.mark.slow
 def test_models_and_datasets_of_numbers_and_truth_go_together(tmp_path):
     truth, numbers = (
@@ -159,9 +142,3 @@ def test_refresh__several_datasets_keep_truth(tmp_path, others):
     fit_dataset(halves[0], tmp_path / "run", PARAMS, ENGINE)
     refreshed = refresh_run(tmp_path / "run", halves, ENGINE)
     assert refreshed.read("model/classes").dtype == (np.int64 if others == "further" else bool)
-
-
-def test_dataset__stores_truth_as_numbers(tmp_path):
-    dataset = ingest_arrays(X, TRUTH, tmp_path / "data")
-    assert zarr.open_array(tmp_path / "data" / "y", mode="r").dtype == np.int64
-    assert dataset.codes().tolist() == TRUTH.tolist()

@@ -135,7 +135,7 @@ def test_update_cells__a_site_is_merged(targets, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cells", [None, 4])
+@pytest.mark.parametrize("cells", [None])
 def test_update__the_range_of_targets_grows_with_added_rows(cells, tmp_path):
     X, Y, _ = table("numbers")
     places, at = np.split(np.argsort(Y[:, 0])[::-1], [300, 350]), {}
@@ -168,59 +168,6 @@ def test_update_cells__refreshed(tmp_path):
     assert Model.load(run.location).cells.n_rows.sum() == 800
 
 
-@pytest.mark.slow
-def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
-    X, y, weights = table("classes")
-    dataset = write(tmp_path / "rows", X, y, weights)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    model = Model.load(run.location)
-    members = model.cells.tree.route(model.scaling.apply(X))
-    inside = np.sort(members.rows[members.cells == 1])
-    lost = inside[y[inside] == y[inside][0]]
-    gone = write(tmp_path / "class", X[lost], y[lost], weights[lost])
-    update_run(run.location, gone, ENGINE, forget=True)
-    left = np.setdiff1d(np.arange(400), lost)
-    close(
-        Model.load(run.location).scores(X[inside]),
-        naive_scores(run, (X[left], y[left], weights[left]), X[inside]),
-        atol=1e-6,
-    )
-    rest = np.setdiff1d(inside, lost)
-    update_run(
-        run.location, write(tmp_path / "rest", X[rest], y[rest], weights[rest]), ENGINE, forget=True
-    )
-    emptied = Model.load(run.location)
-    assert emptied.cells.n_rows[1] == 0
-    others = np.setdiff1d(np.arange(400), inside)
-    shares = np.bincount(y[others], weights[others]) / weights[others].sum()
-    np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
-    update_run(
-        run.location, write(tmp_path / "back", X[inside], y[inside], weights[inside]), ENGINE
-    )
-    close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_update_cells__rows_that_were_never_added_are_not_forgotten(tmp_path):
-    rows = table("classes")
-    run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
-    X, y, weights = table("classes", seed=5)
-    before = Model.load(run.location).digest()
-    with pytest.raises(DataError, match="cannot all be in the run"):
-        update_run(run.location, write(tmp_path / "far", X + 3.0, y, weights), ENGINE, forget=True)
-    assert Model.load(run.location).digest() == before
-
-
-@pytest.mark.slow
-def test_update_cells__far_rows_and_rows_in_one_cell(tmp_path):
-    X, y, weights = rows = table("classes")
-    run = fit_dataset(write(tmp_path / "rows", *rows), tmp_path / "run", PARAMS, ENGINE)
-    far = write(tmp_path / "far", X[:50] + 100.0, y[:50], weights[:50])
-    update_run(run.location, far, ENGINE)
-    assert np.isfinite(Model.load(run.location).scores(X)).all()
-    assert (Model.load(run.location).cells.n_rows - 100 != 0).any()
-
-
 def test_update_cells__constant_scores_learn_shares(tmp_path):
     X = np.linspace(0.0, 1.0, 300)[:, None]
     y = np.where(X[:, 0] < 0.5, 0, np.arange(300) % 3)
@@ -250,21 +197,6 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
         digests.append(Model.load(run.location).digest())
     assert digests[0] == digests[1]
     assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
-
-
-@pytest.mark.slow
-def test_update_cells__a_site_of_numbers_has_a_few_rows(tmp_path):
-    rows = table("numbers")
-    fitted = write(tmp_path / "rows", *rows)
-    run = fit_dataset(fitted, tmp_path / "run", PARAMS, ENGINE)
-    further = table("numbers", n_rows=3, seed=8)
-    site = write_site(run, tmp_path / "site", fitted, write(tmp_path / "few", *further))
-    (*_, record) = site.attributes["versions"]
-    assert "predict the mean" in " ".join(record["reasons"])
-    assert np.isfinite(Model.load(site.location).scores(rows[0])).all()
-    merge_runs(run.location, site.location, ENGINE)
-    both = tuple(np.concatenate(pair) for pair in zip(rows, further, strict=True))
-    close(Model.load(run.location).scores(rows[0]), naive_scores(run, both, rows[0]))
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report import run_table, write_report
+from dask_nrbfn.report import write_report
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
@@ -32,7 +32,7 @@ from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, write_table
 
 PARAMS = FitParams(basis_size=40, width_factor=0.3, components=3)
 ENGINE = InlineEngine()
@@ -59,25 +59,6 @@ def test_embed__coordinates_are_those_of_the_eigenfunctions():
     for one, two in zip(found.T, expected.T, strict=True):
         assert abs(np.corrcoef(one, two)[0, 1]) == pytest.approx(1, abs=1e-10)
     np.testing.assert_allclose(run.read("components/eigenvalues")[1:], values.real[order])
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("basis", ["random", "kmeans"])
-def test_embed__labels_and_numbers_change_nothing_but_the_colours(basis):
-    X, y = spirals(200)
-    # Every class has a row of a drawn basis; with so many rows it has one anyway.
-    params = replace(PARAMS, basis=basis)
-    runs = [embed(write_table(MemoryStore(), X, y=y), params), embed(table(), params)]
-    runs.append(embed(write_table(MemoryStore(), X, target=X[:, 0]), params))
-    for run in runs:
-        np.testing.assert_allclose(
-            Model.load(run.location).scores(X), Model.load(runs[1].location).scores(X), atol=1e-9
-        )
-        assert list(run.stages) == ["columns", "basis", "width", "components", "model"]
-    labelled, bare, of_numbers = runs
-    np.testing.assert_array_equal(labelled.read("model/sample/targets"), y)
-    assert not bare.has("model/sample/targets")
-    np.testing.assert_array_equal(of_numbers.read("model/sample/targets")[:, 0], X[:, 0])
 
 
 @pytest.mark.slow
@@ -196,39 +177,6 @@ def test_embed__has_no_rows_that_join_or_leave_and_nothing_to_judge(tmp_path):
     np.testing.assert_array_equal(
         refreshed.read("components/eigenvalues"), run.read("components/eigenvalues")
     )
-
-
-@pytest.mark.slow
-def test_report__draws_the_rows(tmp_path):
-    X, y = spirals(200)
-    labels = np.array(["_a$b$", "<b>", "long enough to be cut off"])[y]
-    surfaces_X, Y = surfaces(200)
-    tables = {
-        "classes": write_table(tmp_path / "classes", X, labels),
-        "numbers": write_table(tmp_path / "numbers", surfaces_X, target=Y),
-        "bare": table(tmp_path / "bare"),
-    }
-    pages = {}
-    for name, dataset in tables.items():
-        run = embed(dataset, place=tmp_path / f"{name}-run")
-        lines = dict(
-            line.split(maxsplit=1) for line in run_table(run).splitlines() if line[0] > " "
-        )
-        assert lines["rows"].endswith("3 coordinates")
-        assert lines["components"].startswith("3, eigenvalues down to 0.")
-        for _ in range(2):
-            page = tmp_path / f"{name}.html"
-            write_report(run, page, overwrite=True)
-            text = page.read_text()
-            assert pages.setdefault(name, text) == text
-        assert "The first two coordinates of 200 rows" in text
-    assert "_a$b$" in pages["classes"]
-    assert "long..." in pages["classes"]
-    assert "<b>" not in pages["classes"]
-    assert "coloured by target_0" in pages["numbers"]
-    one = embed(table(), replace(PARAMS, components=1), tmp_path / "one")
-    write_report(one, tmp_path / "one.html")
-    assert "The first two coordinates" not in (tmp_path / "one.html").read_text()
 
 
 def test_embed__on_the_command_line(tmp_path):

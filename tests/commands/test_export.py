@@ -1,7 +1,5 @@
 """What predictions are joined by, and the rows that have none."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -11,7 +9,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.commands.predict import check_in_csv, predict_dataset
+from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
@@ -52,15 +50,6 @@ def model():
 
 NUMBERS = np.arange(7, 157)
 TEXTS = np.array([f"row, {row}" for row in NUMBERS], dtype=np.dtypes.StringDType())
-
-
-@pytest.mark.parametrize("values", [[b"x\xff"], [[1, 2]]])
-def test_kept__columns_that_csv_does_not_have(values):
-    table = pa.table({"a": values})
-    with pytest.raises(
-        ParameterError, match=r"keep names 'a' of type .* which CSV does not support"
-    ):
-        check_in_csv(table.to_reader())
 
 
 @pytest.mark.parametrize(("suffix", "read"), READERS.items())
@@ -144,9 +133,3 @@ def test_predict__kept_columns_of_other_rows(tmp_path, model, n_rows):
     with pytest.raises(DataError, match="rows of the file changed"):
         predict_dataset(model, dataset, out, InlineEngine(), kept=kept)
     assert not list(tmp_path.iterdir())
-
-
-def test_encoded_by__keeps_the_name_of_the_ids():
-    columns = tuple(replace(column, missing=0.5) for column in SCHEMA.columns)
-    other = Schema(columns, missing="impute")
-    assert write(spirals(5)[0], np.arange(5)).encoded_by(other).schema.id == "row"

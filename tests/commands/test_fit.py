@@ -1,43 +1,38 @@
 import dataclasses
-import json
 import logging
 import random
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
-from itertools import cycle, pairwise
+from itertools import cycle
 
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import fit
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
-    DamagedResultError,
     DataError,
     MemoryBudgetError,
     MissingDataError,
     ParameterError,
-    RunBusyError,
     RunMismatchError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.neighbors.plan import SearchedRows
-from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.storage.written import edit_attributes, flip_byte
+from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
@@ -231,18 +226,6 @@ def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
     assert run.stages["neighbors"]["method"] == "exact"
 
 
-def test_fit__records_what_it_did(tmp_path):
-    X, y = spirals(100)
-    run = fit_in_memory(X, y)
-    attributes = run.attributes
-    assert attributes["environment"]["versions"].keys() >= {"numpy", "zarr", "dask"}
-    assert attributes["params"] == SMOOTH.resolve_auto(numbers=False).to_dict() | {"cells": 1}
-    started = [record["started"] for record in run.stages.values()]
-    assert all(a <= b for a, b in pairwise(started))
-    assert all(record["seconds"] >= 0 for record in run.stages.values())
-    json.dumps(attributes)
-
-
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("stage", ["neighbors", "model"])
 def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
@@ -387,40 +370,6 @@ def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, stopped_fit, para
     assert Model.load(place).weights.tobytes() == weights[params]
 
 
-@pytest.mark.slow
-def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):
-    dataset, weights = undisturbed
-    place = tmp_path / "run"
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, place, CUT, CountingEngine(2, label="width"))
-    path = place / "width" / "parts" / "1" / "zarr.json"
-    attributes = json.loads(path.read_text())
-    attributes["attributes"]["record"]["weight"] += 1e-3
-    path.write_text(json.dumps(attributes))
-    engine = CountingEngine()
-    run = fit_dataset(dataset, place, CUT, engine)
-    assert "The record of width/parts/1 is damaged. The part is computed again." in caplog.text
-    assert engine.done["width"] == 2
-    assert run.read("weights/values").tobytes() == weights[CUT]
-
-
-@pytest.mark.slow
-def test_fit__a_disk_that_damages_everything_ends_the_fit(tmp_path, monkeypatch, undisturbed):
-    dataset, _ = undisturbed
-    place, finish_stage, finished = tmp_path / "run", Run.finish_stage, []
-
-    def damage(run, stage, record):
-        finish_stage(run, stage, record)
-        finished.append(stage)
-        if stage == "basis":
-            damaged(place, "basis/values/c/0/0", "flipped")
-
-    monkeypatch.setattr(Run, "finish_stage", damage)
-    with pytest.raises(DamagedResultError, match="basis/values cannot be read"):
-        fit_dataset(dataset, place, CUT, InlineEngine())
-    assert 2 <= finished.count("basis") <= 30
-
-
 def mismatch(tmp_path, dataset, params):
     with pytest.raises(RunMismatchError) as caught:
         fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
@@ -513,49 +462,10 @@ def test_fit__flipped_byte_is_found_before_the_search(tmp_path):
     assert "cannot be read" in refused(DamagedDataError, dataset, engine=CountingEngine(1))
 
 
-def test_fit__nan_written_behind_our_back_is_found(tmp_path):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    import zarr
-
-    group = zarr.open_group(tmp_path / "data")
-    group["X"][40, 2] = np.nan
-    assert "X/c/0/0" in refused(DamagedDataError, dataset)
-    edit_attributes(dataset.location, chunk_checksums={}, checked=True)
-    assert "X has nan in row 40, column 2" in refused(DataError, dataset)
-
-
-def test_fit__run_at_the_dataset_is_refused(tmp_path):
-    X, y = spirals(50)
-    dataset = write_table(tmp_path / "data", X, y)
-    with pytest.raises(DamagedDataError, match=r"not a dask_nrbfn\.run"):
-        fit_dataset(dataset, tmp_path / "data", FitParams(), InlineEngine())
-    assert Dataset.open(tmp_path / "data").n_rows == 50
-
-
 def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
     X, y = spirals(50)
     table = write_table(MemoryStore(), X, y)
     assert "memory of this process" in refused(ParameterError, table, engine=two_workers)
-
-
-def test_fit__a_run_lost_to_another_job_is_not_written_to(tmp_path, monkeypatch):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    checks = iter([None, RunBusyError("the run is another job's.", "Wait for it.")])
-
-    @contextmanager
-    def lost_after_the_first_check(location):
-        def check():
-            if (error := next(checks)) is not None:
-                raise error
-
-        yield check
-
-    monkeypatch.setattr("dask_nrbfn.commands.fit.locked_group", lost_after_the_first_check)
-    with pytest.raises(RunBusyError):
-        fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
-    assert Run.open(tmp_path / "run").stages == {}
 
 
 @pytest.mark.parametrize(("least_flops", "told"), [(0.0, True), (1e15, False)])
@@ -568,17 +478,6 @@ def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
     said = [entry.getMessage() for entry in caplog.records if "expected:" in entry.getMessage()]
     assert bool(said) is told
     assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
-
-
-def test_tune__says_first_how_long(caplog, monkeypatch):
-    monkeypatch.setattr(fit, "measure_rates", lambda *_: RATES)
-    # A fit of these rows takes a second.
-    dataset = write_table(MemoryStore(), *spirals(5000))
-    params, tuning = FitParams(basis_size=1000, basis="random"), TuneParams()
-    with caplog.at_level(logging.INFO, logger="dask_nrbfn"), pytest.raises(StoppedError):
-        tune_dataset(dataset, MemoryStore(), params, tuning, CountingEngine(0))
-    assert "expected: about" in caplog.text
-    assert "search" in caplog.text
 
 
 @pytest.mark.fast_cases(2)

@@ -3,16 +3,11 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
-from dask_nrbfn.errors import DataError, ExistsError, ParameterError
-from dask_nrbfn.sources.arrays import ArraySource
-from dask_nrbfn.storage.dataset import Dataset
-from tests.numeric.chunkings import row_chunkings
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.errors import DataError, ParameterError
 
 N = 23
 
@@ -139,13 +134,6 @@ def test_ingest__weights_without_labels(tmp_path):
     assert dataset.fingerprint == same.fingerprint
 
 
-def test_ingest_dask__integer_weights_become_float64(tmp_path):
-    X, y, _ = weighted_table()
-    dataset = in_dask_arrays(tmp_path, X, y, np.arange(1, N + 1, dtype=np.uint8))
-    assert dataset.sample_weights.dtype == np.float64
-    np.testing.assert_array_equal(weights_of(dataset), np.arange(1, N + 1))
-
-
 def numbers_in_arrays(place, X, T, **options):
     return ingest_arrays(X, None, place, target=T, **options), ("target_0", "target_1")
 
@@ -212,17 +200,6 @@ def test_ingest__files_of_numbers_store_the_same(tmp_path):
         assert dataset.feature_names == ("a", "b", "c")
     dataset = ingest_file(tmp_path / "d.npz", MemoryStore(), target="T", chunk_rows=6)
     assert (dataset.fingerprint, dataset.target_names) == (expected, ("target_0", "target_1"))
-
-
-@given(lengths=row_chunkings(), chunk_rows=st.integers(1, 41))
-@settings(max_examples=8)
-def test_ingest_dask__numbers_in_any_chunks(lengths, chunk_rows):
-    n = sum(lengths)
-    T = np.arange(2.0 * n).reshape(n, 2)
-    target = da.from_array(T, chunks=(tuple(lengths), 2))
-    X = da.from_array(T[:, :1], chunks=(3, 1))
-    dataset = ingest_dask(X, None, MemoryStore(), target=target, chunk_rows=chunk_rows)
-    np.testing.assert_array_equal(targets_of(dataset), T)
 
 
 @pytest.mark.parametrize(
@@ -302,40 +279,6 @@ def test_ingest__numbers_are_described(tmp_path):
     described = describe(tmp_path / "data")
     assert described["target_names"] == ["s", "t"]
     assert not {"n_classes", "classes", "class_counts"} & described.keys()
-
-
-def test_ingest__weights_are_described(tmp_path):
-    X, y, weights = weighted_table()
-    ingest_arrays(X, y, tmp_path / "with", weights=weights)
-    ingest_arrays(X, y, tmp_path / "without")
-    assert describe(tmp_path / "with")["has_weights"] is True
-    assert describe(tmp_path / "without")["has_weights"] is False
-
-
-class InterruptedRows(ArraySource):
-    """Rows of which the last come after something has happened."""
-
-    def __init__(self, X, happens):
-        super().__init__(X)
-        self.happens = happens
-
-    def blocks(self, block_rows):
-        yield from super().blocks(block_rows)
-        self.happens()
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_ingest__two_jobs_of_one_new_name(tmp_path, overwrite):
-    place = tmp_path / "data"
-    source = InterruptedRows(np.ones((9, 2)), lambda: ingest_arrays(np.zeros((5, 2)), None, place))
-    if overwrite:
-        ingest_source(source, place, overwrite=True)
-    else:
-        with pytest.raises(ExistsError, match="data already exists"):
-            ingest_source(source, place)
-    rows = Dataset.open(place).take(np.arange(5))
-    np.testing.assert_array_equal(rows, float(overwrite))
-    assert list(tmp_path.iterdir()) == [place]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
 from tests.cli.program import refuse, succeed
@@ -68,14 +67,6 @@ def test_ingest__rows_without_a_label_are_dropped(tmp_path, caplog, suffix, labe
     assert dataset.unlabelled is None
     assert dataset.classes[dataset.codes()].tolist() == labels[whole].tolist()
     np.testing.assert_allclose(dataset.take(np.arange(whole.sum())), X[whole], rtol=1e-12)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_ingest__labels_alone_have_gaps(tmp_path, suffix):
-    file = write(tmp_path / f"rows{suffix}", table(NAMES[Y]))
-    assert ingest_file(file, MemoryStore(), label="y", missing="drop").n_rows == (~GAPS).sum()
-    kept = ingest_file(file, MemoryStore(), label="y", missing="drop", unlabelled="")
-    assert (kept.n_rows, kept.n_unlabelled) == (N, GAPS.sum())
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -139,16 +130,6 @@ def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
     assert pd.read_csv(out)["y"].isna().tolist() == GAPS.tolist()
 
 
-def test_ingest__other_marks_beside_empty_cells(tmp_path):
-    frame = table(NAMES[Y])
-    frame.loc[GAPS, "y"] = np.where(np.arange(GAPS.sum()) % 2 == 0, "?", None)
-    file = write(tmp_path / "rows.csv", frame)
-    with pytest.raises(DataError, match="has no value"):
-        ingest_file(file, MemoryStore(), label="y", unlabelled="?")
-    dropped = ingest_file(file, MemoryStore(), label="y", unlabelled="?", missing="drop")
-    assert (dropped.n_rows, dropped.n_unlabelled) == (N - 15, 15)
-
-
 def test_ingest__no_row_has_a_label(tmp_path):
     file = write(tmp_path / "rows.csv", table(Y, np.ones(N, dtype=bool)))
     dataset = ingest_file(file, MemoryStore(), label="y", unlabelled="")
@@ -181,18 +162,6 @@ def test_ingest_dask__a_block_without_labels():
     labels = dd.from_pandas(y, npartitions=2)
     dataset = ingest_dask(frame, labels, MemoryStore(), unlabelled="")
     assert (dataset.n_unlabelled, dataset.classes.tolist()) == (40, ["a", "b"])
-
-
-@pytest.mark.parametrize("labels", [LABELS["float"], LABELS["text"]])
-def test_classifier__labels_that_are_missing(labels):
-    y = table(labels)["y"]
-    network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-8, unlabelled=np.nan)
-    network.fit(pd.DataFrame(X, columns=list("abcd")), y)
-    assert network.classes_.tolist() == np.unique(labels).tolist()
-    assert GAPS[network.basis_indices_].any()
-    network.partial_fit(pd.DataFrame(X[:9], columns=list("abcd")), y[:9])
-    with pytest.raises(DataError, match="has no label in row 1"):
-        network.set_params(unlabelled=None).fit(X, y.tolist())
 
 
 @pytest.mark.parametrize("mark", ["abc", 0.5])
@@ -228,13 +197,3 @@ def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix)
         assert all(option in fix for option in options[::2])
         succeed("ingest", file, rows, "--label", "y", *options)
         shutil.rmtree(rows)
-
-
-def test_ingest__weights_have_no_part_in_the_message_about_labels(tmp_path):
-    frame = table(NAMES[Y]).assign(w=1.0)
-    frame.loc[3, "a"] = None
-    frame.loc[[5, 7], "w"] = None
-    file = write(tmp_path / "rows.parquet", frame)
-    with pytest.raises(DataError) as caught:
-        ingest_file(file, MemoryStore(), label="y", weights="w")
-    assert f"2 columns: 'y' {GAPS.sum()}, 'a' 1." in caught.value.problem

@@ -12,7 +12,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,17 +108,6 @@ def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
     assert [name.name for name in tmp_path.iterdir()] == ["map"]
 
 
-def test_map__of_a_scene_with_coordinates_named_as_results(place, tmp_path):
-    scene = drawn_scene().assign_coords(label=("x", np.arange(9)), probability=("y", np.ones(7)))
-    written = write_scene(scene, tmp_path / "scene.zarr")
-    found, _ = mapped(place / "run", written, tmp_path / "map", probabilities=True)
-    assert {*found.coords} == {"time", "class", "x", "lon", "spatial_ref"}
-    assert found["label"].dims == ("time", "y", "x")
-    written = write_scene(drawn_scene().rename(x="label"), tmp_path / "renamed.zarr")
-    with pytest.raises(NRBFNError, match="dimension label, which is the name of an array"):
-        mapped(place / "run", written, tmp_path / "other")
-
-
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format):
@@ -130,21 +118,6 @@ def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format
     network = NRBFNClassifier.load(place / "run")
     np.testing.assert_array_equal(found["label"], network.predict(opened, feature_dim="band"))
     assert result.n_missing > 0
-
-
-@pytest.mark.slow
-def test_map__integers_without_a_scale(place, tmp_path):
-    scene = drawn_scene()
-    scene["reflectance"] = (100 * scene["reflectance"]).round()
-    written = write_scene(scene, tmp_path / "scene.zarr", dtype="int16", _FillValue=-9999)
-    dataset = ingest_file(written, tmp_path / "pixels", **WHERE, label="cover")
-    assert dataset.dtype == np.float32
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
-    found, _ = mapped(run.location, written, tmp_path / "map.zarr")
-    network = NRBFNClassifier.load(run.location)
-    np.testing.assert_array_equal(
-        found["label"], network.predict(scene["reflectance"], feature_dim="band")
-    )
 
 
 def test_map__the_largest_written_is_that_of_the_label(place, tmp_path):
@@ -198,17 +171,6 @@ def test_map__of_a_regression_and_of_rows_without_labels(tmp_path):
     assert kept.n_rows == int(found["value"].notnull().sum())
     with pytest.raises(NRBFNError, match="predicts numbers"):
         mapped(run.location, written, tmp_path / "other", scores=True)
-
-
-def test_map__box_without_any_pixel(place, tmp_path, monkeypatch):
-    small_boxes(monkeypatch)
-    scene = drawn_scene()
-    scene["reflectance"][0, :, :4, :5] = np.nan
-    written = write_scene(scene, tmp_path / "scene.zarr", chunks=(1, 3, 4, 5))
-    found, _ = mapped(place / "run", written, tmp_path / "map.zarr")
-    assert found["label"][0, :4, :5].isnull().all()
-    array = zarr.open_group(str(tmp_path / "map.zarr"), mode="r")["label"]
-    assert array.nchunks_initialized == array.nchunks == 8
 
 
 def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expected, caplog):

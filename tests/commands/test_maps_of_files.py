@@ -20,9 +20,7 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.commands.maps import MapLayout
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.scorer import Scorer
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.cli.program import refuse, succeed
@@ -178,21 +176,6 @@ def test_netcdf__damaged_or_without_an_engine(dated, tmp_path):
     assert not out.exists()
 
 
-def test_netcdf__rewritten_while_an_error_is_kept(tmp_path):
-    place, kept = tmp_path / "scene.nc", []
-    dated_scene().to_netcdf(place, engine="h5netcdf", encoding={"ndvi": {"zlib": True}})
-    written = place.read_bytes()
-    middle = len(written) // 2
-    for content, problem in (
-        (written[:middle] + bytes(2000) + written[middle + 2000 :], "ndvi in .* cannot be read"),
-        (written[:20_000], "cannot be opened by xarray"),
-    ):
-        place.write_bytes(content)
-        with pytest.raises(DamagedDataError, match=problem) as caught:
-            open_source(place, variable="ndvi", feature_dim="time")
-        kept.append(caught)
-
-
 def many_variables():
     """Return winds at two heights, ground that all dates share, and classes."""
     scene = drawn_scene()
@@ -236,21 +219,6 @@ def test_variables__are_features(tmp_path):
         own.predict(scene.rename(u="east"))
     own.fit(scene.drop_vars("wind"), scene["cover"])
     assert own.feature_names_in_.tolist() == ["u", "v", "dem"]
-
-
-def test_variables__of_which_some_have_the_dimension(tmp_path):
-    scene = many_variables()
-    written = tmp_path / "scene.zarr"
-    scene.to_zarr(written, zarr_format=2)
-    where = {"variable": "wind,dem", "feature_dim": "level"}
-    dataset = ingest_file(written, tmp_path / "pixels", **where, label="cover")
-    assert dataset.feature_names == ("wind_10", "wind_100", "dem")
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine()).location
-    found = labels(run, written, tmp_path / "map", variable=["wind", "dem"], feature_dim="level")
-    network = NRBFNClassifier.load(run)
-    xr.testing.assert_equal(found, network.predict(scene, feature_dim="level"))
-    with pytest.raises(NRBFNError, match="no features named 'dem'"):
-        labels(run, written, tmp_path / "other", variable="wind,u", feature_dim="level")
 
 
 def banded_scene(chunks=None):
@@ -388,11 +356,3 @@ def test_scene__behind_a_url(dated, tmp_path, suffix):
     fs.pipe_file(f"/scenes/scene{suffix}/{inside}".rstrip("/"), b"other")
     after = File(url).stamps()
     assert {name for name in before if before[name] != after[name]} == {inside}
-
-
-def test_ids__number_pixels(dated):
-    dataset, scene = Dataset.open(dated / "pixels"), dated_scene()
-    ids = np.asarray(dataset.ids[:])
-    stacked = scene.stack(pixel=("y", "x")).isel(pixel=ids)
-    np.testing.assert_array_equal(np.asarray(dataset.y[:]), stacked["cover"])
-    np.testing.assert_array_equal(np.asarray(dataset.X[:]), stacked["ndvi"].transpose("pixel", ...))

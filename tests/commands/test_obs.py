@@ -3,11 +3,8 @@
 import json
 import os
 import shutil
-import threading
-from contextlib import contextmanager
 from functools import partial, partialmethod
 
-import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -90,11 +87,6 @@ def expected(fitted, name, tmp_path):
 
 def test_obs__labels_and_confidence(fitted, place, tmp_path):
     check_labels(fitted, "types", place, tmp_path)
-
-
-@pytest.mark.slow
-def test_obs__classes_that_are_numbers(all_fitted, place, tmp_path):
-    check_labels(all_fitted, "numbered", place, tmp_path)
 
 
 def check_labels(fitted, name, place, tmp_path):
@@ -238,20 +230,6 @@ def check_same(place):
     np.testing.assert_array_equal(cells.X.toarray(), CELLS.X.toarray())
 
 
-def test_obs__h5ad_changed_meanwhile(fitted, place, monkeypatch):
-    place = in_format(place, "h5ad")
-    write_results = commands_obs.write_results
-
-    def changes(*given):
-        write_results(*given)
-        os.utime(place, (0, 0))
-
-    monkeypatch.setattr(commands_obs, "write_results", changes)
-    with pytest.raises(DataError, match="changed during the job"):
-        annotate(fitted, "types", place)
-    assert list(read_cells(place).obs.columns) == list(CELLS.obs.columns)
-
-
 def test_obs__h5ad_that_is_write_protected(fitted, place):
     place = in_format(place, "h5ad")
     place.chmod(0o444)
@@ -285,61 +263,6 @@ def test_obs__consolidated_metadata_is_renewed(fitted, tmp_path, spoiled, caplog
     assert ("cannot be renewed" in caplog.text) == spoiled
     root = zarr.open_group(place, mode="r", use_consolidated=not spoiled)
     assert "predicted" in root["obs"]
-
-
-@pytest.mark.parametrize("zarr_format", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_obs__readers_of_an_object_store_see_whole_columns(fitted, zarr_format, tmp_path):
-    """Overwrite a column, and after every write to the store read what obs lists."""
-    import fsspec
-
-    fs = fsspec.filesystem("memory")
-    fs.put(str(fitted / f"cells{zarr_format}.zarr"), "/named/cells.zarr", recursive=True)
-    url = "memory://named/cells.zarr"
-    seen = []
-
-    def read():
-        root = zarr.open_group(url, mode="r", use_consolidated=False)
-        if "predicted" in root["obs"].attrs["column-order"]:
-            column = anndata.io.read_elem(root["obs/predicted"])
-            seen.append((len(column), tuple(column.categories)))
-        else:
-            seen.append(None)
-
-    try:
-        annotate(fitted, "types", url)
-        read()
-        with watched_writes(fs, read):
-            annotate(fitted, "types", url, overwrite=True)
-    finally:
-        fs.rm("/named", recursive=True)
-    assert set(seen) == {None, (60, ("alpha", "beta", "gamma"))}
-    # While the new column is computed and written the old one is there.
-    assert seen.index(None) > len(seen) / 2
-    assert seen[-1] is not None
-
-
-@contextmanager
-def watched_writes(fs, look):
-    """Call `look` after whatever is written to a file system or removed from it."""
-    busy = threading.local()
-
-    def watched(function):
-        def called(*given, **options):
-            done = function(*given, **options)
-            if not getattr(busy, "looks", False):
-                busy.looks = True
-                try:
-                    look()
-                finally:
-                    busy.looks = False
-            return done
-
-        return called
-
-    with pytest.MonkeyPatch.context() as patched:
-        for name in ("pipe_file", "rm_file", "cp_file"):
-            patched.setattr(type(fs), name, watched(getattr(type(fs), name)))
-        yield
 
 
 @pytest.mark.parametrize("to", ["predicted", "obs/", "obs/a/b", "uns/predicted", "obs/__a"])

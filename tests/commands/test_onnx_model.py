@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands import onnx_model
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.onnx_model import export_onnx
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 from tests.schemas import FILLED, stored_rows
@@ -218,13 +218,6 @@ def test_onnx__a_basis_in_csr(scale, caplog):
     assert said in caplog.text
 
 
-def test_onnx__one_row_and_none():
-    model, rows = drawn()
-    proto = onnx_model.onnx_model(model).SerializeToString()
-    assert given_by(proto, rows[:1])["label"] == model.classes[model.scores(rows[:1]).argmax()]
-    assert given_by(proto, rows[:0])["scores"].shape == (0, 3)
-
-
 def test_onnx__a_model_too_large_for_the_format(monkeypatch):
     monkeypatch.setattr(onnx_model, "_LARGEST_BYTES", 1000)
     with pytest.raises(DataError, match=r"but an ONNX file holds at most 2 GiB\. Fit"):
@@ -232,22 +225,6 @@ def test_onnx__a_model_too_large_for_the_format(monkeypatch):
     model, _ = drawn()
     with pytest.raises(DataError, match="2 GiB; ONNX stores the zeros of the sparse basis too"):
         onnx_model.onnx_model(replace(model, basis=csr_array(model.basis)))
-
-
-def test_onnx__the_size_is_said_before_anything_is_written(monkeypatch, tmp_path, caplog):
-    caplog.set_level("INFO", logger="dask_nrbfn")
-    monkeypatch.setattr(onnx_model, "_new_graph", lambda dtype: 1 / 0)
-    model, _ = drawn()
-    sizes = {}
-    for dtype in onnx_model.DTYPES:
-        caplog.clear()
-        with pytest.raises(ZeroDivisionError):
-            onnx_model.write_onnx(model, tmp_path / "model.onnx", told={}, dtype=dtype)
-        (record,) = caplog.records
-        sizes[dtype] = record.getMessage()
-        assert not any(tmp_path.iterdir())
-    assert sizes["float64"] == "export: the file will have 1.88 kiB of float64"
-    assert sizes["float32"] == "export: the file will have 0.94 kiB of float32"
 
 
 @pytest.mark.parametrize("dtype", onnx_model.DTYPES)
@@ -330,9 +307,6 @@ def sparse_rows(n_rows, seed=0):
 
 FITS = {
     "numbers": (surfaces, {"basis": "random", "alpha": 1e-8, "scale": "standard"}),
-    "kernel ridge": (spirals, {"penalty": "kernel", "features": "plain", "alpha": 1e-4}),
-    "clusters": (spirals, {"basis": "kmeans", "penalty": "clusters", "features": "plain"}),
-    "pruned": (spirals, {"prune": 20, "features": "plain", "alpha": 1e-6}),
     "logistic": (spirals, {"loss": "logistic", "alpha": 1e-4}),
     "learned": (spirals, {"scale": "learned", "alpha": 1e-6}),
     "paper": (spirals, {}),
@@ -370,14 +344,3 @@ def test_export__every_kind_of_fit(tmp_path, kind):
     fit_dataset(dataset, tmp_path / "run", FitParams(basis_size=60, **params), InlineEngine())
     for dtype in ("float64", "float32"):
         check_export(tmp_path, draw, dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("draw", [spirals, surfaces])
-def test_export__a_tuned_run_and_an_embedding(tmp_path, draw):
-    dataset, params = written(draw, tmp_path / "data"), FitParams(basis_size=60)
-    tune_dataset(dataset, tmp_path / "run", params, TuneParams(effort="quick"), InlineEngine())
-    check_export(tmp_path, draw)
-    place = tmp_path / "embedded"
-    embed_dataset(dataset, place / "run", params, InlineEngine())
-    check_export(place, draw)

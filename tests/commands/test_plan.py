@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import asdict, fields, replace
 
-import numpy as np
 import pytest
 
 from dask_nrbfn.commands.fit import fit_dataset
@@ -50,21 +49,6 @@ def test_plan_fit__counts_what_the_stages_do(dataset):
     assert costs["width"].flops == 2 * n * r * p
     assert costs["weights"].flops == r**3 / 3
     assert costs["columns"].read_bytes == 8 * n * p
-
-
-def test_plan_fit__counts_the_tasks(dataset):
-    boundless = replace(RATES, **{field.name: 1e300 for field in fields(Rates)})
-    of_four, of_eight = (
-        {stage.name: stage.seconds for stage in planned.stages}
-        for planned in (
-            plan_fit(dataset, replace(PARAMS, n_parts=n), cluster(3), boundless) for n in (4, 8)
-        )
-    )
-    a_round, a_task = of_eight["columns"] - of_four["columns"], of_eight["weights"]
-    # Eight parts in three rounds, and one task that adds them.
-    assert of_eight["columns"] == pytest.approx(3 * a_round + a_task)
-    assert a_task == of_eight["model"] == of_eight["basis"]
-    assert min(a_round, a_task) > 0
 
 
 def test_plan__of_a_tuning(dataset, tmp_path, rates):
@@ -185,10 +169,3 @@ def test_cli_plan__exits_with_2_where_memory_is_too_small(tmp_path, dataset, rat
     assert "more than a worker has" in out
     problem, _ = refuse("plan", tmp_path / "data", "--n-rows", -1, "--rates", rates)
     assert "--n-rows is -1" in problem
-
-
-def test_with_n_rows__keeps_the_kind_of_the_rows(dataset):
-    larger = dataset.with_n_rows(10**9)
-    assert (larger.n_rows, larger.n_features, larger.chunk_rows) == (10**9, 4, 100)
-    assert larger.X.dtype == dataset.X.dtype
-    np.testing.assert_allclose(larger.class_counts / 10**9, dataset.class_counts / 400, atol=1e-8)

@@ -18,7 +18,7 @@ from dask_nrbfn.commands import predict as predict_module
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file, ingest_source
-from dask_nrbfn.commands.predict import output_chunk_rows, predict_dataset, task_spans
+from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
@@ -103,36 +103,6 @@ def test_predict__memory_is_below_what_was_expected(tmp_path, n_rows):
     evaluate_dataset(tmp_path / "run", new, engine)
     assert peaks.keys() == {"predict", "evaluate"}
     assert max(peaks.values()) < engine.expected_bytes - PROCESS_BYTES
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_classes", "chunk_rows"),
-    [
-        (1, 2, 1),
-        (513, 2, 512),
-        (60_000, 2, 938),
-        (140_000, 2, 2188),
-        (10**8, 10, 65_536),
-        (10**8, 1000, 2**24 // 8000),
-    ],
-)
-def test_output_chunk_rows__between_many_small_and_few_large(n_rows, n_classes, chunk_rows):
-    assert output_chunk_rows(n_rows, n_classes) == chunk_rows
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_workers", "n_tasks"),
-    [(1, 2, 1), (9000, 2, 2), (60_000, 1, 4), (60_000, 2, 4), (60_000, 64, 64), (10**8, 64, 256)],
-)
-def test_task_spans__as_many_rows_for_every_worker(n_rows, n_workers, n_tasks):
-    chunk_rows = output_chunk_rows(n_rows, 10)
-    spans = task_spans(n_rows, chunk_rows, InlineEngine(n_workers=n_workers))
-    assert [start for start, _ in spans[1:]] == [stop for _, stop in spans[:-1]]
-    assert spans[0][0] == 0
-    assert spans[-1][1] == n_rows
-    lengths = [stop - start for start, stop in spans]
-    assert len(lengths) == n_tasks
-    assert max(lengths) - min(lengths) <= chunk_rows
 
 
 @pytest.mark.slow
@@ -256,16 +226,6 @@ def test_predict__renamed_columns(tmp_path):
         evaluate_dataset(run.location, Dataset.open(tmp_path / "b"), InlineEngine())
 
 
-def test_predict__unfinished_run(tmp_path, place):
-    X, y = spirals(60)
-    dataset = write_table(tmp_path / "data", X, y)
-    from dask_nrbfn.storage.run import Run
-
-    Run.start(tmp_path / "run", dataset, FitParams(), {})
-    with pytest.raises(DamagedDataError, match="has no model yet"):
-        predict_dataset(tmp_path / "run", dataset, tmp_path / "out", InlineEngine())
-
-
 class InterruptedEngine(InlineEngine):
     """Lets something happen after its tasks."""
 
@@ -277,34 +237,6 @@ class InterruptedEngine(InlineEngine):
         results = super().run(task, arguments, label=label)
         self.happens()
         return results
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", ["out", "out.csv", "out.parquet"])
-def test_predict__two_jobs_of_one_new_name(tmp_path, place, new_rows, name, overwrite):
-    dataset = write_table(MemoryStore(), new_rows[0])
-    few = write_table(MemoryStore(), new_rows[0][:20])
-    out = tmp_path / name
-
-    def predict_meanwhile():
-        predict_dataset(place / "run", few, out, InlineEngine())
-
-    engine = InterruptedEngine(predict_meanwhile)
-    if overwrite:
-        predict_dataset(place / "run", dataset, out, engine, overwrite=True)
-    else:
-        with pytest.raises(ExistsError, match=f"{name} already exists"):
-            predict_dataset(place / "run", dataset, out, engine)
-    assert n_predicted(out) == (250 if overwrite else 20)
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def n_predicted(out):
-    if out.suffix == ".csv":
-        return len(pd.read_csv(out))
-    if out.suffix == ".parquet":
-        return len(pd.read_parquet(out))
-    return len(zarr.open_group(out, mode="r")["labels"][:])
 
 
 def test_predict__places_are_checked_before_the_first_task(tmp_path, place, new_rows):
@@ -335,13 +267,6 @@ def test_predict__unknown_suffix_is_refused_with_those_that_work(tmp_path, place
         with pytest.raises(ParameterError, match=r"ends in \..* \.csv, \.parquet or \.zarr"):
             predict_dataset(place / "run", dataset, out, InlineEngine())
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["out", "out.zarr", "OUT.ZARR"])
-def test_predict__groups(tmp_path, place, new_rows, name):
-    dataset = write_table(MemoryStore(), new_rows[0])
-    predict_dataset(place / "run", dataset, tmp_path / name, InlineEngine())
-    assert zarr.open_group(tmp_path / name)["labels"].shape == (dataset.n_rows,)
 
 
 def test_predict__remote_tables_are_refused(place, new_rows):
@@ -402,14 +327,6 @@ def test_evaluate__a_probability_of_zero_is_not_infinite(tmp_path, place, new_ro
     # The first class has all of the probability.
     expected = -np.log(np.finfo(float).eps) * np.mean(y != 0)
     assert evaluation.log_loss == pytest.approx(expected, rel=1e-9)
-
-
-def test_evaluate__classes_without_rows_have_empty_rows(place, new_rows):
-    X, y = new_rows
-    dataset = write_table(MemoryStore(), X[y == 1], NAMES[y[y == 1]])
-    evaluation = evaluate_dataset(place / "run", dataset, InlineEngine())
-    assert [sum(row) for row in evaluation.confusion] == [0, int(np.sum(y == 1)), 0]
-    assert evaluation.log_loss > 0
 
 
 def test_evaluate__labels_that_are_all_unknown_are_refused(place, new_rows):

@@ -2,13 +2,11 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands import refresh
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
@@ -19,7 +17,6 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,
     MissingDataError,
-    NRBFNError,
     ParameterError,
     RecallError,
     RunMismatchError,
@@ -33,7 +30,6 @@ from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 PARAMS = FitParams(basis="random", basis_size=30, alpha=1e-9, width_factor=0.4, n_parts=2)
@@ -210,16 +206,6 @@ def test_refresh_run__what_cannot_be_refreshed(tmp_path, run, rows):
 
 
 @pytest.mark.slow
-def test_refresh_run__joined_rows_that_are_damaged_are_written_again(tmp_path, run, rows):
-    with pytest.raises(StoppedError):
-        refresh_run(run.location, [], CountingEngine(0))
-    assert Dataset.open(tmp_path / ".run.rows").n_rows == 240
-    (tmp_path / ".run.rows" / "zarr.json").write_text("{")
-    refresh_run(run.location, [], InlineEngine())
-    assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
-
-
-@pytest.mark.slow
 def test_refresh_run__other_rows_after_a_stop_begin_anew(tmp_path, run, rows):
     with pytest.raises(StoppedError):
         refresh_run(run.location, [], CountingEngine(4))
@@ -264,18 +250,6 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
     assert hidden(tmp_path) == []
 
 
-def test_fit__after_a_killed_refresh_whose_old_run_was_deleted(tmp_path, run, rows, monkeypatch):
-    def die(*_):
-        raise StoppedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(refresh, "replace_group", die)
-        with pytest.raises(StoppedError):
-            refresh_run(run.location, [], InlineEngine())
-    shutil.rmtree(run.location)
-    assert fit_dataset(rows[0], run.location, PARAMS, InlineEngine()).n_rows == 120
-
-
 def test_refresh_run__needs_a_model(tmp_path, rows):
     with pytest.raises(StoppedError):
         fit_dataset(rows[0], tmp_path / "half", PARAMS, CountingEngine(2))
@@ -284,31 +258,6 @@ def test_refresh_run__needs_a_model(tmp_path, rows):
     with pytest.raises(MissingDataError):
         refresh_run(tmp_path / "nowhere" / "run", [], InlineEngine())
     assert not (tmp_path / "nowhere").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", [Path.unlink, flip_byte], ids=["removed", "flipped"])
-def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
-    (rows,) = tables(tmp_path, 1, n_rows=40)
-    params = FitParams(basis="random", basis_size=5, alpha=1e-6)
-    kept, place = tmp_path / "kept", tmp_path / "run"
-    expected = Model.load(fit_dataset(rows, kept, params, InlineEngine()).location).digest()
-    update_run(kept, rows, InlineEngine(), again=True)
-    files = [path for path in kept.glob("versions/1/*/model/**/*") if path.is_file()]
-    assert len(files) == 11
-    for file in files:
-        shutil.copytree(kept, place)
-        harm(place / file.relative_to(kept))
-        with pytest.raises(NRBFNError):
-            Model.load(place)
-        with pytest.raises(StoppedError):
-            refresh_run(place, [], CountingEngine(0))
-        shutil.rmtree(place)
-    shutil.copytree(kept, place)
-    for file in files:
-        harm(place / file.relative_to(kept))
-    refresh_run(place, [], InlineEngine())
-    assert Model.load(place).digest() == expected
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from zarr.storage import MemoryStore
@@ -17,7 +15,7 @@ from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
@@ -117,14 +115,6 @@ def test_ingest__dask_array_of_sparse_blocks(matrix):
     assert found.content == ingest_arrays(X, y, MemoryStore(), weights=weights).content
 
 
-def test_ingest__killed_by_an_error_leaves_nothing(tmp_path):
-    X, y = texts(50)
-    X.data[-1] = np.nan
-    with pytest.raises(DataError, match="nan in row 49"):
-        ingest_arrays(X, y, tmp_path / "rows", chunk_rows=7)
-    assert not list(tmp_path.iterdir())
-
-
 def fitted(rows, place, name):
     return fit_dataset(
         ingest_arrays(*rows, place / name), place / f"{name}-run", PARAMS, InlineEngine()
@@ -170,21 +160,3 @@ def test_refresh__of_a_sparse_and_a_dense_dataset(tmp_path):
     expected = fit_dataset(all_rows, MemoryStore(), PARAMS, InlineEngine())
     scores = [Model.load(run.location).scores(X) for run in (refreshed, expected)]
     np.testing.assert_allclose(*scores, atol=1e-9)
-
-
-@pytest.mark.parametrize("sparse", ["auto", "yes"])
-@pytest.mark.parametrize("of_lists", [False, True])
-def test_ingest__wide_rows_of_float16(tmp_path, sparse, of_lists):
-    X = np.random.default_rng(0).normal(size=(50, 300)).astype(np.float16)
-    for name, rows in (("numbers", X), ("indicators", (X > 2).astype(np.float16))):
-        columns = {f"x{j}": column for j, column in enumerate(rows.T)}
-        if of_lists:
-            columns = {"e": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 300)}
-        file = tmp_path / f"{name}.parquet"
-        pq.write_table(pa.table(columns), file)
-        options = {"x": "e"} if of_lists else {}
-        dataset = ingest_file(file, MemoryStore(), sparse=sparse, **options)
-        found = dataset.take(np.arange(50))
-        assert dataset.is_sparse == (sparse == "yes" or name == "indicators")
-        found = found.toarray() if dataset.is_sparse else found
-        np.testing.assert_array_equal(found, rows.astype(found.dtype))

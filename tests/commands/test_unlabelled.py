@@ -14,7 +14,6 @@ from dask_nrbfn import (
     evaluate_dataset,
     fit_dataset,
     ingest_file,
-    plan_fit,
     predict_dataset,
     refresh_run,
     update_run,
@@ -25,7 +24,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.report import run_table
 from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.stages.stage import Rates
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.group import open_group
 from tests.cli.program import refuse, succeed
@@ -139,19 +137,6 @@ def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path):
     assert set(confidences.least.rows) <= set(np.flatnonzero(LABELLED))
 
 
-def test_plan__passes_over_targets_are_those_of_rows_with_labels():
-    dataset = write_table(MemoryStore(), X, MARKED, unlabelled=NONE)
-    few = write_table(MemoryStore(), X[LABELLED], Y[LABELLED])
-    rates = Rates(**dict.fromkeys(Rates.__dataclass_fields__, 1e6))
-    costs = [
-        {stage.name: stage.cost for stage in plan_fit(table, PARAMS, ENGINE, rates).stages}
-        for table in (dataset, few, dataset.with_n_rows(300))
-    ]
-    assert costs[0]["moments"].flops == costs[1]["moments"].flops
-    assert costs[0]["width"].flops == 3 * costs[1]["width"].flops
-    assert costs[2]["moments"].flops == 2 * costs[0]["moments"].flops
-
-
 @pytest.mark.parametrize(("column", "mark"), [("0 1 2", "-1"), ("a b c", "?")])
 def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
     names = [*column.split(), mark]
@@ -209,17 +194,6 @@ def test_files__without_labels_have_no_marker(tmp_path, monkeypatch):
     assert "unlabelled" not in refuse("evaluate", "run", "new.npz", "--workers", 0)[0]
     succeed("predict", "run", "new.npz", "out.csv", "--workers", 0)
     assert json.loads(succeed("evaluate", "run", "rows.npz", "--json"))["n_rows"] == 50
-
-
-def test_files__with_labels_of_another_type_have_no_marker(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = np.array(["a", "b", "c", "none"])
-    np.savez("rows.npz", X=X, y=names[MARKED])
-    np.savez("numbers.npz", X=X, y=Y, t=X[:, 0])
-    succeed("ingest", "rows.npz", "rows", "--unlabelled", "none")
-    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8)
-    for options in ((), ("--target", "t")):
-        assert "unlabelled" not in refuse("evaluate", "run", "numbers.npz", *options)[0]
 
 
 def test_refresh__has_the_marker_of_the_rows_that_have_one(tmp_path, run):

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from sklearn.datasets import load_digits
 from sklearn.metrics import r2_score
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands import version
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
@@ -30,12 +28,10 @@ from dask_nrbfn.errors import (
     DataError,
     MemoryBudgetError,
     MissingDataError,
-    ParameterError,
     RunBusyError,
     RunMismatchError,
     WorseModelError,
 )
-from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
@@ -48,8 +44,6 @@ from tests.stages.stopping import CountingEngine, StoppedError
 from tests.storage.written import flip_byte
 from tests.tables import spirals, surfaces, write_table
 
-DIGITS = load_digits(return_X_y=True)
-N_SLICES = 10
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-9, width_factor=0.4)
 
 
@@ -134,30 +128,6 @@ def assert_moments(run, X, y, weights=None):
     gram, cross = reference_moments(run, X, y, weights)
     close(moments.gram(), gram)
     close(moments.cross, cross)
-
-
-@pytest.mark.slow
-def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
-    X, y = DIGITS
-    slices = [
-        write_table(tmp_path / f"slice-{place}", X[place::N_SLICES], y[place::N_SLICES])
-        for place in range(N_SLICES)
-    ]
-    run = fit_dataset(slices[0], tmp_path / "run", FitParams(alpha=1e-9), InlineEngine())
-    for count, dataset in enumerate(slices[1:], start=1):
-        record = update(run, dataset)
-        assert (record["version"], record["n_rows"]) == (count, dataset.n_rows)
-    features = read_features(run)
-    Phi = features.activations(X)
-    moments = read_latest_moments(run.location)
-    close(moments.gram(), Phi.T @ Phi)
-    close(moments.cross, np.eye(10)[:, y] @ Phi)
-    np.testing.assert_array_equal(moments.target_sums, np.bincount(y))
-    expected = moments.cross @ np.linalg.inv(
-        moments.gram() + 1e-9 * np.trace(moments.gram()) * np.eye(moments.n_basis)
-    )
-    close(Model.load(run.location).weights, expected, rtol=1e-5)
-    assert describe(run.location)["n_rows"] == len(X)
 
 
 @pytest.mark.slow
@@ -453,15 +423,6 @@ def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path,
     assert not np.array_equal(meanwhile, after)
 
 
-def test_update_run__a_model_replaced_meanwhile_is_not_mixed(tmp_path, run, rows):
-    other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
-    Model.load(run.location).save(tmp_path / "model")
-    new = write_two_tasks(tmp_path / "new")
-    engine = BusyEngine(lambda: Model.load(other.location).save(tmp_path / "model", overwrite=True))
-    with pytest.raises(DamagedDataError, match="was replaced during the job"):
-        evaluate_dataset(tmp_path / "model", new, engine)
-
-
 def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
     X, y = spirals(200)
     weights = np.where(np.arange(200) == 7, 1e6, 1.0)
@@ -472,51 +433,6 @@ def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
     others = np.arange(200) != 7
     gram, _ = reference_moments(run, X[others], y[others])
     close(read_latest_moments(run.location).gram(), gram, rtol=1e-8)
-
-
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "laplace-l1"])
-def test_update_run__far_rows_have_no_scores_without_normalization(tmp_path, rows, kernel):
-    params = replace(PARAMS, features="plain", kernel=kernel)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
-    X, y = table_of(rows[1:2])
-    record = update(run, write_table(tmp_path / "far", X + 1e6, y))
-    # All scores are 0, and the first class is predicted.
-    assert record["new_error"] == pytest.approx((y != 0).mean(), rel=1e-12)
-
-
-def test_update_run__damaged_metadata_elsewhere_does_not_fail_what_is_done(tmp_path, run, rows):
-    (tmp_path / "run" / "confidence.old").mkdir()
-    (tmp_path / "run" / "confidence.old" / "zarr.json").write_text("[")
-    assert update(run, rows[1])["version"] == 1
-    assert_moments(run, *table_of(rows[:2]))
-
-
-def test_update_run__a_run_in_memory_has_no_judge(rows):
-    run = fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine())
-    with pytest.raises(ParameterError, match="store object"):
-        update(run, rows[1], CountingEngine(0), judge=Judge(rows[2], 0.5))
-
-
-@pytest.mark.parametrize("action", ["add", "merge"])
-def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, monkeypatch, action):
-    site = write_site(run, tmp_path / "site", rows[0], rows[1])
-
-    def halved(*arguments, **options):
-        sums = read_sums(*arguments, **options)
-        if isinstance(sums, Moments):
-            sums.cross[:] /= 2
-        return sums
-
-    name = "read_total" if action == "add" else "read_sums"
-    read_sums = getattr(version, name)
-    monkeypatch.setattr(version, name, halved)
-    join_rows = {
-        "add": lambda: update(run, rows[1]),
-        "merge": lambda: merge_runs(run.location, site.location, InlineEngine()),
-    }
-    with pytest.raises(DamagedDataError, match="moments of rows with a total weight of"):
-        join_rows[action]()
-    assert describe(run.location)["version"] == 0
 
 
 def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
@@ -626,32 +542,11 @@ def test_update_run__goes_on_after_a_power_cut(tmp_path, run_in, rows, name, kin
         update(run, rows[1])
 
 
-def test_update_run__parts_left_of_other_rows_are_no_version(tmp_path, run, rows):
-    with pytest.raises(StoppedError):
-        update(run, rows[1], CountingEngine(1))
-    (stage,) = (tmp_path / "run").glob("update-*")
-    shutil.copytree(stage, tmp_path / "left")
-    update(run, rows[2])
-    # As if their removal had not reached the disk.
-    shutil.copytree(tmp_path / "left", stage)
-    assert update(run, rows[1])["version"] == 2
-    assert_moments(run, *table_of(rows[:3]))
-
-
 def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, rows):
     for dataset in rows[1:]:
         update(run, dataset)
     kept = {path.name for path in (tmp_path / "run" / "versions").iterdir() if path.is_dir()}
     assert kept == {"2", "3"}
-
-
-def test_update_run__damaged_moments_are_no_update(tmp_path, run, rows):
-    update(run, rows[1])
-    (chunk,) = (tmp_path / "run" / "versions" / "1").glob("*/packed_gram/c/0")
-    flip_byte(chunk, 100)
-    with pytest.raises(DamagedDataError, match="packed_gram"):
-        update(run, rows[2])
-    assert describe(run.location)["version"] == 1
 
 
 def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
@@ -714,11 +609,6 @@ def test_update_run__in_memory(rows):
     X, y = table_of(rows[1:2])
     update(run, write_table(MemoryStore(), X, y))
     assert_moments(run, *table_of(rows[:2]))
-
-
-def test_dataset__content_is_kept(rows):
-    assert Dataset.open(rows[0].location).content == rows[0].content
-    assert len({dataset.content for dataset in rows}) == len(rows)
 
 
 @pytest.mark.parametrize("features", ["plain", "normalized"])

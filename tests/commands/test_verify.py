@@ -57,43 +57,10 @@ def test_problems_of__chunks_that_changed_places(tmp_path, dataset):
     ]
 
 
-def test_problems_of__chunks_that_changed_places_beside_a_damaged_one(tmp_path, dataset):
-    swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
-    damaged = tmp_path / "data/X/c/2/0"
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    *swapped, cut = problems_of(dataset)
-    assert swapped == [not_written(dataset, f"X/c/{index}/0") for index in (0, 1)]
-    assert "data/X cannot be read" in cut
-
-
-@pytest.mark.parametrize("value", [0.0, -2.0, np.nan, np.inf])
-def test_problems_of__weights_that_are_not_above_0(dataset, value):
-    stored_weights(dataset)[[4, 5, 20]] = value
-    problems = problems_of(dataset)
-    assert problems == [
-        not_written(dataset, "weights/c/0"),
-        f"weights has {value} in row 4 (the first is 0).",
-        not_written(dataset, "weights/c/3"),
-        f"weights has {value} in row 20 (the first is 0).",
-        CHANGED,
-    ]
-
-
 def test_problems_of__weights_that_ingest_did_not_write(dataset):
     weights = stored_weights(dataset)
     weights[7] = np.nextafter(weights[7], np.inf)
     assert problems_of(dataset) == [not_written(dataset, "weights/c/1"), CHANGED]
-
-
-def test_problems_of__wrong_rows_do_not_hide_wrong_weights(dataset):
-    stored_weights(dataset)[2] = -1
-    zarr.open_array(f"{dataset.location}/X", mode="r+")[1, 0] = np.nan
-    assert problems_of(dataset) == [
-        not_written(dataset, "X/c/0/0"),
-        "X has nan in row 1, column 0.",
-        "weights has -1.0 in row 2 (the first is 0).",
-        CHANGED,
-    ]
 
 
 @pytest.fixture
