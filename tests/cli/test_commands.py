@@ -122,23 +122,6 @@ def test_cli__bad_sources(tmp_path, csv):
     assert not out.exists()
 
 
-@pytest.mark.slow
-def test_cli__recall_below_the_floor(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(700, 10))
-    write_table(tmp_path / "data", rows, np.arange(700) % 2)
-    options = ("--n-partitions", 8, "--overlap", 1, "--neighbors", "exact", "--basis-size", 30)
-    fit = ("fit", tmp_path / "data", tmp_path / "run", *options, "--workers", 0)
-    problem, fix = refuse(*fit)
-    assert "but --min-recall is 0.95" in problem
-    assert "Raise --overlap from 1 to 2" in fix
-    assert "a lower --min-recall" in fix
-    stages = Run.open(tmp_path / "run").stages
-    succeed(*fit, "--min-recall", 0.1)
-    finished = Run.open(tmp_path / "run").stages
-    assert {name: finished[name] for name in stages} == stages
-    assert "model" in finished
-
-
 def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
     assert "exists" in refuse("ingest", csv, dataset, "--label", "kind")[0]
     succeed("ingest", csv, dataset, "--label", "kind", "--overwrite")
@@ -147,49 +130,6 @@ def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
     problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
     assert "papers exists, but is not a dask_nrbfn.dataset" in problem
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
-
-
-def test_cli__nothing_replaces_another_kind(tmp_path, csv, dataset):
-    succeed("fit", dataset, tmp_path / "run", "--workers", 0)
-    predict = ["predict", tmp_path / "run", dataset]
-    for out in (dataset, tmp_path / "run"):
-        assert (
-            "exists, but is a dask_nrbfn" in refuse(*predict, out, "--overwrite", "--workers", 0)[0]
-        )
-    assert (
-        "exists, but is a dask_nrbfn.run"
-        in refuse("ingest", csv, tmp_path / "run", "--label", "kind", "--overwrite")[0]
-    )
-    assert "n_rows" in succeed("inspect", dataset)
-    assert "ends in .gz" in refuse(*predict, tmp_path / "out.csv.gz", "--workers", 0)[0]
-    (tmp_path / "out.csv").mkdir()
-    problem, _ = refuse(*predict, tmp_path / "out.csv", "--overwrite", "--workers", 0)
-    assert "out.csv is a directory" in problem
-
-
-def test_cli__labels_that_the_model_does_not_know(tmp_path, dataset, caplog):
-    succeed(
-        "fit", dataset, tmp_path / "run", "--basis", "random", "--basis-size", 20, "--workers", 0
-    )
-    X, y = spirals(40)
-    write_table(tmp_path / "more", X, np.where(np.arange(40) < 5, 7, y))
-    command = ("evaluate", tmp_path / "run", tmp_path / "more", "--workers", 0)
-    figures = json.loads(succeed(*command, "--json"))
-    assert figures["n_unknown_labels"] == sum(figures["confusion"][-1]) == 5
-    assert len(figures["confusion"]) == 4
-    assert sum(map(sum, figures["confusion"])) == 40
-    out = succeed(*command)
-    assert "n_unknown_labels   5\n" in out
-    assert "\n  (unknown) " in out
-    assert "5 of the 40 rows" in caplog.text
-
-
-def test_cli__labels_of_another_kind(tmp_path, dataset):
-    succeed("fit", dataset, tmp_path / "run", "--workers", 0)
-    X, y = spirals(40)
-    write_table(tmp_path / "text", X, y.astype(str))
-    problem, _ = refuse("evaluate", tmp_path / "run", tmp_path / "text", "--workers", 0)
-    assert "such as '0', are not classes of the model, such as 0" in problem
 
 
 def test_cli__places(tmp_path, csv, dataset):
@@ -206,24 +146,6 @@ def test_cli__places(tmp_path, csv, dataset):
     assert str(csv) in below_a_file
     problem, _ = refuse("ingest", csv, "gs://nowhere/data", "--label", "kind")
     assert "not installed" in problem
-
-
-@pytest.mark.slow
-def test_cli__full_disk(tmp_path, dataset):
-    """A file system of 2 MiB, in a mount namespace of its own."""
-    small = tmp_path / "small"
-    small.mkdir()
-    script = (
-        f"mount -t tmpfs -o size=2m none {small} && exec {sys.executable} -m dask_nrbfn fit "
-        f"{dataset} {small}/run --basis-size 290 --n-parts 30 --workers 0"
-    )
-    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    done = subprocess.run([*unshare, "sh", "-c", script], capture_output=True, text=True)
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    assert done.returncode == 2, done.stderr
-    assert "error: [Errno 28] No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture

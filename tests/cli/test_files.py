@@ -1,12 +1,7 @@
 """Commands that use a model on files as people have them."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import time
-from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -21,11 +16,9 @@ from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source, tabular
-from dask_nrbfn.sources.formats import holds_rows
 from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.model import Model
-from tests.cli.program import PROGRAM, refuse, succeed
-from tests.tables import spirals, write_table
+from tests.cli.program import refuse, succeed
 
 INLINE = ("--workers", 0)
 PARAMS, ENGINE = FitParams(scale="standard", alpha=1e-6), InlineEngine()
@@ -264,13 +257,6 @@ def test_evaluate__a_matrix_without_labels(tmp_path):
     succeed(*evaluate, "--y", labels)
 
 
-def test_predict__categories_that_are_numbers_elsewhere(tmp_path, place):
-    rows = people(9)
-    expected, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
-    found, _ = predicted(place, rows.astype({"code": float}), tmp_path, "--scores", *INLINE)
-    pd.testing.assert_frame_equal(found, expected)
-
-
 def test_predict__rows_that_are_bad(tmp_path, place):
     rows = people(90, seed=1).astype({"age": object})
     expected, _ = predicted(place, rows, tmp_path, *INLINE)
@@ -401,49 +387,6 @@ def test_predict__a_file_of_arrays(tmp_path):
         outs.append(tmp_path / f"{rows}.csv")
         succeed("predict", tmp_path / "run", tmp_path / rows, outs[-1], "--scores", *INLINE)
     assert outs[0].read_text() == outs[1].read_text()
-
-
-def test_predict__a_model_that_knows_the_names_alone(tmp_path):
-    X, y = spirals(80)
-    frame = pd.DataFrame(X, columns=list("abcd"))
-    run = fit_dataset(write_table(MemoryStore(), X, y), tmp_path / "run", PARAMS, InlineEngine())
-    replace(Model.load(run.location), feature_names=tuple("abcd")).save(tmp_path / "named")
-    mixed = write(tmp_path / "rows.csv", frame[list("dbac")].assign(more="text", kind=y))
-    succeed("predict", tmp_path / "named", mixed, tmp_path / "out.csv", *INLINE)
-    labels = Model.load(run.location).scores(X).argmax(axis=1)
-    assert pd.read_csv(tmp_path / "out.csv")["prediction"].tolist() == labels.tolist()
-    evaluated = succeed("evaluate", tmp_path / "named", mixed, "--label", "kind", "--json", *INLINE)
-    assert json.loads(evaluated)["n_errors"] == np.sum(labels != y)
-    problem, _ = refuse("predict", tmp_path / "run", mixed, tmp_path / "other.csv", *INLINE)
-    assert "columns, but the model was trained on 4" in problem
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["a.csv"], True),
-        (["day=1", "day=2"], True),
-        (["zarr.json", "X", "y"], False),
-        (["zarr.json", "a.csv"], False),
-        ([], False),
-    ],
-)
-def test_holds_rows__of_directories(tmp_path, names, expected):
-    for name in names:
-        (tmp_path / name).touch()
-    assert holds_rows(tmp_path) == expected
-
-
-@pytest.mark.slow
-def test_predict__killed_leaves_nothing(tmp_path, place):
-    rows = write(tmp_path / "rows.csv", pd.concat([people(5000, seed) for seed in range(20)]))
-    command = [*PROGRAM, "predict", place / "run", rows, tmp_path / "out.csv", "--workers", "0"]
-    with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, env=os.environ) as job:
-        while len(list(tmp_path.iterdir())) == 1 and job.poll() is None:
-            time.sleep(0.01)
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 128 + signal.SIGTERM
-    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
 
 
 def test_fit__fills_gaps_by_another_schema(tmp_path):

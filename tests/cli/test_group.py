@@ -1,25 +1,19 @@
 """Errors name what was typed: options on the command line, parameters in Python."""
 
-import ast
 import json
 import logging
 import re
-from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dask_nrbfn import EngineOptions, FitParams, NRBFNError, TuneParams, fit_dataset, ingest_file
+from dask_nrbfn import EngineOptions, FitParams, NRBFNError, fit_dataset, ingest_file
 from dask_nrbfn.cli import commands
-from dask_nrbfn.cli.group import spelling
 from dask_nrbfn.engine import InlineEngine
 from tests.cli.program import refuse, succeed
 from tests.logs import fresh_logging
 from tests.tables import spirals, write_table
-
-PACKAGE = Path(__file__).parents[2] / "dask_nrbfn"
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +74,6 @@ def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
     )
 
 
-def test_spelling__penalty_is_an_option_of_fit():
-    with click.Context(commands) as ctx:
-        ctx.invoked_subcommand = "update"
-        assert spelling(ctx)("alpha") == "fit --alpha"
-
-
 def test_spelling__own_option_is_named_alone(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     out = tmp_path / "data.zarr"
@@ -108,14 +96,6 @@ def test_spelling__targets(tmp_path):
     problem, _ = refuse(*arguments, "--target", "b", "--weights", "b")
     assert problem == "--weights=b also has another role, such as features, labels or weights."
     assert not (tmp_path / "data.zarr").exists()
-
-
-def test_spelling__overwrite(tmp_path):
-    np.savez(tmp_path / "rows.npz", X=np.ones((3, 2)))
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "file").touch()
-    _, fix = refuse("ingest", tmp_path / "rows.npz", tmp_path / "there")
-    assert fix == "Give another path, or set --overwrite to replace the dataset."
 
 
 def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
@@ -150,45 +130,9 @@ def test_option__given_twice(arguments, option):
     assert f"Error: {option} is given 2 times. Give one value." in result.stderr
 
 
-@pytest.mark.parametrize("command", commands.commands.values(), ids=str)
-def test_option__given_twice_to_any_command(command):
-    for param in command.params:
-        if isinstance(param, click.Option) and not (param.multiple or param.is_flag):
-            result = CliRunner().invoke(commands, [command.name, *2 * (param.opts[0], "1")])
-            assert f"{param.opts[0]} is given 2 times" in result.stderr
-
-
-def test_option__given_twice_in_json_logs(tmp_path):
-    arguments = ["--log-format", "json", "fit", "data", "run", *2 * ("--alpha", "1")]
-    with fresh_logging():
-        result = CliRunner().invoke(commands, arguments)
-    error = json.loads(result.stderr)
-    assert (result.exit_code, error["error"]) == (2, "UsageError")
-    assert error["message"] == "--alpha is given 2 times. Give one value."
-
-
 def test_option__given_twice_where_several_are_taken(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b,c\n01/02/2020,2020-13-01,1\n03/04/2020,2020-14-02,2\n")
     formats = ("--date-format", "a=%d/%m/%Y", "--date-format", "b=%Y-%d-%m")
     flags = ("--overwrite", "--overwrite", "--json", "--json")
     out = succeed("ingest", tmp_path / "rows.csv", tmp_path / "data.zarr", *formats, *flags)
     assert json.loads(out)["n_rows"] == 2
-
-
-def marked_names():
-    """Return every name between backticks in the texts that the package's errors are made of."""
-    for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and id(node) not in documentation:
-                yield from re.findall(r"`(\w+)`", node.value) if type(node.value) is str else ()
-
-
-def test_spelling__only_parameters_are_marked():
-    options = {param.name for command in commands.commands.values() for param in command.params}
-    fields = FitParams.__dataclass_fields__ | TuneParams.__dataclass_fields__
-    in_python_alone = {"class_weight", "classes", "sample_weight", "store"}
-    marked = set(marked_names())
-    assert {"basis_size", "label", "chunk_rows"} <= marked
-    assert marked <= options | fields.keys() | in_python_alone

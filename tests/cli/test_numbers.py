@@ -94,17 +94,6 @@ def test_update__numbers():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("place")
-def test_merge__numbers():
-    shutil.copytree("run", "site")
-    figures("update", "site", "b")
-    figures("update", "site", "a", "--forget")
-    merged = figures("merge", "run", "site")
-    assert (merged["action"], merged["new_error"]) == ("merge", None)
-    assert len(merged["training_r2"]) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("place")
 def test_update__judged_by_numbers():
     before = figures("evaluate", "run", "c")
     problem, _ = refuse("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.001, *HERE)

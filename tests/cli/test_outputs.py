@@ -94,12 +94,6 @@ def test_predict__overwrites_its_own_kind_when_told(place, tmp_path, suffix):
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
-def test_report__is_named_after_the_run_that_a_point_means(place, tmp_path, monkeypatch):
-    shutil.copytree(place / "run.zarr", tmp_path / "copy.zarr")
-    monkeypatch.chdir(tmp_path / "copy.zarr")
-    assert refuse("report", ".")[0].startswith("copy.zarr.html is inside the Zarr group")
-
-
 def test_groups__none_inside_another(place, tmp_path):
     np.save(tmp_path / "rows.npy", np.ones((3, 2)))
     for arguments in (

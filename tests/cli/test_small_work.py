@@ -1,18 +1,12 @@
 """Commands with a few seconds of work start no cluster, unless an option asks for one."""
 
-import math
 import os
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 
 from dask_nrbfn.cli import job
-from dask_nrbfn.commands.plan import fit_s, refresh_s, scores_s, update_s
-from dask_nrbfn.engine import EngineOptions
-from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.cells import drawn_cells, write_cells
@@ -106,47 +100,3 @@ def test_fit__on_a_cluster_if_asked_or_if_the_work_is_not_small(
         monkeypatch.setattr(job, "SMALL_WORK_S", 0.0)
     with pytest.raises(ClusterStartedError):
         succeed("fit", place / "data", tmp_path / "run", *FIT, *option)
-
-
-@pytest.mark.parametrize(
-    ("given", "asks"),
-    [
-        ({}, False),
-        ({"threads": 1, "bar": True}, False),
-        ({"workers": 0}, True),
-        ({"workers": 2}, True),
-        ({"memory": "1GiB"}, True),
-        ({"scheduler": "tcp://host:8786"}, True),
-        ({"scheduler_file": "scheduler.json"}, True),
-    ],
-)
-def test_options__that_ask_for_a_cluster(given, asks):
-    assert EngineOptions(**given).asks_for_cluster is asks
-
-
-def test_fit_s__grows_with_the_work(place):
-    dataset = Dataset.open(place / "data")
-    few = fit_s(dataset, FitParams(basis_size=6))
-    assert 0 < few < job.SMALL_WORK_S
-    assert fit_s(dataset.with_n_rows(10**8), FitParams(basis_size=2000)) > 100 * few
-    assert fit_s(dataset, FitParams(basis_size=6), TuneParams()) > few
-    # Too many partitions are an error that the command itself will raise.
-    assert fit_s(dataset, FitParams(n_partitions=10**6)) == math.inf
-
-
-def test_scores_s__grows_with_the_work(place):
-    model = Model.load(place / "run")
-    assert scores_s(model, 60) < update_s(place / "run", 60) < job.SMALL_WORK_S
-    assert scores_s(model, 10**9) > job.SMALL_WORK_S
-    assert update_s(place / "run", 60, 10**9) > job.SMALL_WORK_S
-
-
-def test_refresh_s__grows_with_the_rows(place, tmp_path):
-    run, dataset = place / "run", Dataset.open(place / "data")
-    assert 0 < refresh_s(run, []) == refresh_s(run, [dataset]) < job.SMALL_WORK_S
-    assert refresh_s(run, [dataset.with_n_rows(10**9)]) > job.SMALL_WORK_S
-    assert refresh_s(run, [], 10**9) > job.SMALL_WORK_S
-
-
-def test_update_s__needs_a_model(place):
-    assert np.isinf(update_s(place / "data", 60))

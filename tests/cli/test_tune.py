@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from dask_nrbfn.numeric.calibration import Calibration
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.cli import program
@@ -68,27 +68,6 @@ def test_cli_tune__json(tmp_path, dataset):
     assert again == tuned
     inspected = json.loads(run("inspect", tmp_path / "run", "--json")[1])
     assert inspected["biases"] == tuned["biases"]
-
-
-@pytest.mark.slow
-def test_cli_tune__table_names_what_was_chosen(tmp_path, dataset):
-    out = succeed("tune", dataset, tmp_path / "run", *QUICK, "--width-factors", "0.3")
-    params = Run.open(tmp_path / "run").chosen_params
-    assert params.features in out
-    assert f"{params.width_factor:g}" in out
-
-
-@pytest.mark.slow
-def test_cli_tune__defaults_are_those_of_the_package(tmp_path, dataset):
-    write_table(tmp_path / "few", *spirals(24))
-    succeed("tune", tmp_path / "few", tmp_path / "run", "--n-neighbors", 10)
-    begun = Run.open(tmp_path / "run")
-    assert begun.tuning == TuneParams(
-        kernels=("gaussian", "laplacian", "laplace-l1"),
-        penalties=("weights", "kernel"),
-        scales=("none", "standard", "learned"),
-    )
-    assert begun.params == FitParams(n_neighbors=10).resolve_auto(numbers=False)
 
 
 def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):

@@ -78,16 +78,3 @@ def test_merge():
     merged = figures("merge", "run", "site")
     assert (merged["version"], merged["action"], merged["n_rows"]) == (1, "merge", 120)
     assert inspect("run")["n_rows"] == 240
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("place")
-def test_refresh():
-    figures("update", "run", "b")
-    refreshed = figures("refresh", "run")
-    assert (refreshed["n_rows"], refreshed["version"]) == (240, 0)
-    assert figures("refresh", "run", "b", "c")["n_rows"] == 240
-    judge = ("--evaluate", "c", "--max-error-rate", 0.2)
-    problem, _ = refuse("refresh", "run", "wrong", *judge, "--workers", 0)
-    assert "the old model is kept" in problem
-    assert inspect("run")["n_rows"] == 240

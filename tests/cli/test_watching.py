@@ -7,14 +7,13 @@ import subprocess
 from contextlib import contextmanager
 from urllib.request import urlopen
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
-from tests.cli.program import PROGRAM, succeed
+from tests.cli.program import PROGRAM
 from tests.logs import fresh_logging
 from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
@@ -42,17 +41,6 @@ def call_json(*arguments):
     """Do so with JSON logs; return the exit code and the log's entries."""
     code, lines = call("--log-format", "json", *arguments)
     return code, [json.loads(line) for line in lines]
-
-
-def call_process_json(*arguments, **environment):
-    """Run the program in a process of its own with JSON logs, which its workers write too."""
-    done = subprocess.run(
-        [*PROGRAM, "--log-format", "json", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-    )
-    return done.returncode, [json.loads(line) for line in done.stderr.splitlines()]
 
 
 @contextmanager
@@ -124,20 +112,6 @@ def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     assert summary["peak_bytes"] >= max(record["peak_bytes"] for record in stages.values())
 
 
-@pytest.mark.slow
-def test_json_logs__of_a_job_that_fails_on_a_cluster(tmp_path, damaged):
-    options = (*QUICK, "--workers", 1)
-    code, entries = call_process_json("fit", damaged, tmp_path / "run", *options)
-    assert code == 2
-    error, summary = entries[-2:]
-    assert error["level"] == "ERROR"
-    assert "rows 80 to 160" in error["message"]
-    assert "Restore the damaged chunk" in error["fix"]
-    assert (summary["command"], summary["exit_status"]) == ("fit", 2)
-    of_the_worker = [entry for entry in entries if entry["logger"] == "distributed.worker"]
-    assert any("Compute Failed" in entry["message"] for entry in of_the_worker)
-
-
 def test_json_logs__errors_of_all_kinds(dataset):
     code, (error,) = call_json("fit", dataset, "--alpah", 1)
     assert code == 2
@@ -160,26 +134,6 @@ def test_json_logs__class_of_an_error(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr(Dataset, "open", lambda place: 1 / 0)
     code, (error, _) = call_json("inspect", "--verify", tmp_path / "file")
     assert (code, error["error"]) == (1, "ZeroDivisionError")
-
-
-@pytest.mark.slow
-def test_json_logs__an_error_that_nobody_foresaw(tmp_path, dataset):
-    bad = {"DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "nonsense"}
-    code, entries = call_process_json("fit", dataset, tmp_path / "run", *QUICK, **bad)
-    assert code == 1
-    error, summary = entries[-2:]
-    assert "Traceback" in error["exception"]
-    assert summary["exit_status"] == 1
-
-
-def test_log__names_no_hidden_place(tmp_path, dataset):
-    succeed("fit", dataset, tmp_path / "run", *QUICK, "--workers", 0)
-    np.savez(tmp_path / "rows.npz", X=spirals(20)[0])
-    arguments = ("predict", tmp_path / "run", tmp_path / "rows.npz", tmp_path / "out.csv")
-    code, lines = call(*arguments, "--workers", 0)
-    assert code == 0
-    assert any(line.endswith(f"into a temporary copy beside {arguments[-1]}") for line in lines)
-    assert not any("unfinished" in line for line in lines)
 
 
 def test_json_logs__quiet(tmp_path, dataset):
