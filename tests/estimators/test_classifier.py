@@ -1,6 +1,4 @@
-import gc
 import pickle
-from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -90,17 +88,6 @@ def test_classifier__save_and_load(tmp_path, table):
     np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
     assert loaded.get_params() == network.get_params() | {"cells": 1}
     clone(loaded).fit(X, names)
-
-
-def test_classifier__failed_save_keeps_the_old_model(tmp_path, table):
-    X, y = table
-    network = NRBFNClassifier(alpha=1e-6).fit(X, y)
-    network.save(tmp_path / "model")
-    network._model = replace(network._model, width=object())
-    with pytest.raises(TypeError, match="JSON"):
-        network.save(tmp_path / "model", overwrite=True)
-    assert NRBFNClassifier.load(tmp_path / "model").classes_.tolist() == [0, 1, 2]
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_classifier__pickles(table):
@@ -281,23 +268,6 @@ def test_classifier__nan_in_a_later_lazy_block(table, expected, frame_with_nan, 
         predict(lazy.to_dask_array(lengths=True)).compute(scheduler="sync")
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (pd.array([True, False] * 150, dtype="boolean"), "X has nan in row 17"),
-        (pd.array([1, None] * 150, dtype="Int64"), "X has nan in row"),
-        (pd.Series(["1", "2"] * 150), "Column 'd' of X has type"),
-    ],
-)
-def test_classifier__lazy_frames_are_checked_as_at_fit(expected, frame_with_nan, column, message):
-    lazy = dd.from_pandas(
-        frame_with_nan.reset_index(drop=True).assign(d=column), npartitions=3, sort=False
-    )
-    with pytest.raises(NRBFNError, match=message):
-        expected.predict_proba(lazy).compute(scheduler="sync")
-
-
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("X", "message"),
@@ -311,20 +281,6 @@ def test_classifier__lazy_frames_are_checked_as_at_fit(expected, frame_with_nan,
 def test_classifier__lazy_rows_that_are_no_table_of_numbers(expected, X, message):
     with pytest.raises(NRBFNError, match=message):
         expected.predict(da.from_array(X, chunks=-1))
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", ">U1", "U1", object])
-def test_classifier__labels_of_one_type_in_one_store(tmp_path, table, dtype):
-    X, y = table[0][:90], table[1][:90]
-    plain = NRBFNClassifier(basis=X[:9], store=tmp_path).fit(X, y)
-    plain.predict(da.from_array(X)).compute()
-    network = NRBFNClassifier(basis=X[:9], store=tmp_path)
-    network.fit(X, y.astype(str).astype(dtype) if dtype is object else y.astype(dtype))
-    network.save(tmp_path / "model")
-    lazy = network.predict(da.from_array(X))
-    assert lazy.compute().dtype == lazy.dtype == network.classes_.dtype
-    assert lazy.compute().tolist() == network.predict(X).tolist()
 
 
 def test_classifier__nan_in_a_later_lazy_block_at_fit(table, frame_with_nan):
@@ -379,14 +335,6 @@ def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
         NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))
 
 
-@pytest.mark.parametrize("of", [int, float, bool])
-def test_score__labels_that_are_python_objects(table, of):
-    X, y = table[0], np.array([of(code > 0) for code in table[1]], dtype=object)
-    network = NRBFNClassifier(n_neighbors=5).fit(X, y)
-    assert network.score(X, y) == np.mean(network.predict(X) == y) > 0.5
-    assert (cross_val_score(network, X, y, cv=2) > 0.5).all()
-
-
 @pytest.mark.parametrize("dtype", ["S1", object])
 def test_fit__labels_of_type_bytes(table, dtype):
     y = np.array([b"a", b"b", b"c"], dtype=dtype)[table[1]]
@@ -401,20 +349,6 @@ def test_classifier__labels_that_are_python_objects(tmp_path, table):
     expected = network.predict(X).tolist()
     assert NRBFNClassifier.load(tmp_path / "model").predict(X).tolist() == expected
     assert network.predict(da.from_array(X, chunks=(90, 4))).compute().tolist() == expected
-
-
-def test_classifier__lazy_predictions_outlive_their_network(table):
-    X, y = table
-
-    def predictions(alpha):
-        network = NRBFNClassifier(alpha=alpha, basis=X[:9]).fit(X, y)
-        return network.predict(da.from_array(X)), network.predict(X)
-
-    pairs = predictions(1e-6), predictions(1.0)
-    gc.collect()
-    for lazy, eager in pairs:
-        np.testing.assert_array_equal(lazy.compute(), eager)
-    assert (pairs[0][1] != pairs[1][1]).any()
 
 
 def test_classifier__huge_values(table):
@@ -439,21 +373,6 @@ def test_classifier__class_weights_below_zero(table):
     network = NRBFNClassifier(n_neighbors=5, class_weight={0: -1.0})
     with pytest.raises(ValueError, match="weight"):
         network.fit(X, y, sample_weight=weights)
-
-
-def test_classifier_cv__values_from_a_generator(tmp_path, table):
-    X, y = (da.from_array(values, chunks=100) for values in table)
-    network = NRBFNClassifierCV(
-        effort="quick",
-        n_neighbors=5,
-        alphas=(alpha for alpha in (1e-3, 1e-6)),
-        width_factors=(1.0,),
-        features=("plain",),
-        store=tmp_path,
-    )
-    network.fit(X, y)
-    assert network.alpha_ in (1e-3, 1e-6)
-    assert network.features_ == "plain"
 
 
 def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, table):

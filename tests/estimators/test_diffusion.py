@@ -6,8 +6,6 @@ import pandas as pd
 import pytest
 import zarr
 from sklearn.datasets import make_swiss_roll
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier
 from dask_nrbfn.errors import NRBFNError, ParameterError
@@ -80,12 +78,6 @@ def test_diffusion_map__saved_and_loaded(tmp_path):
     NRBFNClassifier().fit(X, y).save(tmp_path / "network")
     with pytest.raises(NRBFNError, match="Load it with NRBFNClassifier or NRBFNRegressor"):
         DiffusionMap.load(tmp_path / "network")
-
-
-def test_diffusion_map__in_a_pipeline():
-    X, y = spirals(300)
-    line = make_pipeline(DiffusionMap(25, width_factor=0.15), LogisticRegression(C=100))
-    assert line.fit(X, y).score(X, y) > 0.9
 
 
 @pytest.mark.parametrize(

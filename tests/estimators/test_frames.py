@@ -1,8 +1,6 @@
 """Frames of any library are fitted and predicted as they are: text, categories, dates, gaps."""
 
 import logging
-import subprocess
-import sys
 
 import dask.array as da
 import dask.dataframe as dd
@@ -14,11 +12,7 @@ import pyarrow.csv
 import pytest
 import zarr
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
@@ -152,20 +146,6 @@ def test_frames__attributes_and_saved_network(tmp_path, table, network):
     np.testing.assert_array_equal(loaded.predict_proba(frame), network.predict_proba(frame))
 
 
-@pytest.mark.slow
-def test_frames__saved_network_predicts_the_file_of_a_frame(tmp_path, table, network):
-    frame, _ = table
-    network.save(tmp_path / "model")
-    frame[COLUMNS[::-1]].to_csv(tmp_path / "people.csv", index=False)
-    arguments = ["predict", "model", "people.csv", "labels.csv", "--probabilities"]
-    subprocess.run([sys.executable, "-m", "dask_nrbfn", *arguments], cwd=tmp_path, check=True)
-    written = pa.csv.read_csv(tmp_path / "labels.csv").to_pandas()
-    assert written["prediction"].tolist() == network.predict(frame).tolist()
-    np.testing.assert_allclose(
-        written[["probability_no", "probability_yes"]], network.predict_proba(frame), rtol=1e-12
-    )
-
-
 def test_frames__columns_are_found_by_name(whole, caplog):
     frame, network = whole
     expected = network.predict(frame).tolist()
@@ -204,31 +184,6 @@ def test_frames__what_does_not_fit_is_named(whole, spoil, message):
             network.predict(dd.from_pandas(spoiled.reset_index(drop=True), npartitions=1)).compute()
 
 
-def test_frames__place_of_a_wrong_cell_in_a_dask_frame(whole):
-    frame, network = whole
-    frame = frame.reset_index(drop=True)[["sex", "age"]]
-    for cells, message in (
-        ([*frame.age[:-1].map(str), "old"], "'age' of a block of X has 'old' in row 29 "),
-        ([*frame.age[:-1], np.inf], "inf in row 29 of block 1, column 0"),
-    ):
-        spoiled = dd.from_pandas(frame.assign(age=cells), npartitions=2)
-        with pytest.raises(DataError, match=message):
-            network.predict(spoiled).compute()
-
-
-def test_frames__value_that_no_row_had(whole):
-    frame, network = whole
-    # Neither of the categories: as many zeros as indicators.
-    for unseen in ("x", 1.0):
-        rows = frame.assign(sex=unseen)
-        stored = np.column_stack([rows.age, np.full(N, -1.0)])
-        features = network.schema_.expand(stored)
-        np.testing.assert_array_equal(features[:, 1:], np.zeros((N, 2)))
-        np.testing.assert_array_equal(
-            network.decision_function(rows), network.decision_function(frame.assign(sex="other"))
-        )
-
-
 def test_frames__gap_is_refused_unless_it_is_filled(table):
     frame, labels = table
     with pytest.raises(
@@ -256,14 +211,6 @@ def test_frames__gaps_of_arrays_are_filled():
     np.testing.assert_array_equal(again.decision_function(X), expected)
 
 
-def test_frames__gaps_pass_through_the_selectors_of_scikit_learn():
-    X = np.random.default_rng(0).normal(size=(N, 2))
-    y = (X[:, 1] > 0).astype(int)
-    X[::10, 0] = np.nan
-    selector = SequentialFeatureSelector(clone(NETWORK), n_features_to_select=1, cv=2)
-    assert selector.fit(X, y).get_support().tolist() == [False, True]
-
-
 def test_frames__batches(table):
     frame, labels = table
     network = clone(NETWORK).set_params(basis="random", basis_size=10).fit(frame, labels)
@@ -288,20 +235,6 @@ def test_frames__every_estimator(table):
     shown = coordinates.fit(frame).transform(frame)
     assert shown.index.equals(frame.index)
     assert DiffusionMap(missing="impute").fit(lazy[0]).transform(frame).shape == (N, 2)
-
-
-def test_frames__column_transformer_is_not_needed_and_works(table):
-    frame, labels = table
-    given = frame[["sex", "smokes", "children"]].fillna({"sex": "none"})
-    encoded = make_column_transformer(
-        (OneHotEncoder(), ["sex"]), remainder="passthrough", sparse_threshold=0
-    )
-    network = NRBFNClassifier(n_neighbors=5, alpha=1e-6, scale="none")
-    by_hand = make_pipeline(encoded, network).fit(given, labels)
-    itself = clone(network).fit(given, labels)
-    np.testing.assert_allclose(
-        itself.decision_function(given), by_hand.decision_function(given), rtol=1e-9, atol=1e-9
-    )
 
 
 def test_set_output__predictions_have_the_index_of_their_rows(table, network):
@@ -349,28 +282,6 @@ def test_score__rows_that_do_not_belong_together(table, network):
     shifted = dd.from_pandas(pd.Series(labels[:-1]), npartitions=3)
     with pytest.raises(DataError, match=r"y has \d+ rows of block \d"):
         network.score(lazy, shifted)
-
-
-WRITTEN = {
-    "price": ["$1,234.50", "$7.00", "$12.25"] * 20,
-    "day": ["31.12.2020", "1.1.1970", "2.1.1971"] * 20,
-}
-
-
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, dd.from_pandas])
-def test_frames__numbers_and_dates_as_text(make, tmp_path):
-    frame = dd.from_pandas(pd.DataFrame(WRITTEN), npartitions=3)
-    if make is not dd.from_pandas:
-        frame = make(WRITTEN)
-        dataset = ingest_arrays(frame, None, MemoryStore())
-    else:
-        dataset = ingest_dask(frame, None, tmp_path / "data")
-    written = [(column.kind, column.written) for column in dataset.schema.columns]
-    assert written == [("number", "$1,234.5"), ("date", "%d.%m.%Y")]
-    pd.DataFrame(WRITTEN).to_csv(tmp_path / "rows.csv", index=False)
-    source = open_source(tmp_path / "rows.csv")
-    assert source.schema.columns == dataset.schema.columns
-    np.testing.assert_array_equal(dataset.X[:], next(source.blocks(60)).X)
 
 
 def test_frames__rows_of_weight_0_fill_no_gaps():

@@ -5,9 +5,7 @@ import pickle
 import dask.array as da
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
-from zarr.storage import MemoryStore
 
 from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.errors import (
@@ -16,7 +14,6 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
-from tests.reference import reference_penalized
 from tests.tables import spirals, write_table
 
 X, Y = spirals(400)
@@ -137,15 +134,6 @@ def test_partial_fit__other_kinds_of_rows_do_not_follow_arrays(tmp_path):
             fitted.partial_fit(*batch)
 
 
-def test_partial_fit__arrays_after_a_dataset_in_memory():
-    first, second, *_ = batches(Y + 1)
-    fitted = network().fit(write_table(MemoryStore(), *first)).partial_fit(*second)
-    rows, labels = (np.concatenate(parts) for parts in zip(first, second, strict=True))
-    np.testing.assert_allclose(
-        fitted.weights_, reference_weights(fitted, rows, labels), rtol=1e-6, atol=1e-8
-    )
-
-
 def test_partial_fit__a_refused_fit_loses_nothing(tmp_path):
     first, second, *_ = batches()
     fitted = network().partial_fit(*first)
@@ -218,56 +206,6 @@ def test_partial_fit__in_a_store(tmp_path):
     fitted.forget(*fourth)
     (own,) = set((tmp_path / "store").iterdir()) - files
     assert own.name.startswith("updated-")
-
-
-def test_partial_fit__digits_in_batches_do_about_as_well_as_one_fit():
-    digits, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(digits))
-    train, test = order[:1200], order[1200:]
-    fitted = NRBFNClassifier(alpha=1e-9)
-    for rows in np.split(train, 3):
-        fitted.partial_fit(digits[rows], labels[rows])
-    whole = NRBFNClassifier(alpha=1e-9).fit(digits[train], labels[train])
-    assert fitted.score(digits[test], labels[test]) > whole.score(digits[test], labels[test]) - 0.03
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("penalty", ["kernel", "clusters"])
-@pytest.mark.parametrize("stored", [False, True])
-def test_partial_fit__with_a_penalty(tmp_path, penalty, stored):
-    options = OPTIONS | {"basis": "kmeans", "features": "plain", "penalty": penalty, "alpha": 1e-3}
-    fitted = NRBFNClassifier(**options, store=tmp_path if stored else None)
-    first, *others = (
-        (da.from_array(rows), own) if stored else (rows, own) for rows, own in batches()
-    )
-    fitted.partial_fit(*first)
-    weights = fitted.weights_
-    for batch in others:
-        fitted.partial_fit(*batch)
-    squared = ((X[:, None] - fitted.basis_) ** 2).sum(axis=2)
-    Phi = np.exp(-squared / (2 * fitted.width_**2))
-    between = ((fitted.basis_[:, None] - fitted.basis_) ** 2).sum(axis=2)
-    P = np.exp(-between / (2 * fitted.width_**2))
-    if penalty == "clusters":
-        # Shares of the first batch.
-        P = np.diag(100 / np.bincount(squared[::4].argmin(axis=1), minlength=30))
-    expected = reference_penalized(Phi, np.eye(3)[Y], 1e-3, P)
-    np.testing.assert_allclose(fitted.weights_, expected, rtol=1e-7, atol=1e-8)
-    for batch in others:
-        fitted.forget(*batch)
-    np.testing.assert_allclose(fitted.weights_, weights, rtol=1e-7, atol=1e-9)
-    assert NRBFNClassifier(**fitted.get_params()).penalty == penalty
-
-
-@pytest.mark.slow
-def test_tuned__chooses_a_penalty():
-    options = {"basis": "kmeans", "basis_size": 20, "width_factors": (0.4,), "folds": 3}
-    tried = {"penalties": ("kernel", "clusters"), "alphas": (1e-2, 1e-4), "features": ("plain",)}
-    tuned = NRBFNClassifierCV(**options, **tried, effort="quick").fit(X, Y)
-    best = min(tuned.path_, key=lambda entry: (entry["error_rate"], -entry["alpha"]))
-    assert (tuned.penalty_, tuned.alpha_) == (best["penalty"], best["alpha"])
-    assert len(tuned.path_) == 4
-    assert tuned.params_.penalty == tuned.penalty_
 
 
 @pytest.mark.fast_cases(3)

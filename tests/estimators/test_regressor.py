@@ -105,14 +105,6 @@ def test_regressor__batches_know_the_names_of_targets(tmp_path):
     np.testing.assert_allclose(stored.predict(X), before, rtol=1e-8)
 
 
-def test_regressor__weights_count_as_repeated_rows():
-    weights = np.arange(len(X)) % 3
-    network = NRBFNRegressor(alpha=1e-6, basis="random", basis_size=20)
-    weighted = clone(network).fit(X, y, sample_weight=weights)
-    repeated = clone(network).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
-    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-7)
-
-
 def test_regressor__saved_and_loaded(tmp_path):
     network = clone(NETWORK).fit(X, T)
     network.save(tmp_path / "model")

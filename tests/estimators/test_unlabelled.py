@@ -29,16 +29,6 @@ def test_classifier__label_that_means_none(labels, mark):
         clone(network).fit(X, np.where(Y == 0, labels, mark))
 
 
-def test_classifier__none_by_default():
-    y = np.where(LABELLED, Y, -1)
-    assert NRBFNClassifier(basis="random", basis_size=20).fit(X, y).classes_.tolist() == [
-        -1,
-        0,
-        1,
-        2,
-    ]
-
-
 def test_classifier__confidence_of_rows_with_labels():
     y, weights = np.where(LABELLED, Y, -1), np.ones(120)
     weights[4:10] = 0
