@@ -44,26 +44,12 @@ def test_moments__prints_the_ratio_and_its_terms(tmp_path, dataset):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_moments__draws_rows(tmp_path):
-    arguments = ("--rows", 400, "--features", 6, "--basis-size", 40, "--threads", 1)
-    out = run_benchmark("moments", *arguments, "--repeats", 1, cwd=tmp_path)
-    assert re.search(r"^rows x features +400 x 6$", out, flags=re.MULTILINE)
-    assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
-
-
 def test_distances__prints_rates_and_ratios(tmp_path):
     arguments = ("--features", 5, 9, "--basis-size", 40, "--threads", 1, "--repeats", 1)
     out = run_benchmark("distances", *arguments, cwd=tmp_path)
     rows = [[float(figure) for figure in line.split()] for line in out.splitlines()[2:]]
     assert [row[0] for row in rows] == [5, 9]
     assert all(len(row) == 6 and min(row) > 0 for row in rows)
-
-
-def test_moments__basis_larger_than_the_rows(tmp_path, dataset):
-    arguments = (dataset, "--basis-size", 601, "--threads", 1)
-    process = run_here("workflows/benchmarks/moments.py", *arguments, cwd=tmp_path)
-    assert process.returncode == 2
-    assert "basis_size is 601." in process.stderr
 
 
 def test_fit__both_give_the_same_network(tmp_path, dataset):
@@ -151,17 +137,6 @@ def test_onnx_models__are_the_networks(tmp_path):
         assert difference < 1e-6
         assert others == ties
         assert len(times) == 3
-
-
-def test_grid_search__prints_both_and_their_ratio(tmp_path):
-    arguments = ("--rows", 1300, "--effort", "quick")
-    head, line = run_benchmark("grid_search", *arguments, cwd=tmp_path).splitlines()
-    assert head.startswith("table")
-    tune_s, grid_s, ratio, tune_error, grid_error = map(float, line[18:].split()[:5])
-    assert ratio == pytest.approx(tune_s / grid_s, abs=0.01 + 0.1 * ratio)
-    # Of 540 digits: a few are read wrong, and not all.
-    assert 0 < tune_error < 10
-    assert 0 < grid_error < 10
 
 
 def test_soak__nights_leave_what_nights_that_nobody_kills_leave(tmp_path):

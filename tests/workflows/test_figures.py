@@ -1,5 +1,4 @@
 import csv
-from xml.etree import ElementTree
 
 import pytest
 
@@ -35,15 +34,6 @@ def test_figures__files(drawn):
     assert {path.name for path in drawn.iterdir()} == names | {"points.csv"}
     for path in drawn.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "panels"), [(1, 3), (2, 4), (3, 4)])
-def test_figures__panels_with_one_line_each(drawn, number, panels):
-    root = ElementTree.parse(drawn / f"figure-{number}.svg").getroot()
-    identities = [group.get("id", "") for group in root.iter("{http://www.w3.org/2000/svg}g")]
-    assert sum(name.startswith("axes_") for name in identities) == panels
-    assert sum(name.startswith("legend_") for name in identities) == 1
 
 
 @pytest.mark.slow

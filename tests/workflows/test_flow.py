@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.storage.lock import locked_run
-from tests.engine.processes import PATIENCE_S, Processes, wait_until
+from tests.engine.processes import Processes, wait_until
 from tests.tables import spirals
 from tests.workflows.nights import SETTINGS, Place
 from tests.workflows.pages import ROOT, blocks_of
@@ -91,15 +90,6 @@ def test_flow__fails_and_keeps_the_old_model(server, place, deployment, first_ru
     assert place.waiting() == []
 
 
-def test_flow__second_at_once_is_refused(server, place, deployment, first_run):
-    with locked_run(place.directory / "output/night.zarr"):
-        run_id = server.start_run(deployment)
-        state = server.finished(run_id)
-    assert state["type"] == "FAILED"
-    assert "RunBusyError" in state["message"]
-    assert server.tasks(run_id) == []
-
-
 def test_flow__stage_is_tried_again_when_the_cluster_is_back(
     server, place, deployment, first_run, tmp_path
 ):
@@ -114,18 +104,6 @@ def test_flow__stage_is_tried_again_when_the_cluster_is_back(
         assert server.finished(run_id)["type"] == "COMPLETED"
     wait_until(lambda: tries(server, run_id, "fit") > 1)
     assert place.n_rows() == 1000
-
-
-def test_flow__runs_on_its_schedule(server, tmp_path):
-    place = Place(tmp_path)
-    place.write_sources()
-    with server.serving(place.settings, "--cron", "* * * * *") as deployment:
-        (schedule,) = deployment["schedules"]
-        assert schedule["schedule"]["cron"] == "* * * * *"
-        wait_until(place.model_location.exists, 3 * PATIENCE_S)
-        body = {"deployments": {"id": {"any_": [deployment["id"]]}}, "sort": "START_TIME_ASC"}
-        first = next(run for run in server.ask("flow_runs/filter", body) if run["auto_scheduled"])
-        assert server.finished(first["id"])["type"] == "COMPLETED"
 
 
 def test_flow__served_as_the_guide_says(tmp_path):

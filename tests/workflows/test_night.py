@@ -142,20 +142,6 @@ def shifted(X, y):
 
 
 @pytest.mark.slow
-def test_night__few_rows_with_wrong_labels_are_refused(tmp_path):
-    place = Place(tmp_path, SETTINGS.replace("tolerance", "max_new_error = 0.5\ntolerance"))
-    place.write_sources()
-    for name, rows in (("good.csv", spirals(200, seed=1)), ("a.csv", shifted(*spirals(9, seed=2)))):
-        place.bring(name, *rows)
-    assert place.night().returncode == 2
-    assert (place.moved_to("done"), place.moved_to("rejected")) == (["good"], ["a"])
-    (reason,) = place.reasons()
-    assert "the old model has an error of 1 on the new rows, but only 0.5 is allowed" in reason
-    assert place.n_rows() == 800
-    assert place.night().returncode == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("labels", "n_rows"), [(shuffled, 20_000), (shifted, 2000)])
 def test_night__worse_model_is_refused(place, labels, n_rows):
     before, digest, versions = place.published(), place.model().digest(), place.versions()
@@ -234,22 +220,6 @@ def test_night__from_the_crontab(place, tmp_path):
     assert log.count("is the latest model") == 2
 
 
-@pytest.mark.slow
-def test_night__removes_what_killed_nights_left(place):
-    before = place.published()
-    left = [
-        path.with_name(f".{path.name}.{'0a' * 16}.replaced")
-        for path in (place.run_location, place.model_location)
-    ]
-    for path in left:
-        path.mkdir()
-    lock = place.run_location.with_name(f".{place.run_location.name}.lock")
-    lock.touch()
-    assert place.night().returncode == 0
-    assert place.published() == before
-    assert not any(path.exists() for path in (*left, lock))
-
-
 def test_night__second_at_once_is_refused(place):
     before = place.published()
     place.bring("good.csv", *spirals(200, seed=21))
@@ -283,18 +253,3 @@ def test_night__refresh_when_an_update_says_so(tmp_path):
     other = place.night()
     assert other.returncode == 2
     assert "was refreshed with other parameters" in other.stderr
-
-
-@pytest.mark.slow
-def test_night__refused_refresh_leaves_what_the_update_made(tmp_path):
-    place = Place(tmp_path, SETTINGS.replace("refresh = false", "refresh = true"))
-    place.write_sources()
-    X, y = spirals(900, seed=23)
-    # Far from all rows before, these widen the kernel of a new basis too much for the test rows.
-    place.bring("far.csv", X + 20.0, y)
-    process = place.night()
-    assert process.returncode == 2
-    assert "the old model is kept" in process.stderr.splitlines()[-2]
-    assert place.n_rows() == 1500
-    assert len(place.versions()) == 1
-    assert place.model().digest() == Model.load(place.run_location).digest()

@@ -12,11 +12,3 @@ def test_notebooks__run_as_scripts(name, tmp_path):
     assert process.returncode == 0, process.stderr
     assert "errors" in process.stdout
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebooks__are_short_and_have_cells(name):
-    lines = (ROOT / "workflows/notebooks" / name).read_text().splitlines()
-    assert lines[0] == "# %% [markdown]"
-    assert lines.count("# %%") >= 3
-    assert len(lines) < 80

@@ -3,25 +3,17 @@
 import gzip
 import re
 import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from tests.workflows.script import run_here, run_script
-from workflows.benchmarks.contenders import (
-    CONTENDERS,
-    HeldOut,
-    Task,
-    drawn_rows,
-    drawn_settings,
-)
-from workflows.benchmarks.splits import read_folds, read_split
+from workflows.benchmarks.splits import read_split
 
 CELLS = (
     r"^\| {title} \| ([^|]+) (?:\| ([^|]+) )?\| [\d.]+ \| [\d.]+ "
@@ -96,12 +88,9 @@ def test_peers__ours_and_those_of_the_same_size(tmp_path):
 @pytest.mark.parametrize(
     ("package", "name", "title", "rows"),
     [
-        ("lightgbm", "lightgbm", "LightGBM", "124"),
         ("lightgbm", "lightgbm-stopped", "LightGBM, 500 rounds", "99 of 124, chosen on 25"),
-        ("catboost", "catboost", "CatBoost", "124"),
         ("catboost", "catboost-stopped", "CatBoost, 500 rounds", "99 of 124, chosen on 25"),
         ("xrfm", "xrfm", "xRFM", "64 of 124, chosen on 16"),
-        ("xrfm", "xrfm-l2", "xRFM, best of trials, l2", "64 of 124, chosen on 16"),
         ("xrfm", "xrfm-tuned", "xRFM, best of trials", "64 of 124, chosen on 16"),
     ],
 )
@@ -164,18 +153,6 @@ def test_peers__mean_and_standard_error_of_the_folds(tmp_path, regression):
         assert rows == "40"
 
 
-def test_splits__folds_of_a_folder(tmp_path, regression):
-    X, y, masks = regression
-    splits = read_folds(tmp_path / "kin40k")
-    assert [split.name for split in splits] == ["kin40k"] * 3
-    for split, test in zip(splits, masks.T, strict=True):
-        np.testing.assert_array_equal(split.X_train, X[~test])
-        np.testing.assert_array_equal(split.y_train, y[~test])
-        np.testing.assert_array_equal(split.X_test, X[test])
-        np.testing.assert_array_equal(split.y_test, y[test])
-        assert split.of_numbers
-
-
 def test_peers__what_is_not_there_is_refused_first(tmp_path):
     for arguments, problem in (
         (("iris", "mnist"), "mnist is no file"),
@@ -202,95 +179,3 @@ def test_splits__each_class_alike_and_whole_floats_are_numbers(tmp_path):
     split = read_split(str(tmp_path / "numbers.npz"), test_share=0.2)
     assert split.of_numbers
     assert split.y_train.shape == (80,)
-
-
-def test_contenders__of_the_size_of_our_basis():
-    task = Task(
-        of_numbers=False, n_rows=500, n_features=4, basis_size=None, n_basis=300, most_rows=200
-    )
-    # Four of five folds of the 200 rows of the grid.
-    assert CONTENDERS["nystroem"].make(task).estimator["rows"].n_components == 160
-    assert CONTENDERS["default"].make(task).basis_size is None
-    many = Task(
-        of_numbers=False, n_rows=50_000, n_features=4, basis_size=None, n_basis=9, most_rows=9000
-    )
-    assert CONTENDERS["tuned"].make(many).basis_size == 2000
-    assert drawn_rows(5, None).tolist() == drawn_rows(5, 9).tolist() == [0, 1, 2, 3, 4]
-    assert len(set(drawn_rows(50, 20))) == 20
-
-
-class Noted(Ridge):
-    """Ridge regression that takes held-out rows, and fails on others."""
-
-    def fit(self, X, y, eval_set):
-        ((X_judged, y_judged),) = eval_set
-        assert len(X_judged) == len(y_judged) == len(X) // 4
-        assert not set(X_judged[:, 0]) & set(X[:, 0])
-        return super().fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("asked", "free_bytes", "most_rows"),
-    [
-        (None, 12 * 1000**2, 1000),
-        (500, 12 * 1000**2, 500),
-        (2000, 12 * 1000**2, 1000),
-        # Leaves of 60,000 rows fit, and with them any number of rows.
-        (None, 12 * 60_000**2, None),
-        (2000, 12 * 60_000**2, 2000),
-    ],
-)
-def test_contenders__rows_of_xrfm_fit_into_memory(monkeypatch, asked, free_bytes, most_rows):
-    monkeypatch.setitem(sys.modules, "xrfm", ModuleType("xrfm"))
-    memory = SimpleNamespace(available=free_bytes)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
-    task = Task(
-        of_numbers=False,
-        n_rows=9000,
-        n_features=4,
-        basis_size=None,
-        n_basis=9,
-        most_rows=10,
-        xrfm_rows=asked,
-        n_trials=7,
-    )
-    assert CONTENDERS["xrfm"].make(task).most_rows == most_rows
-    searched = CONTENDERS["xrfm-tuned"].make(task)
-    assert searched.most_rows == most_rows
-    assert [machine.setting for machine in searched.estimators] == drawn_settings(7, 0.8)
-
-
-@pytest.mark.parametrize("alphas", [(1e6, 1e-3, 1e4), (1e-3, 1e6, 1e4)])
-def test_contenders__best_on_held_out_rows(alphas):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 3))
-    y = X @ [1.0, 2.0, 3.0]
-    best = HeldOut([Noted(alpha) for alpha in alphas], of_numbers=True, most_rows=100).fit(X, y)
-    assert (best.n_fitted_, best.n_judged_) == (80, 20)
-    assert best.best_estimator_.alpha == 1e-3
-    np.testing.assert_allclose(best.predict(X), y, atol=1e-3)
-
-
-def test_contenders__settings_of_pytabkit():
-    settings = drawn_settings(2000, 0.8)
-    lowest = {"bandwidth": 0.5, "reg": 1e-6, "exponent": 0.7}
-    highest = {"bandwidth": 200.0, "reg": 10.0, "exponent": 1.4}
-    for name, low in lowest.items():
-        values = np.array([setting[name] for setting in settings])
-        spread = values if name == "exponent" else np.log(values)
-        ends = np.array([low, highest[name]])
-        ends = ends if name == "exponent" else np.log(ends)
-        # Uniform between the ends.
-        np.testing.assert_allclose(
-            np.quantile(spread, [0, 0.5, 1]),
-            [ends[0], ends.mean(), ends[1]],
-            atol=0.05 * np.ptp(ends),
-        )
-        assert ends[0] <= spread.min() <= spread.max() <= ends[1]
-    shares = [(s["norm_p"] - s["exponent"]) / (2 - s["exponent"]) for s in settings]
-    assert 0 <= min(shares) < 0.01
-    assert 0.79 < max(shares) <= 0.8 + 1e-12
-    assert 0.77 < np.mean([s["kernel"] == "lpq" for s in settings]) < 0.83
-    assert 0.46 < np.mean([s["diag"] for s in settings]) < 0.54
-    assert {s["kernel"] for s in drawn_settings(50, 0.0)} == {"l2"}
-    assert drawn_settings(30, 0.8) == settings[:30]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
+from dask_nrbfn import NRBFNClassifier
 from tests.tables import spirals, surfaces
 from tests.workflows.script import ROOT, run_here, run_script
 
@@ -92,11 +92,6 @@ def test_tables__refuses(tmp_path, arguments, message):
     assert message in process.stderr
 
 
-def test_tables__help_names_the_files(tmp_path):
-    process = run_here("workflows/paper/tables.py", "--help", cwd=tmp_path)
-    assert "NAME.npz" in process.stdout
-
-
 def test_tables__network_of_the_paper(tmp_path):
     arguments = ("hu", "--sets", "iris", "--only", "table-2", "table-4", "table-6")
     found = run_tables(*arguments, cwd=tmp_path)
@@ -105,13 +100,6 @@ def test_tables__network_of_the_paper(tmp_path):
     verdicts = {key: cells[-1] for key, cells in found.items()}
     assert set(verdicts.values()) == {"reproduced"}
     assert len(verdicts) == 10
-
-
-def test_tables__drawn_halves(tmp_path, folder):
-    arguments = ("hu", "--sets", "glass", "--only", "table-4", "--splits", 2, "--data", folder)
-    (cells,) = run_tables(*arguments, cwd=tmp_path).values()
-    assert cells[0] == "35.2"
-    assert "2 splits, +- " in cells[-1]
 
 
 @pytest.mark.parametrize(
@@ -128,22 +116,10 @@ def test_tables__networks_revisited(tmp_path, folder, table, methods):
     assert found[table, "adult", methods[0]][0] == {"table-1": "15.6", "table-3": "15.0"}[table]
 
 
-def test_tables__networks_revisited__few_labels(tmp_path, folder):
-    arguments = ("que", "--data", folder, "--splits", 2, "--sets", "mnist", "--only", "table-2")
-    found = run_tables(*arguments, cwd=tmp_path)
-    assert "2 splits" in found["table-2", "mnist", "RBFN-LS"][-1]
-
-
 def test_tables__networks_revisited__figure(tmp_path, folder):
     found = run_tables("que", "--data", folder, "--only", "figure-5", cwd=tmp_path)
     assert len(found) == 8
     assert found["figure-5", "mnist-rand", "best k"][0] == "one in the middle"
-
-
-def test_tables__fewer_rows(tmp_path, folder):
-    arguments = ("que", "--data", folder, "--sets", "mnist", "--only", "table-3")
-    found = run_tables(*arguments, "--most-rows", 50, cwd=tmp_path)
-    assert found["table-3", "mnist", "k-means"][-1].endswith("50 of 110 rows")
 
 
 def test_tables__locality(tmp_path, folder):
@@ -151,15 +127,6 @@ def test_tables__locality(tmp_path, folder):
     found = run_tables(*arguments, "--sets", "raetsch_banana", cwd=tmp_path)
     assert found["table-10", "raetsch_banana", "RN"][0] == "87.90"
     assert 40 < float(found["table-10", "raetsch_banana", "LR"][1]) <= 100
-
-
-@pytest.mark.slow
-def test_tables__locality__halves(tmp_path, folder):
-    arguments = ("xue", "--data", folder, "--splits", 2, "--sets", "iris", "ionosphere")
-    found = run_tables(*arguments, cwd=tmp_path)
-    assert found["table-7", "ionosphere", "R_SM"][0] == "79.37"
-    for method in ("LR", "RN"):
-        assert float(found["table-6", "iris", method][1]) > 90
 
 
 def test_tables__lecture(tmp_path, folder):
@@ -196,56 +163,6 @@ def modules(monkeypatch):
             del sys.modules[name]
 
 
-def test_lines__verdicts(modules):
-    _, lines, _ = modules
-    beside = lines.Line.beside
-    assert beside("a", "5.3", 5.333, close=1.0).verdict == "reproduced"
-    assert beside("a", "5.3", 5.333, close=1.0, note="2 splits", why="x").verdict == (
-        "reproduced: 2 splits"
-    )
-    assert beside("a", "5.3", 5.36, close=1.0, note="2 splits", why="x").verdict == (
-        "close: x; 2 splits"
-    )
-    assert beside("a", "5.3", 6.4, close=1.0).verdict == "not"
-    singular = beside("a", "5.3", None, close=1.0, why="singular")
-    assert (singular.here, singular.verdict) == ("-", "not: singular")
-    assert beside("a", "2.5e+06", 2.52e6, close=0.0).verdict == "reproduced"
-    assert lines.like(97.6, "98") == "98"
-    spread = lines.Spread.of([1.0, 3.0])
-    assert (spread.mean, spread.note) == (2.0, "2 splits, +- 1")
-    assert lines.Spread.of([1.0]).note == ""
-    assert lines.printed("d a b\nx - 2\n") == {"x": {"b": "2"}}
-
-
-def test_sets__drawn_sets_are_as_hard_as_their_distributions(modules):
-    sets, _, _ = modules
-    data = sets.Folder(None, None, 2).find("twonorm")
-    split = list(data.official())[1]
-    assert split.X_train.shape == (400, 20)
-    wrong = (split.X_test.sum(axis=1) < 0) != split.y_test
-    assert 0.015 < wrong.mean() < 0.03
-    ring = sets.Folder(None, None, 1).find("ringnorm")
-    of_first = ring.X[ring.y == 0]
-    np.testing.assert_allclose(of_first.std(axis=0), 2.0, rtol=0.05)
-    np.testing.assert_allclose(ring.X[ring.y == 1].mean(axis=0), 20**-0.5 * 2, atol=0.06)
-
-
-def test_sets__noise_lies_behind_digits(modules, folder):
-    sets, _, _ = modules
-    plain, noisy = (sets.Folder(folder, None, 1).find(n) for n in ("mnist", "mnist-rand"))
-    (split,) = noisy.official()
-    assert (len(split.y_train), len(split.y_test)) == (110, 30)
-    assert (plain.X[: len(noisy.X)] / 255 <= noisy.X).all()
-    assert noisy.X.max() <= 1
-
-
-def test_sets__classes_are_numbered(modules):
-    sets, _, _ = modules
-    iris = sets.Folder(None, None, 1).find("iris").of_classes(1, 2)
-    assert len(iris.y) == 100
-    assert set(iris.y) == {0, 1}
-
-
 def test_networks__as_the_estimator(modules):
     _, _, networks = modules
     X, y = spirals(200)
@@ -256,35 +173,6 @@ def test_networks__as_the_estimator(modules):
     estimator.fit(X, y)
     np.testing.assert_allclose(estimator.width_, width, rtol=1e-12)
     np.testing.assert_allclose(network.scores(X), estimator.decision_function(X), atol=1e-7)
-
-
-def test_networks__numbers_far_from_0_as_the_estimator(modules):
-    _, _, networks = modules
-    X, Y = surfaces(150)
-    recipe = networks.Recipe(basis=lambda rows: X[:20])
-    width = networks.mean_distance(X[:20], X)
-    network = recipe.fit(X, Y, networks.Setting(width, 1e-8, 0.0))
-    estimator = NRBFNRegressor(basis=X[:20], alpha=1e-8).fit(X, Y)
-    np.testing.assert_allclose(network.scores(X), estimator.predict(X), rtol=1e-7)
-
-
-def test_networks__search_finds_the_least_loss(modules):
-    _, _, networks = modules
-    X, y = spirals(150)
-    recipe = networks.Recipe(basis=lambda rows: rows[:40])
-    folds = [(np.arange(100), np.arange(100, 150))]
-    options = {"widths": [0.2, 1.0, 5.0], "alphas": [1e-3, 1e-9]}
-    setting = recipe.search(X, y, folds, **options)
-    losses = {
-        (width, alpha): networks.loss(network.scores(X[100:]), y[100:])
-        for width in options["widths"]
-        for alpha, network in zip(
-            options["alphas"],
-            recipe.path(X[:100], y[:100], width=width, alphas=options["alphas"]),
-            strict=True,
-        )
-    }
-    assert losses[setting[:2]] == setting.loss == min(losses.values())
 
 
 @pytest.mark.parametrize("name", ["series", "summed_series"])

@@ -21,11 +21,3 @@ def test_text__goes_from_a_matrix_to_predictions(tmp_path):
     # Of 30 classes.
     assert max(errors) < 40
     assert len((tmp_path / "out/labels.csv").read_text().splitlines()) == 1001
-
-
-@pytest.mark.slow
-def test_text__a_step_that_fails_ends_it(tmp_path):
-    options = ("--rows", "200", "--basis-size", "0", "--output", "out")
-    process = run_script("workflows/arrays/text.py", *options, cwd=tmp_path)
-    assert process.returncode == 1
-    assert "tune" in process.stderr.splitlines()[-1]
