@@ -9,7 +9,6 @@ import pytest
 from dask_nrbfn.cli import job
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from tests.cells import drawn_cells, write_cells
 from tests.cli.program import PROGRAM, succeed
 from tests.scenes import drawn_scene, write_scene
 from tests.tables import spirals, write_table
@@ -66,15 +65,6 @@ def test_predict__starts_no_cluster_for_a_small_scene(tmp_path):
     succeed("ingest", scene, tmp_path / "pixels", *where, "--label", "cover")
     succeed("fit", tmp_path / "pixels", tmp_path / "run", *FIT)
     succeed("predict", tmp_path / "run", scene, tmp_path / "map.zarr", *where)
-
-
-@pytest.mark.usefixtures("no_cluster")
-def test_predict__starts_no_cluster_for_few_cells(tmp_path):
-    cells = tmp_path / "cells.zarr"
-    write_cells(drawn_cells(), cells)
-    succeed("ingest", cells, tmp_path / "data", "--x", "obsm/X_pca", "--y", "obs/cell_type")
-    succeed("fit", tmp_path / "data", tmp_path / "run", *FIT)
-    succeed("predict", tmp_path / "run", cells, "--to", "obs/predicted")
 
 
 @pytest.mark.slow

@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.metrics import precision_recall_fscore_support
 
-from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -120,32 +118,6 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
     succeed(name, dataset, tmp_path / "run", *options)
     np.save(tmp_path / "basis.npy", basis + 1)
     assert "was begun with --basis=given:" in refuse(name, dataset, tmp_path / "run", *options)[0]
-
-
-def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
-    succeed("tune", dataset, tmp_path / "run", *QUICK, *ONE)
-    X, y = spirals(80, seed=1)
-    write_table(tmp_path / "new", X, y)
-    tested = json.loads(succeed("evaluate", tmp_path / "run", tmp_path / "new", "--json"))
-    model = Model.load(tmp_path / "run")
-    scores = model.scores(X)
-    confusion = np.zeros((3, 3), dtype=int)
-    np.add.at(confusion, (y, scores.argmax(axis=1)), 1)
-    assert tested["confusion"] == confusion.tolist()
-    own = model.probabilities(scores)[np.arange(80), y]
-    assert tested["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-9)
-    assert Calibration.of(tested) == model.calibration
-    named = precision_recall_fscore_support(y, scores.argmax(axis=1))
-    for name, values in zip(("precision", "recall", "f1", "support"), named, strict=True):
-        assert [of_class[name] for of_class in tested["per_class"]] == pytest.approx([*values])
-    assert (tested["classes"], tested["roc_auc"]) == ([0, 1, 2], None)
-    shown = succeed("evaluate", tmp_path / "run", tmp_path / "new")
-    *_, of_classes, confusions = (block.splitlines() for block in shown.split("\n\n"))
-    assert of_classes[1].split() == ["class", "precision", "recall", "F1", "rows"]
-    assert [line.split()[-1] for line in of_classes[2:]] == list(map(str, named[3]))
-    assert confusions[0] == "Evaluated rows of each class (down) by predicted label (across)"
-    rows = np.insert(confusion, 0, [0, 1, 2], axis=1).astype(str).tolist()
-    assert [line.split() for line in confusions[1:]] == [["class", "0", "1", "2"], *rows]
 
 
 @pytest.mark.parametrize(

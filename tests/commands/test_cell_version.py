@@ -9,7 +9,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, RunMismatchError, WorseModelError
+from dask_nrbfn.errors import RunMismatchError, WorseModelError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -168,22 +168,6 @@ def test_update_cells__refreshed(tmp_path):
     assert Model.load(run.location).cells.n_rows.sum() == 800
 
 
-def test_update_cells__constant_scores_learn_shares(tmp_path):
-    X = np.linspace(0.0, 1.0, 300)[:, None]
-    y = np.where(X[:, 0] < 0.5, 0, np.arange(300) % 3)
-    run = fit_dataset(
-        write(tmp_path / "rows", X, y), tmp_path / "run", replace(PARAMS, cells=2), ENGINE
-    )
-    assert np.isnan(run.read("cells/alphas")).sum() == 1
-    added = write(tmp_path / "more", X[:50], np.full(50, 1))
-    with pytest.raises(DataError):
-        update_run(run.location, added, ENGINE, forget=True)
-    both = write(tmp_path / "both", X[:60], np.arange(60) % 3)
-    update_run(run.location, both, ENGINE)
-    shares = np.array([150 + 20, 20, 20]) / 210
-    np.testing.assert_allclose(Model.load(run.location).scores(X[:1]), [shares], rtol=1e-9)
-
-
 @pytest.mark.slow
 def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
     rows = table("classes")
@@ -197,13 +181,3 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
         digests.append(Model.load(run.location).digest())
     assert digests[0] == digests[1]
     assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
-
-
-@pytest.mark.slow
-def test_update_cells__all_rows_are_not_forgotten(tmp_path):
-    dataset = write(tmp_path / "rows", *table("classes"))
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    before = Model.load(run.location).digest()
-    with pytest.raises(DataError, match="without rows"):
-        update_run(run.location, dataset, ENGINE, forget=True)
-    assert Model.load(run.location).digest() == before

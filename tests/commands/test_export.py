@@ -52,14 +52,6 @@ NUMBERS = np.arange(7, 157)
 TEXTS = np.array([f"row, {row}" for row in NUMBERS], dtype=np.dtypes.StringDType())
 
 
-@pytest.mark.parametrize(("suffix", "read"), READERS.items())
-def test_predict__formats_in_capitals(tmp_path, model, suffix, read):
-    X, _ = spirals(9)
-    out = tmp_path / f"out{suffix.upper()}"
-    predict_dataset(model, write(X, np.arange(9)), str(out), InlineEngine())
-    assert read(out)["row"].tolist() == list(range(9))
-
-
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize("ids", [NUMBERS, TEXTS], ids=["numbers", "texts"])

@@ -70,10 +70,8 @@ def test_fit__any_dtype_gives_the_same_network(dtype):
 
 NARROW = {
     "sknn": {"n_partitions": 4},
-    "kmeans": {"basis": "kmeans", "scale": "standard"},
     "unit": {"basis": "random", "scale": "unit", "kernel": "laplacian", "features": "plain"},
     "learned": {"scale": "learned", "alpha": 1e-6},
-    "hinge": {"loss": "hinge", "alpha": 1e-4},
 }
 
 
@@ -114,15 +112,6 @@ def test_fit__scaling_equals_scaling_beforehand(scale):
     np.testing.assert_allclose(inside.scores(X), before.scores(inside.scaling.apply(X)), rtol=1e-6)
 
 
-def test_fit__basis_size_takes_the_least_confident():
-    X, y = spirals(300)
-    run = fit_in_memory(X, y, FitParams(basis_size=40, alpha=1e-4))
-    rows, confidence = run.read("basis/rows"), run.read("confidence/values")
-    assert len(rows) == 40
-    assert set(y[rows]) == {0, 1, 2}
-    assert confidence[rows].max() <= np.sort(confidence)[42]
-
-
 def test_fit__duplicates_and_a_constant_column():
     X, y = spirals(60)
     X = np.column_stack([np.repeat(X, 5, axis=0), np.ones(300)])
@@ -132,15 +121,6 @@ def test_fit__duplicates_and_a_constant_column():
     neighbors = run.read("neighbors/indices")
     assert not np.any(neighbors == np.arange(300)[:, None])
     assert np.all(run.read("neighbors/distances") == 0.0)
-
-
-def test_fit__sorted_by_class_with_a_rare_one():
-    X, y = spirals(500)
-    y[:3] = 9
-    order = np.argsort(y)
-    run = fit_in_memory(X[order], y[order], FitParams(alpha=1e-4, n_parts=7))
-    assert 9 in y[order][run.read("basis/rows")]
-    assert run.read("moments/target_products")[0, -1] == 3
 
 
 def test_fit__second_start_does_nothing(tmp_path):

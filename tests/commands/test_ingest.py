@@ -300,10 +300,3 @@ def test_ingest__tells_what_stands_against_a_fit(tmp_path, caplog, options, told
         ingest_file(tmp_path / "d.csv", MemoryStore(), **options)
     lines = [record.message for record in caplog.records[1:]]
     assert lines == ([] if told is None else [f"ingest: {told}"])
-
-
-def test_ingest__arrays_without_labels(tmp_path, caplog):
-    np.savez(tmp_path / "d.npz", X=np.eye(3))
-    with caplog.at_level("INFO", logger="dask_nrbfn.commands.ingest"):
-        ingest_file(tmp_path / "d.npz", MemoryStore())
-    assert caplog.records[-1].message.endswith("the dataset can only be predicted.")

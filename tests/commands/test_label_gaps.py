@@ -171,20 +171,6 @@ def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
         ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
 
 
-@pytest.mark.parametrize("text", ["nan", "NaN", " "])
-@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
-def test_csv__gaps_that_are_written_as_text(tmp_path, labels, text):
-    frame = table(labels).astype({"y": object})
-    frame.loc[GAPS, "y"] = text
-    file = write(tmp_path / "rows.csv", frame)
-    for mark in ("nan", ""):
-        dataset = ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
-        assert dataset.n_unlabelled == GAPS.sum()
-        assert dataset.classes.tolist() == np.unique(labels).tolist()
-    dataset = ingest_file(file, MemoryStore(), label="y", missing="drop")
-    assert (dataset.n_rows, dataset.n_classes) == (N - GAPS.sum(), len(np.unique(labels)))
-
-
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix):

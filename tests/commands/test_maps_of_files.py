@@ -20,7 +20,6 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.commands.maps import MapLayout
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.cli.program import refuse, succeed
@@ -295,34 +294,6 @@ def test_dimensions__refused(tmp_path):
     assert "no rows" in problem
     problem, _ = refuse("ingest", written, tmp_path / "pixels", *where[2:], "time,cover")
     assert "no variables along time,cover" in problem
-
-
-@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_map__of_a_scene_that_changes(dated, tmp_path, monkeypatch, suffix):
-    place, out = write(dated_scene(), tmp_path / f"scene{suffix}"), tmp_path / "map"
-    real = Scorer.pixels
-
-    def change(scorer, rows):
-        other = dated_scene()
-        other["ndvi"] = -other["ndvi"]
-        if suffix == ".nc":
-            place.unlink()
-            write(other, place)
-        else:
-            other[["ndvi"]].to_zarr(place, mode="r+")
-        return real(scorer, rows)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scorer, "pixels", change)
-        with pytest.raises(NRBFNError, match=r"changed while it was mapped.*overwrite"):
-            labels(dated / "run", place, out, **BY_TIME)
-    with pytest.raises(NRBFNError, match=r"has another state of the scene.*overwrite"):
-        labels(dated / "run", place, out, **BY_TIME)
-    found = labels(dated / "run", place, out, **BY_TIME, overwrite=True)
-    expected = NRBFNClassifier.load(dated / "run").predict(
-        -dated_scene()["ndvi"], feature_dim="time"
-    )
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_map__killed_before_its_arrays_were_there(dated, tmp_path, monkeypatch):

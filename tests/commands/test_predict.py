@@ -317,18 +317,6 @@ def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, calibration
     assert evaluation.figures()["reliability"] == evaluation.reliability
 
 
-def test_evaluate__a_probability_of_zero_is_not_infinite(tmp_path, place, new_rows):
-    X, y = new_rows
-    model = Model.load(place / "run")
-    sure = replace(model, weights=np.eye(3)[:1].T * np.ones((3, model.weights.shape[1])))
-    sure.save(tmp_path / "model")
-    dataset = write_table(MemoryStore(), X, NAMES[y])
-    evaluation = evaluate_dataset(tmp_path / "model", dataset, InlineEngine())
-    # The first class has all of the probability.
-    expected = -np.log(np.finfo(float).eps) * np.mean(y != 0)
-    assert evaluation.log_loss == pytest.approx(expected, rel=1e-9)
-
-
 def test_evaluate__labels_that_are_all_unknown_are_refused(place, new_rows):
     X, y = new_rows
     source = ArraySource(X, np.full(len(y), "zebra"))

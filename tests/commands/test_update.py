@@ -602,15 +602,6 @@ def test_merge_runs__of_another_basis_is_refused(tmp_path, run, rows):
         merge_runs(run.location, other.location, InlineEngine())
 
 
-def test_update_run__in_memory(rows):
-    X, y = table_of(rows[:1])
-    dataset = write_table(MemoryStore(), X, y)
-    run = fit_dataset(dataset, MemoryStore(), PARAMS, InlineEngine())
-    X, y = table_of(rows[1:2])
-    update(run, write_table(MemoryStore(), X, y))
-    assert_moments(run, *table_of(rows[:2]))
-
-
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 def test_update_run__training_r2_is_that_of_all_rows(features):
     X, Y = surfaces(300)

@@ -70,11 +70,6 @@ def numbers(tmp_path):
     )
 
 
-def test_problems_of__sound_numbers(numbers):
-    figures = describe(numbers.location, verify=True)
-    assert (figures["n_chunks"], figures["problems"]) == (4, [])
-
-
 def test_problems_of__flipped_byte_of_the_numbers(tmp_path, numbers):
     path = tmp_path / "data/y/c/2/0"
     flip_byte(path)

@@ -13,7 +13,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from tests.workflows.script import run_here, run_script
-from workflows.benchmarks.splits import read_split
 
 CELLS = (
     r"^\| {title} \| ([^|]+) (?:\| ([^|]+) )?\| [\d.]+ \| [\d.]+ "
@@ -166,16 +165,3 @@ def test_peers__what_is_not_there_is_refused_first(tmp_path):
         assert process.returncode == 2
         assert problem in process.stderr
         assert process.stdout == ""
-
-
-def test_splits__each_class_alike_and_whole_floats_are_numbers(tmp_path):
-    y = np.repeat([0, 1], [70, 30])
-    np.savez(tmp_path / "labels.npz", X=np.arange(100.0)[:, None], y=np.array(["a", "b"])[y])
-    split = read_split(str(tmp_path / "labels.npz"), test_share=0.2)
-    assert np.bincount(split.y_test).tolist() == [14, 6]
-    assert not split.of_numbers
-    np.testing.assert_array_equal(split.y_test, split.X_test[:, 0] >= 70)
-    np.savez(tmp_path / "numbers.npz", X=np.arange(100.0)[:, None], y=y.astype(float)[:, None])
-    split = read_split(str(tmp_path / "numbers.npz"), test_share=0.2)
-    assert split.of_numbers
-    assert split.y_train.shape == (80,)

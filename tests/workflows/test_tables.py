@@ -3,7 +3,6 @@ import sys
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import cdist
 
 from dask_nrbfn import NRBFNClassifier
 from tests.tables import spirals, surfaces
@@ -173,21 +172,6 @@ def test_networks__as_the_estimator(modules):
     estimator.fit(X, y)
     np.testing.assert_allclose(estimator.width_, width, rtol=1e-12)
     np.testing.assert_allclose(network.scores(X), estimator.decision_function(X), atol=1e-7)
-
-
-@pytest.mark.parametrize("name", ["series", "summed_series"])
-def test_series__finds_an_eigenfunction_again(modules, monkeypatch, name):
-    from papers import lee
-
-    monkeypatch.setattr(lee, "FACTORS", (0.3,))
-    X, _ = surfaces(60)
-    (width,) = lee.widths(X, X)
-    kernel = np.exp(-cdist(X, X, "sqeuclidean") / (2 * width**2))
-    values, vectors = np.linalg.eig(kernel / kernel.sum(axis=1, keepdims=True))
-    third = np.real(vectors[:, [np.argsort(-values.real)[2]]])
-    fits = list(getattr(lee, name)(X, third, X, X))
-    assert np.abs(fits[1] - third).max() > 0.1
-    np.testing.assert_allclose(fits[2], third, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
