@@ -73,3 +73,15 @@ def row_by_row(network, cube):
     found = [network.predict(rows[i : i + 1])[0] if known[i] else np.nan for i in range(len(rows))]
     pixels = cube.isel(band=0, drop=True)
     return pixels.copy(data=np.reshape(found, pixels.shape))
+
+
+def predicted(network, cube, *dims, method="predict"):
+    """Return what a network predicts of pixels whose features lie along `dims`; NaN for gaps."""
+    stacked = cube.stack(feature=dims).transpose(..., "feature")
+    rows = stacked.to_numpy().reshape(-1, stacked.sizes["feature"])
+    rows = pd.DataFrame(rows, columns=network.feature_names_in_)
+    known = rows.notna().all(axis=1).to_numpy()
+    values = getattr(network, method)(rows[known])
+    found = np.full((len(rows), *values.shape[1:]), np.nan)
+    found[known] = values
+    return found.reshape(*stacked.shape[:-1], *values.shape[1:])

@@ -28,7 +28,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import PROGRAM, refuse, succeed
-from tests.scenes import CLASSES, drawn_scene, pixels_of, row_by_row, write_scene
+from tests.scenes import CLASSES, drawn_scene, pixels_of, predicted, row_by_row, write_scene
 
 PARAMS = FitParams(n_neighbors=5, alpha=1e-6)
 WHERE = {"variable": "reflectance", "feature_dim": "band"}
@@ -103,8 +103,10 @@ def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
     assert found["label"].attrs == {"sensor": "drawn", "grid_mapping": "spatial_ref"}
     assert found["probability"].dims == ("time", "class", "y", "x")
     network = NRBFNClassifier.load(place / "run")
-    lazy = network.predict_proba(scene["reflectance"].chunk(), feature_dim="band")
-    np.testing.assert_allclose(found["probability"], lazy, atol=1e-6)
+    shares = predicted(network, scene["reflectance"], "band", method="predict_proba")
+    np.testing.assert_allclose(
+        np.moveaxis(found["probability"].to_numpy(), 1, -1), shares, atol=1e-6
+    )
     assert [name.name for name in tmp_path.iterdir()] == ["map"]
 
 
@@ -116,7 +118,7 @@ def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format
     found, result = mapped(place / "run", written, tmp_path / "map.zarr")
     opened = xr.open_zarr(written, chunks=None)["reflectance"]
     network = NRBFNClassifier.load(place / "run")
-    np.testing.assert_array_equal(found["label"], network.predict(opened, feature_dim="band"))
+    np.testing.assert_array_equal(found["label"], predicted(network, opened, "band"))
     assert result.n_missing > 0
 
 
@@ -152,10 +154,10 @@ def test_map__text_labels_are_flags(tmp_path):
     assert label.attrs["flag_values"] == [0, 1, 2]
     assert label.encoding["dtype"] == np.uint8
     names = found["class"].to_numpy()
-    lazy = NRBFNClassifier.load(run.location).predict(scene["reflectance"], feature_dim="band")
-    known = label.notnull().to_numpy()
-    assert (names[label.to_numpy()[known].astype(int)] == lazy.to_numpy()[known]).all()
-    assert lazy.isnull().to_numpy()[~known].all()
+    rows, known = pixels_of(scene["reflectance"]), label.notnull().to_numpy().ravel()
+    np.testing.assert_array_equal(rows.notna().all(axis=1), known)
+    expected = NRBFNClassifier.load(run.location).predict(rows[known])
+    assert (names[label.to_numpy().ravel()[known].astype(int)] == expected).all()
 
 
 @pytest.mark.slow
@@ -291,4 +293,4 @@ def test_predict__killed_and_started_again(place, tmp_path):
         assert (out / file.relative_to(unfinished)).stat().st_mtime_ns == written_at
     network = NRBFNClassifier.load(place / "run")
     found = xr.open_zarr(out, chunks=None)["label"]
-    np.testing.assert_array_equal(found, network.predict(scene["reflectance"], feature_dim="band"))
+    np.testing.assert_array_equal(found, predicted(network, scene["reflectance"], "band"))

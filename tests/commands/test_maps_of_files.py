@@ -23,7 +23,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.cli.program import refuse, succeed
-from tests.scenes import drawn_scene
+from tests.scenes import drawn_scene, predicted
 
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-6)
 BY_TIME = {"variable": "ndvi", "feature_dim": "time"}
@@ -96,20 +96,6 @@ def test_dates__that_lack_are_refused(dated, tmp_path):
         labels(dated / "run", later, tmp_path / "map", **BY_TIME)
 
 
-def test_dates__are_the_same_in_python(dated, tmp_path):
-    scene = dated_scene()
-    expected = labels(dated / "run", dated / "A.zarr", tmp_path / "map", **BY_TIME)
-    network = NRBFNClassifier.load(dated / "run")
-    shuffled = scene["ndvi"].isel(time=slice(None, None, -1))
-    for cube in (scene["ndvi"], shuffled, scene["ndvi"].chunk(y=7), scene):
-        np.testing.assert_array_equal(network.predict(cube, feature_dim="time"), expected)
-    own = NRBFNClassifier(basis="random", basis_size=40, alpha=1e-6)
-    own.fit(scene, "cover", feature_dim="time").save(tmp_path / "own")
-    assert own.feature_names_in_[:2].tolist() == ["2016-01-11", "2016-01-21"]
-    found = labels(tmp_path / "own", dated / "A.zarr", tmp_path / "map-own", **BY_TIME)
-    np.testing.assert_array_equal(found, own.predict(scene, feature_dim="time"))
-
-
 def test_dates__times_of_day_and_other_calendars(tmp_path):
     hours = np.array(["2016-01-11T00", "2016-01-11T06"], "M8[ns]")
     scene = dated_scene().isel(time=slice(2)).assign_coords(time=hours)
@@ -142,7 +128,7 @@ def test_netcdf__is_a_scene(dated, tmp_path, engine):
     assert dataset.n_rows == int(opened["ndvi"].notnull().all("time").sum()) < 600
     found = labels(dated / "run", tmp_path / "scene.nc", tmp_path / "map", **BY_TIME)
     network = NRBFNClassifier.load(dated / "run")
-    np.testing.assert_array_equal(found, network.predict(opened, feature_dim="time"))
+    np.testing.assert_array_equal(found, predicted(network, opened["ndvi"], "time"))
     assert found.isnull().any()
 
 
@@ -204,20 +190,14 @@ def test_variables__are_features(tmp_path):
     succeed("predict", run, written, tmp_path / "map", *options)
     mapped = xr.open_zarr(tmp_path / "map").load()
     network = NRBFNClassifier.load(run)
-    lazy = network.predict(scene.chunk(y=3))
-    assert lazy.chunks is not None
+    cube = scene[["u", "v", "dem"]].to_dataarray("name")
     assert mapped["label"].attrs == {"grid_mapping": "spatial_ref", "sensor": "drawn"}
-    xr.testing.assert_equal(mapped["label"], lazy)
-    shares = network.predict_proba(scene[["v", "dem", "u"]])
-    assert shares.dims == mapped["probability"].dims == ("class", "time", "y", "x")
-    np.testing.assert_allclose(mapped["probability"], shares, atol=1e-6)
-    own = NRBFNClassifier(basis="random", basis_size=40, alpha=1e-6)
-    own.fit(scene[["u", "v", "dem", "cover"]], "cover")
-    xr.testing.assert_equal(own.predict(scene), lazy)
-    with pytest.raises(NRBFNError, match="named 'u'; its features are east, v, dem, wind"):
-        own.predict(scene.rename(u="east"))
-    own.fit(scene.drop_vars("wind"), scene["cover"])
-    assert own.feature_names_in_.tolist() == ["u", "v", "dem"]
+    np.testing.assert_array_equal(mapped["label"], predicted(network, cube, "name"))
+    assert mapped["probability"].dims == ("class", "time", "y", "x")
+    shares = predicted(network, cube, "name", method="predict_proba")
+    np.testing.assert_allclose(
+        np.moveaxis(mapped["probability"].to_numpy(), 0, -1), shares, atol=1e-6
+    )
 
 
 def banded_scene(chunks=None):
@@ -254,16 +234,15 @@ def test_dimensions__several_are_stacked(tmp_path):
     assert mapped["score"].dims == ("class", "y", "x")
     assert {"time", "band"}.isdisjoint(mapped.variables)
     network = NRBFNClassifier.load(run)
+    expected = predicted(network, scene["reflectance"], "time", "band")
+    np.testing.assert_array_equal(mapped["label"], expected)
     turned = banded_scene().isel(time=[2, 0, 1], band=[1, 0])
-    for given in (scene, turned, scene["reflectance"]):
-        found = network.predict(given, feature_dim="time,band")
-        assert (found.chunks is None) == (given is turned)
-        np.testing.assert_array_equal(found, mapped["label"])
+    turned.to_zarr(tmp_path / "turned.zarr", zarr_format=2)
+    where = {"variable": "reflectance", "feature_dim": "time,band"}
+    found = labels(run, tmp_path / "turned.zarr", tmp_path / "map-turned", **where)
+    np.testing.assert_array_equal(found, expected)
     with pytest.raises(NRBFNError, match=r"'2016-01-11_red'; its features are red_2016-01-11,"):
-        network.predict(scene, feature_dim="band,time")
-    own = NRBFNClassifier(basis="random", basis_size=40, alpha=1e-6)
-    own.fit(banded_scene(), "cover", feature_dim="time,band")
-    np.testing.assert_array_equal(own.predict(scene, feature_dim="time,band"), mapped["label"])
+        labels(run, written, tmp_path / "other", **where | {"feature_dim": "band,time"})
 
 
 def test_dimensions__of_which_some_variables_have_none(tmp_path):
@@ -278,7 +257,10 @@ def test_dimensions__of_which_some_variables_have_none(tmp_path):
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine()).location
     found = labels(run, written, tmp_path / "map", **where)
     network = NRBFNClassifier.load(run)
-    xr.testing.assert_equal(found, network.predict(scene, feature_dim="band,time"))
+    height = scene["height"].expand_dims(name=["height"])
+    bands = scene["reflectance"].stack(name=("band", "time")).reset_index("name", drop=True)
+    cube = xr.concat([height.drop_vars("name"), bands.drop_vars("time", errors="ignore")], "name")
+    np.testing.assert_array_equal(found, predicted(network, cube, "name"))
 
 
 def test_dimensions__refused(tmp_path):
@@ -319,7 +301,8 @@ def test_scene__behind_a_url(dated, tmp_path, suffix):
     fs.put(str(written), f"/scenes/scene{suffix}", recursive=True)
     url = f"memory://scenes/scene{suffix}"
     found = labels(dated / "run", url, tmp_path / "map", **BY_TIME)
-    expected = NRBFNClassifier.load(dated / "run").predict(dated_scene(), feature_dim="time")
+    network = NRBFNClassifier.load(dated / "run")
+    expected = predicted(network, dated_scene()["ndvi"], "time")
     np.testing.assert_array_equal(found, expected)
     before = File(url).stamps()
     assert before == File(url).stamps()
