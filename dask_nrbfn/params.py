@@ -178,8 +178,8 @@ class FitParams(Params):
     candidates : int or {"auto", "all"}
         Number of drawn rows, some of every class, whose confidence is computed. Their neighbours
         are searched exactly among all rows. "auto": with `basis_size` 20 for each basis row and at
-        least 50,000, if that is at most half of the rows; else, with several `n_partitions` or
-        approximate `neighbors`, "all".
+        least 50,000, if that is at most half of the rows; otherwise, and with several
+        `n_partitions` or approximate `neighbors`, "all".
     features : {"auto", "normalized", "plain"}
         "normalized": activations of a row divided by their sum (the paper's). "plain": activations
         without normalization. "auto": "normalized" for classes and with `components`, else "plain".
@@ -288,7 +288,8 @@ class FitParams(Params):
         "auto",
         int,
         "Drawn rows that are searched for rows of low confidence; auto: with a basis size 20 for "
-        "each basis row and at least 50000, up to half of the rows; else all.",
+        "each basis row and at least 50000, up to half of the rows; otherwise, and with several "
+        "partitions or approximate neighbors, all.",
         least=1,
         words=("auto", "all"),
         metavar="INTEGER|auto|all",

@@ -269,7 +269,8 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         below the threshold.
     candidates : int, "auto" or "all", default="auto"
         Number of random rows that are searched for rows of low confidence. "auto": with a basis
-        size 20 for each basis row and at least 50,000, up to half of the rows; otherwise all.
+        size 20 for each basis row and at least 50,000, up to half of the rows; otherwise, and with
+        ``neighbors="approximate"``, all.
     features : {"normalized", "plain"}, default="normalized"
         Whether the activations of a row are divided by their sum.
     kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}, default="gaussian"

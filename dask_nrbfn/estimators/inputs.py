@@ -112,7 +112,7 @@ def is_dask(X: Any) -> bool:
 
 
 def is_chunked(X: Any) -> bool:
-    """Return whether rows are read in chunks: Zarr arrays, dask collections, pixels, datasets."""
+    """Return whether rows are read in chunks: Zarr arrays, dask collections, datasets."""
     return isinstance(X, Dataset | zarr.Array) or is_dask(X)
 
 

@@ -140,7 +140,10 @@ def coordinates_chart(run: Run) -> Chart | None:
         figure.set_size_inches(_INCHES[0], 1.4 * _INCHES[1] + 0.06 * len(shown))
         axes = figure.add_subplot(xlabel="first coordinate", ylabel="second coordinate")
         coloured = bool(shown) or (has_targets and not of_classes)
-        axes.scatter(x, y, color=_MUTED if coloured else _SERIES[0], **look)
+        plain = np.ones(len(x), dtype=bool)
+        if coloured:
+            plain = targets < 0 if of_classes else np.isnan(targets[:, 0])
+        axes.scatter(x[plain], y[plain], color=_MUTED if coloured else _SERIES[0], **look)
         for place, (label, (colour, shape)) in enumerate(zip(shown, looks, strict=False)):
             own = targets == place
             # matplotlib leaves names that begin with _ out of the legend.

@@ -55,6 +55,7 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
     group, rows = run.group("confidence"), searched_rows(run)
     if dataset.labelled_only:
         assert isinstance(dataset.location, View)
+        assert dataset.location.form == "of_labelled"
         labelled = Dataset.open(dataset.location.place).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:

@@ -275,7 +275,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
 
 
 def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
-    pairs = s.n * n_candidates
+    pairs, n_blocks = s.n * n_candidates, max(s.n_parts, math.ceil(s.n / s.block_rows))
     drawn = n_candidates * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
         flops=pairs * s.pair_flops,
@@ -290,7 +290,10 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         work={
             "read_bytes": s.rows_bytes,
             "pairs": pairs,
-            "scratch_bytes": s.n_parts * s.lists_bytes,
+            "measured_values": n_blocks * n_candidates * _measured(s) * s.row_values,
+            "merged_candidates": 2 * n_blocks * n_candidates * s.k,
+            "scratch_bytes": s.n_parts
+            * (s.lists_bytes + n_candidates * s.width * s.search_itemsize),
         },
         alone={
             "read_bytes": 2 * s.rows_bytes,
@@ -316,7 +319,7 @@ def _updates(s: FitSizes, n_rows: int) -> int:
 
 
 def _remedy(params: FitParams) -> str:
-    if params.n_partitions is not None:
+    if params.n_partitions not in (None, 1):
         return "Give a larger `n_partitions`, or leave `n_partitions` out"
     return "Lower `n_neighbors` or `candidates`"
 

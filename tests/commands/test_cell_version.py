@@ -181,3 +181,35 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
         digests.append(Model.load(run.location).digest())
     assert digests[0] == digests[1]
     assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
+
+
+@pytest.mark.slow
+def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
+    X, y, weights = table("classes")
+    dataset = write(tmp_path / "rows", X, y, weights)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    model = Model.load(run.location)
+    members = model.cells.tree.route(model.scaling.apply(X))
+    inside = np.sort(members.rows[members.cells == 1])
+    lost = inside[y[inside] == y[inside][0]]
+    gone = write(tmp_path / "class", X[lost], y[lost], weights[lost])
+    update_run(run.location, gone, ENGINE, forget=True)
+    left = np.setdiff1d(np.arange(400), lost)
+    close(
+        Model.load(run.location).scores(X[inside]),
+        naive_scores(run, (X[left], y[left], weights[left]), X[inside]),
+        atol=1e-6,
+    )
+    rest = np.setdiff1d(inside, lost)
+    update_run(
+        run.location, write(tmp_path / "rest", X[rest], y[rest], weights[rest]), ENGINE, forget=True
+    )
+    emptied = Model.load(run.location)
+    assert emptied.cells.n_rows[1] == 0
+    others = np.setdiff1d(np.arange(400), inside)
+    shares = np.bincount(y[others], weights[others]) / weights[others].sum()
+    np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
+    update_run(
+        run.location, write(tmp_path / "back", X[inside], y[inside], weights[inside]), ENGINE
+    )
+    close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)
