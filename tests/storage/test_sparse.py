@@ -14,7 +14,6 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import (
     append_rows,
     create_sparse,
@@ -24,7 +23,6 @@ from dask_nrbfn.storage.array import (
     write_array,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import Run
 from tests.storage.written import flips
 
 
@@ -207,14 +205,3 @@ def test_dataset__of_sparse_blocks_of_dask():
     blocks = da.from_array(X.toarray(), chunks=(7, -1)).map_blocks(sp.csr_array)
     dataset = ingest_dask(blocks, da.from_array(y, chunks=7), MemoryStore())
     assert_same(dataset.X.read(), X)
-
-
-def test_run__arrays_and_parts(tmp_path):
-    X, y = drawn(11)
-    dataset = ingest_arrays(X, y, tmp_path / "data")
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    write_array(run.group("basis"), "values", X, "basis", "feature")
-    assert_same(run.read("basis/values"), X)
-    run.write_part("partitions", 0, {}, {"rows": X}, slice_rows=3)
-    assert_same(run.read_part("partitions", 0, "rows"), X)
-    assert_same(run.read_part("partitions", 0, "rows", 2, 9), X[2:9])
