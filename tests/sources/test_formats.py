@@ -118,13 +118,6 @@ def test_open_source__directory_of_mixed_files(tmp_path):
         open_source(tmp_path)
 
 
-def test_open_source__directory_with_subdirectory(tmp_path):
-    (tmp_path / "a.csv").write_text("a\n1\n")
-    (tmp_path / "more").mkdir()
-    with pytest.raises(DataError, match=r"has a subdirectory, more"):
-        open_source(tmp_path)
-
-
 def test_open_source__directory_of_arrays(tmp_path):
     np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)))
     with pytest.raises(DataError, match=r"is a directory of \.npz files"):

@@ -39,15 +39,3 @@ def test_recut__rows_and_order_survive_any_batching(
             assert all(part is None for part in parts)
         elif n:
             np.testing.assert_array_equal(np.concatenate(parts), expected)
-
-
-def test_recut__takes_no_more_batches_than_a_block_needs():
-    taken = []
-
-    def batches():
-        for i in range(10):
-            taken.append(i)
-            yield Block(np.full((2, 1), i), None)
-
-    next(recut(batches(), 4))
-    assert taken == [0, 1]

@@ -1,4 +1,3 @@
-from collections import Counter
 from functools import reduce
 from operator import add
 
@@ -66,13 +65,6 @@ def test_survey__any_division(kind, first, most_texts, lengths):
         assert [*map(figures, found)] == [figures(whole)] * 3
 
 
-def test_survey__texts_are_counted():
-    texts = [" a", "b", None, "a", "", "1.0"]
-    found = surveyed(pa.array(texts).dictionary_encode(), "category")
-    assert (found.n_rows, found.n_missing) == (6, 2)
-    assert found.texts == Counter(a=2, b=1) | Counter({"1": 1})
-
-
 def test_survey__too_many_texts(monkeypatch):
     monkeypatch.setattr(survey, "MOST_TEXTS", 10)
     monkeypatch.setattr(survey, "_MOST_HASHES", 5)
@@ -88,20 +80,6 @@ def test_survey__distinct_numbers_of_many_are_estimated():
     rng = np.random.default_rng(0)
     found = surveyed(rng.integers(0, 50_000, 200_000).astype(float), "number")
     assert found.n_different == pytest.approx(50_000 * (1 - np.exp(-4)), rel=0.06)
-
-
-def test_decide__kinds_and_features():
-    schema, lines = decided(
-        {
-            "n": ("number", [1.5, 2.5, 2.5]),
-            "t": ("boolean", [True, False, True]),
-            "c": ("category", ["b", "a", "b"]),
-            "d": ("date", pa.array([1, 2, 3], pa.date32())),
-        }
-    )
-    assert [column.kind for column in schema.columns] == ["number", "boolean", "category", "date"]
-    assert schema.columns[2].categories == ("a", "b")
-    assert (schema.label, schema.missing, lines) == ("y", "error", ())
 
 
 def test_decide__most_frequent_categories_have_a_feature():
@@ -144,24 +122,6 @@ def test_decide__numbers_with_a_text_among_them_are_said(n_rows):
     expected = f"{n_rows - 1} of {n_rows} values are numbers, but 'tall' is not"
     assert expected in lines[-1]
     assert not any("tall" in line for line in decided(columns, categorical=("x",))[1])
-
-
-def test_decide__gaps():
-    columns = {"n": ("number", [1.0, None, 3.0, 8.0]), "c": ("category", ["a", "a", None, "b"])}
-    schema, _ = decided(columns, missing="impute")
-    number, category = schema.columns
-    assert (number.fill, number.missing, category.missing) == (3.0, 0.25, 0.25)
-    message = (
-        r"the table has no value in some rows of 2 columns: 'n' 1, 'c' 1\. Pass missing='impute'"
-    )
-    with pytest.raises(DataError, match=message):
-        decided(columns)
-    with pytest.raises(
-        DataError, match=r"Column 'n' has no value in 1 of its rows\. Pass missing="
-    ):
-        decided({"n": columns["n"]})
-    schema, _ = decided(columns, missing="drop")
-    assert [column.missing for column in schema.columns] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -294,17 +254,6 @@ def test_decide__decimals_that_only_points_can_have(texts):
     found.add(pa.array(texts))
     schema, (line,), _ = decide({"p": found}, Roles("y"), TableOptions())
     assert (schema.columns[0].kind, "numbers written as" in line) == ("number", True)
-
-
-def test_decide__nearly_all_values_are_enough():
-    texts = [f"{i} kg" for i in range(199)]
-    decision = decide({"w": surveyed([*texts, "heavy"], "text")}, Roles(), TableOptions())
-    assert (decision.schema.columns[0].written, decision.unread) == (
-        "1234.5 kg",
-        decision.schema.columns,
-    )
-    decision = decide({"w": surveyed([*texts[:90], "heavy"], "text")}, Roles(), TableOptions())
-    assert (decision.schema.columns, decision.unread) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "Unnamed: 0.1"])

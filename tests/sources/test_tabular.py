@@ -115,16 +115,6 @@ def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
         assert y.tolist() == table["kind"].tolist()
 
 
-def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", 1000)
-    p = 3000
-    header = ",".join(f"c{j}" for j in range(p))
-    path = csv_of(tmp_path, f"{header}\n{','.join(['0.123456789012345'] * p)}\n")
-    X, _ = collect(open_source(path))
-    assert X.shape == (1, p)
-    assert (X == 0.123456789012345).all()
-
-
 @pytest.mark.parametrize(
     ("labels", "dtype"),
     [
@@ -165,13 +155,6 @@ def test_csv__number_that_is_no_label_is_named_by_its_line(tmp_path, label, suff
         open_source(path, label="y")
     assert caught.value.problem == f"Column 'y' of {path} has the label {label} in line 5."
     assert "give the classes names" in caught.value.remedy
-
-
-def test_csv__true_and_false_are_features(tmp_path):
-    path = csv_of(tmp_path, "a,b,y\ntrue,1.5,x\nFALSE,0,y\n1,0,y\n")
-    np.testing.assert_array_equal(
-        collect(open_source(path, label="y"))[0], [[1, 1.5], [0, 0], [1, 0]]
-    )
 
 
 def test_csv__empty_cells_and_blank_lines(tmp_path):
@@ -293,13 +276,6 @@ def test_table__files_of_different_columns(tmp_path, table, suffix):
         open_source(tmp_path)
 
 
-@pytest.mark.parametrize(("suffix", "option"), [(".csv", "x"), (".csv", "y"), (".parquet", "y")])
-def test_table__option_of_another_format(tmp_path, table, suffix, option):
-    write(table[["a", "b"]], tmp_path / f"d{suffix}")
-    with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*d\{suffix}"):
-        open_source(tmp_path / f"d{suffix}", **{option: "abc"})
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -358,13 +334,6 @@ def test_parquet__common_type_is_over_all_files(tmp_path):
     parquet_of(tmp_path, {"a": np.array([1, 2])}, "1.parquet")
     parquet_of(tmp_path, {"a": np.array([0.5])}, "2.parquet")
     np.testing.assert_array_equal(collect(open_source(tmp_path))[0], [[1], [2], [0.5]])
-
-
-def test_parquet__decimals_are_floats(tmp_path):
-    columns = {"a.b": [decimal.Decimal("1.25")], "f": pa.array([2.0], pa.float32())}
-    np.testing.assert_array_equal(
-        collect(open_source(parquet_of(tmp_path, columns)))[0], [[1.25, 2]]
-    )
 
 
 @pytest.mark.parametrize("dtype", [pa.float32(), pa.float64(), pa.decimal128(5, 2)])
@@ -523,23 +492,6 @@ def test_table__weights_are_no_feature(tmp_path, table, name, block_rows, labell
     assert (None if y is None else y.tolist()) == (table["kind"].tolist() if labelled else None)
 
 
-@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
-def test_table__weights_that_are_not_named_are_a_feature(tmp_path, table, name):
-    write(weighted(table), tmp_path / name)
-    source = open_source(tmp_path / name, label="kind")
-    assert source.feature_names == ("w", "a", "b")
-    assert not source.has_weights
-    assert all(block.weights is None for block in source.blocks(5))
-
-
-def test_parquet__pandas_index_may_be_the_weights(tmp_path):
-    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([0.5, 2.5], name="w"))
-    frame.to_parquet(tmp_path / "d.parquet")
-    source = open_source(tmp_path / "d.parquet", weights="w")
-    assert source.feature_names == ("a",)
-    np.testing.assert_array_equal(weights_of(source), [0.5, 2.5])
-
-
 def numbered(table):
     return table.drop(columns="kind").assign(t=np.arange(N) / 8, u=np.arange(N))[["t", *"aub"]]
 
@@ -559,18 +511,6 @@ def test_table__targets_are_no_features(tmp_path, table, name, block_rows, targe
     X, y = collect(source, block_rows)
     np.testing.assert_array_equal(X, frame[features])
     np.testing.assert_array_equal(y, frame[names])
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_table__targets_of_a_directory(tmp_path, table, suffix):
-    frame = numbered(table).assign(w=1.5)
-    write(frame[:10], tmp_path / f"part-1{suffix}")
-    write(frame[10:][["b", "w", "u", "a", "t"]], tmp_path / f"part-2{suffix}")
-    source = open_source(tmp_path, target="t,u", weights="w")
-    X, y = collect(source, 4)
-    np.testing.assert_array_equal(X, frame[["a", "b"]])
-    np.testing.assert_array_equal(y, frame[["t", "u"]])
-    np.testing.assert_array_equal(weights_of(source, 4), 1.5)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -602,21 +542,6 @@ def test_table__targets_that_are_not_named_well(tmp_path, table, suffix, options
         open_source(tmp_path / f"d{suffix}", **options)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("t,v", r"no column 'v'; it has 't', 'a', 'u', 'b'\. Name an .* with target"),
-        ("", r"no column ''; it has"),
-        ("t,u,a,b", "is empty: it has no feature columns"),
-    ],
-)
-def test_table__targets_that_are_not_there(tmp_path, table, suffix, target, message):
-    write(numbered(table), tmp_path / f"d{suffix}")
-    with pytest.raises(DataError, match=message):
-        open_source(tmp_path / f"d{suffix}", target=target)
-
-
 @pytest.mark.parametrize(
     ("cell", "message"),
     [("nan", "has no value"), ("", "has no value"), ("-inf", "has -inf")],
@@ -626,23 +551,6 @@ def test_csv__target_that_is_not_finite_is_named_by_its_line(tmp_path, cell, mes
     csv_of(tmp_path, f"a,s,t\n1,1,2\n\n1,1,{cell}\n", "2.csv")
     with pytest.raises(DataError, match=rf"Column 't' of .*2\.csv {message} in line 4\."):
         open_source(tmp_path, target="t,s")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([False, True, True]),
-        pa.array([0, 1, 1], pa.uint64()),
-        pa.array([0, 1, 1], pa.float32()),
-        pa.array([decimal.Decimal(i) for i in (0, 1, 1)]),
-        pa.array([0, 1, 1], pa.int8()).dictionary_encode(),
-    ],
-)
-def test_parquet__targets_of_any_number_type_become_float64(tmp_path, values):
-    path = parquet_of(tmp_path, {"a": pa.array([1, 2, 3], pa.int8()), "t": values})
-    source = open_source(path, target="t")
-    assert source.x_dtype == INT64
-    np.testing.assert_array_equal(collect(source, 2)[1], [[0], [1], [1]])
 
 
 STREAM = """
