@@ -167,7 +167,6 @@ def test_arrays__weights_come_with_their_rows(tmp_path, rows, form, block_rows, 
     ("weights", "message"),
     [
         (np.ones((3, 1)), r"has shape \(3, 1\)\. Write one weight per row"),
-        (np.ones(()), r"has shape \(\)\. Write one weight per row"),
         (np.ones(2), r"has 2 rows but .*X.* has 3\. .*with one weight per row of"),
         (np.ones(3, dtype=object), "holds Python objects"),
         (np.ones(3, dtype=bool), r"has dtype bool\. Write weights as integers or floats"),
@@ -223,12 +222,10 @@ def test_arrays__numbers_of_any_type_become_float64(tmp_path, form, dtype):
             np.ones((3, 1, 1)),
             r"has shape \(3, 1, 1\)\. Write one target per row: \(n,\) or \(n, q\)",
         ),
-        (np.ones((3, 0)), r"has shape \(3, 0\)\. Write one target per row"),
         (np.ones(()), r"has shape \(\)\. Write one target per row"),
         (np.ones((2, 2)), r"has 2 rows but .*X.* has 3\. .*with one target per row of"),
         (np.ones(3, dtype=object), "holds Python objects"),
         (np.array(["1", "2", "3"]), r"has dtype <U1\. Write numbers as"),
-        (np.ones(3, dtype=complex), r"has dtype complex128\. Write numbers as"),
     ],
 )
 def test_arrays__numbers_that_cannot_be_used(tmp_path, form, target, message):
@@ -337,19 +334,13 @@ def stored(header):
 
 ABSURD = {
     "negative": described((-1, 3)),
-    "both negative": described((-2, -3)),
     "negative, by column": described((-1, 3), order=True),
-    "third negative": described((2, 3, -1)),
     "more rows than bytes": described((10**12, 2)),
-    "more columns than bytes": described((1, 10**12)),
     "beyond 64 bits": described((2**62, 2**62)),
-    "no numbers": described(("a", 2)),
     "no dtype": described((1, 2), "zz"),
     "StringDType": described((1, 1), "|T16"),
     "no shape": "{'descr': '<f8'}",
     "expression": described("(1, 2) * 10**9"),
-    "open bracket": "(" * 3000,
-    "open text": "{'descr': \"",
     "no header": "",
 }
 

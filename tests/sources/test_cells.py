@@ -83,20 +83,6 @@ def test_stored__cell_of_another_kind_is_named(array, kind, row):
     assert np.isinf(found[row])
 
 
-@pytest.mark.parametrize(
-    ("array", "kind"),
-    [
-        (pa.array(["nan", "-NaN", ""]), "number"),
-        (pa.array([np.nan]), "number"),
-        (pa.array([np.nan]), "category"),
-        (pa.nulls(2), "number"),
-        (pa.nulls(2), "category"),
-    ],
-)
-def test_stored__none(array, kind):
-    assert np.isnan(stored_values(array, Column("a", kind))).all()
-
-
 def test_texts__whole_numbers_have_no_point():
     texts = ["1.0", "-2.00", "1.5", "01", "1.0.0", " a b "]
     assert texts_of(pa.array(texts)).to_pylist() == ["1", "-2", "1.5", "01", "1.0.0", "a b"]

@@ -3,10 +3,7 @@ import pytest
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.dtypes import (
-    STRING,
-    check_weight_dtype,
     feature_dtype,
-    label_dtype,
     label_of_text,
     to_labels,
 )
@@ -16,26 +13,6 @@ from dask_nrbfn.sources.dtypes import (
 def test_feature_dtype__refuses_what_is_no_plain_number(given):
     with pytest.raises(DataError, match=r"X has dtype .*Write numbers as bool, integers"):
         feature_dtype(np.dtype(given), "X")
-
-
-@pytest.mark.parametrize("check", [feature_dtype, label_dtype, check_weight_dtype])
-def test_dtype__refuses_objects(check):
-    with pytest.raises(DataError, match=r"X holds Python objects, not numbers or text"):
-        check(np.dtype(object), "X")
-
-
-@pytest.mark.parametrize(
-    "given", ["c16", "M8[s]", np.longdouble, np.dtypes.StringDType(na_object=None)]
-)
-def test_label_dtype__refuses_what_is_neither_number_nor_text(given):
-    with pytest.raises(DataError, match=r"y has dtype .*Write labels as whole numbers"):
-        label_dtype(np.dtype(given), "y")
-
-
-@pytest.mark.parametrize("given", ["?", "c16", "M8[s]", "U3", STRING, np.longdouble])
-def test_check_weight_dtype__refuses_what_is_no_number(given):
-    with pytest.raises(DataError, match=r"w has dtype .*Write weights as integers or floats"):
-        check_weight_dtype(np.dtype(given), "w")
 
 
 @pytest.mark.parametrize("bad", [0.5, np.nan, np.inf, 2.0**53, -(2.0**53), -(2.0**64)])

@@ -155,15 +155,6 @@ def test_url__directory(memory, name):
     assert len(rows_of(source)[0]) == 2 * N
 
 
-def test_url__labels_of_an_array_are_in_another(memory):
-    for name, values in (("X", np.eye(4)), ("y", np.arange(4))):
-        with fsspec.open(f"{memory}/{name}.npy", "wb") as file:
-            np.save(file, values)
-    X, y = rows_of(open_source(f"{memory}/X.npy", y=f"{memory}/y.npy"))
-    np.testing.assert_array_equal(X, np.eye(4))
-    assert y.tolist() == [0, 1, 2, 3]
-
-
 def test_url__query_is_no_part_of_the_suffix(web):
     address, directory, _ = web
     (directory / "d.csv").write_bytes(content("d.csv"))

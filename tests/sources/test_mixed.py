@@ -160,15 +160,6 @@ def test_csv__numbers_as_categories_have_the_text_of_any_format(tmp_path):
     assert rows_of(source).X.ravel().tolist() == [1, 2, 0, 1]
 
 
-def test_csv__categories_with_decimal_commas_have_the_text_of_any_format(tmp_path):
-    path = csv_of(tmp_path, "a;b\n0,5;x, y\n2,0;1,5\n0,5;1,x\n")
-    table = TableOptions(categorical=("a", "b"))
-    source = open_source(path, decimal=",", table=table)
-    assert source.schema.columns[0].categories == ("0.5", "2")
-    assert source.schema.columns[1].categories == ("1,x", "1.5", "x, y")
-    assert rows_of(source).X.tolist() == [[0, 2], [1, 1], [0, 0]]
-
-
 @pytest.mark.parametrize(
     ("cells", "ids"), [(["3", " -1"], [3, -1]), (["03", "1"], ["03", "1"]), (["1.5", "x"], None)]
 )

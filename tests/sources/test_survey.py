@@ -171,26 +171,6 @@ def test_survey__days_are_whole_numbers_of_eight_digits():
     assert "date_format='day=%Y%m%d'" in line
 
 
-@pytest.mark.parametrize("n_rows", [60, 3000])
-def test_decide__numbers_and_dates_of_text_are_recognized(monkeypatch, n_rows):
-    # Of many texts some are kept, and decide.
-    monkeypatch.setattr(survey, "MOST_TEXTS", 1000)
-    monkeypatch.setattr(survey, "_MOST_HASHES", 500)
-    rng = np.random.default_rng(0)
-    prices = rng.integers(1, 10**9, n_rows) / 100
-    days = np.datetime64("1990-01-01") + rng.integers(0, 9000, n_rows)
-    texts = [f"{day:%m/%d/%Y}" for day in days.astype(object)]
-    columns = {"p": ("text", [f"${price:,.2f}" for price in prices]), "d": ("text", texts)}
-    schema, lines = decided(columns, missing="impute")
-    assert [(each.kind, each.written) for each in schema.columns] == [
-        ("number", "$1,234.5"),
-        ("date", "%m/%d/%Y"),
-    ]
-    assert lines == ("p: numbers written as $1,234.5", "d: dates written as %m/%d/%Y")
-    share = (prices < schema.columns[0].fill).mean()
-    assert share == pytest.approx(0.5, abs=0.02 if n_rows < 1000 else 0.08)
-
-
 def test_decide__days_that_may_be_months_are_said():
     texts = ["01/02/2020", "03/04/2020"]
     schema, (line,) = decided({"day": ("text", texts)})

@@ -335,10 +335,3 @@ def test_metadata__another_format(stored, version):
         match=f"format version {version}, but this version of dask_nrbfn reads 1",
     ):
         read(place)
-
-
-def test_model__a_mistake_of_ours_is_no_damage(tmp_path, monkeypatch):
-    make_model().save(tmp_path / "model")
-    monkeypatch.setattr(Model, "_check_shapes", lambda model, group: len(model))
-    with pytest.raises(TypeError, match="has no len"):
-        Model.load(tmp_path / "model")

@@ -172,25 +172,6 @@ def test_write_chunk__names_what_is_not_finite(dtype, value):
         write_dataset(MemoryStore(), X)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_write_chunk__names_what_is_not_finite_of_the_targets(value):
-    T = table(9, 2)
-    T[[6, 7], [1, 0]] = value
-    with pytest.raises(DataError, match=rf"target has {value} in row 6, column 1\."):
-        write_dataset(MemoryStore(), table(9), T, target_names=("a", "b"))
-
-
-@pytest.mark.parametrize("value", [0.0, -0.0, -1.5, np.nan, np.inf, -np.inf])
-def test_write_chunk__names_the_first_weight_that_is_not_above_0(value):
-    weights = np.ones(9)
-    weights[[6, 7]] = value, -3
-    with pytest.raises(
-        DataError, match=rf"weights has {value} in row 6 .*remove the row"
-    ) as caught:
-        write_dataset(MemoryStore(), table(9), None, weights)
-    assert caught.value.problem == f"weights has {value} in row 6 (the first is 0)."
-
-
 def fingerprint(X, y=None, **options):
     return write_dataset(MemoryStore(), X, y, **options).fingerprint
 

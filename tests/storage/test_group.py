@@ -139,14 +139,6 @@ def test_replacing_group__not_inside_a_group(place, overwrite):
     assert files(place) == before
 
 
-def test_replacing_group__the_old_one_stays_readable_inside(tmp_path):
-    X = table(9)
-    write_dataset(tmp_path / "data", X)
-    with replacing_group(tmp_path / "data", kind="dataset", overwrite=True) as group:
-        fill_dataset(group, Dataset.open(tmp_path / "data").take(np.arange(9)) + 1)
-    np.testing.assert_array_equal(Dataset.open(tmp_path / "data").take(np.arange(9)), X + 1)
-
-
 WRITER = """
 import sys, time
 from dask_nrbfn.storage.group import create_group, replacing_group, scratch_beside

@@ -51,7 +51,6 @@ from tests.storage.conftest import SECRET
 from tests.storage.replacing import assert_only, begin, files
 from tests.storage.written import make_model, table, write_dataset
 from tests.tables import spirals
-from tests.workflows.script import run_here
 
 RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
@@ -523,39 +522,6 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     command(options, "predict", run, data, out, "--workers", 1, "--threads", 1)
     assert "predictions" in command_here(options, "inspect", out)[0]
     assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
-
-
-SETTINGS = """
-[data]
-train = {{ source = "rows.npz" }}
-test = {{ source = "rows.npz" }}
-[fit]
-alpha = 1e-6
-[engine]
-workers = 0
-threads = 1
-[output]
-directory = "{bucket}"
-predictions = "predictions.csv"
-[storage]
-key = "me"
-secret = "{secret}"
-client_kwargs = {{ endpoint_url = "{endpoint}" }}
-"""
-
-
-@pytest.mark.ci
-@pytest.mark.slow
-def test_jobs__storage_table(bucket, endpoint, rows):
-    settings = rows.with_name("settings.toml")
-    settings.write_text(SETTINGS.format(bucket=bucket, secret=SECRET, endpoint=endpoint))
-    for job in ("ingest", "ingest", "fit", "predict", "evaluate"):
-        process = run_here(f"workflows/jobs/{job}.py", settings, cwd="/")
-        assert process.returncode == 0, process.stderr
-        assert SECRET not in process.stdout + process.stderr
-    assert json.loads(process.stdout)["rows"] == 150
-    assert len(rows.with_name("predictions.csv").read_text().splitlines()) == 151
-    assert {name.split("/")[0] for name in files(bucket)} == {"train.zarr", "test.zarr", "run.zarr"}
 
 
 @pytest.mark.ci

@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
@@ -199,14 +198,6 @@ def test_run__moved_to_another_place(tmp_path, dataset):
     shutil.move(tmp_path / "run", tmp_path / "moved")
     moved = Run.start(tmp_path / "moved", dataset, FitParams(), {})
     np.testing.assert_array_equal(moved.read_part("moments", 0, "gram"), table(3))
-
-
-def test_run__opens_in_zarr(tmp_path, dataset):
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
-    group = zarr.open_group(str(tmp_path / "run"), mode="r")
-    attempt = group["moments/parts/0"].attrs["attempt"]
-    np.testing.assert_array_equal(group[f"moments/parts/0/{attempt}/gram"][...], table(3))
 
 
 def test_decide__the_first_decision_stays(place, dataset):

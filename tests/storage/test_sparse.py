@@ -15,9 +15,6 @@ from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.storage.array import (
-    append_rows,
-    create_sparse,
-    finish_sparse,
     get_stored,
     read_rows,
     write_array,
@@ -185,19 +182,6 @@ def test_array__slices(slice_rows, start, stop):
     stored = get_stored(group, "rows")
     assert_same(read_rows(stored), X)
     assert_same(read_rows(stored, start, stop), X[start:stop])
-
-
-@settings(max_examples=15)
-@given(shorter=st.integers(-40, 40), block_rows=st.integers(1, 11))
-def test_array__more_or_fewer_values_than_expected(shorter, block_rows):
-    X, _ = drawn(11, n_features=30, density=0.2)
-    group = zarr.create_group(MemoryStore())
-    sizes = {"chunk_rows": 4, "n_values": max(X.nnz - shorter, 1)}
-    create_sparse(group, "rows", X.shape, X.dtype, **sizes)
-    for start in range(0, 11, block_rows):
-        append_rows(group, "rows", start, X[start : start + block_rows])
-    finish_sparse(group, "rows")
-    assert_same(read_rows(get_stored(group, "rows")), X)
 
 
 def test_dataset__of_sparse_blocks_of_dask():

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_dask
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.storage.dataset import Dataset
@@ -97,18 +96,6 @@ def test_unlabelled__numbers_are_none_of_a_row_or_all():
     numbers[2, 1] = np.nan
     with pytest.raises(DataError, match="target has nan in row 2"):
         write_table(MemoryStore(), X, target=numbers, unlabelled=-999)
-
-
-def test_unlabelled__from_dask(tmp_path):
-    import dask.array as da
-
-    y = np.where(Y == 0, -1, Y)
-    rows, labels = da.from_array(X, chunks=(4, -1)), da.from_array(y, chunks=6)
-    dataset = ingest_dask(rows, labels, tmp_path / "rows", unlabelled=-1, chunk_rows=5)
-    assert (
-        dataset.fingerprint
-        == write_table(MemoryStore(), X, y, unlabelled=-1, chunk_rows=5).fingerprint
-    )
 
 
 @pytest.mark.parametrize(
