@@ -3,8 +3,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.cubes import matching
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.scenes import drawn_scene, write_scene
@@ -57,15 +56,6 @@ def test_scene__zero_is_a_value_and_left_out_pixels_are_counted(tmp_path, caplog
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         assert scene.source(label="cover").n_rows == 24
     assert "24 of 36 pixels are rows; the other 12 lack a feature, or a label" in caplog.text
-
-
-def test_matching__by_name():
-    assert matching(("a", "b"), ("a", "b"), "X") == []
-    assert matching(None, ("a", "b"), "X") == []
-    assert matching(("c", "b", "a"), ("a", "b"), "X") == [2, 1]
-    for names, wanted in ((("a",), ("a", "b")), (("a", "b", "b"), ("a", "b"))):
-        with pytest.raises(DataError, match="features named 'b'"):
-            matching(names, wanted, "X")
 
 
 def test_source__labels_that_pixels_share_and_marks(tmp_path):

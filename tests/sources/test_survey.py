@@ -139,24 +139,6 @@ def test_options__that_contradict(options, message):
         TableOptions(**options)
 
 
-@pytest.mark.parametrize(
-    ("types", "kind"),
-    [
-        ([pa.int64(), pa.float32()], "number"),
-        ([pa.int64(), pa.bool_()], "number"),
-        ([pa.null(), pa.bool_()], "boolean"),
-        ([pa.string(), pa.float64()], "text"),
-        ([pa.null()], "text"),
-        ([pa.dictionary(pa.int8(), pa.string())], "category"),
-        ([pa.list_(pa.int8()), pa.int8()], None),
-    ],
-)
-def test_options__kind_of_the_files_of_a_table(types, kind):
-    assert TableOptions().kind("a", types) == kind
-    assert TableOptions(date=("a",)).kind("a", types) == (kind and "text")
-    assert TableOptions(categorical=("a",)).kind("a", types) == "category"
-
-
 def test_survey__days_are_whole_numbers_of_eight_digits():
     for numbers, are_days in (
         ([20201231, 19000101, None], True),

@@ -157,12 +157,6 @@ def test_dataset__opens_in_xarray(tmp_path):
         assert opened["y"].dims == ("row",)
 
 
-def test_dataset__feature_names(tmp_path):
-    names = ("Größe", "b", "")
-    assert write_dataset(tmp_path / "a", table(5), feature_names=names).feature_names == names
-    assert write_dataset(tmp_path / "b", table(5)).feature_names is None
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_write_chunk__names_what_is_not_finite(dtype, value):

@@ -96,13 +96,6 @@ def test_gaps__are_stored_where_the_schema_fills_them(tmp_path):
     assert np.isnan(block.X).any()
 
 
-def test_gaps__any_nan_is_the_same():
-    other_nan = np.where(np.isnan(X), -np.nan, X)
-    assert other_nan.tobytes() != X.tobytes()
-    one, other = write_rows(MemoryStore()), write_rows(MemoryStore(), other_nan)
-    assert (one.content, one.fingerprint) == (other.content, other.fingerprint)
-
-
 def test_content__is_of_the_rows_and_what_their_codes_mean():
     one = write_rows(MemoryStore())
     turned = write_rows(MemoryStore(), X[::-1], Y[::-1].copy(), chunk_rows=9)
