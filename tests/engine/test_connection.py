@@ -1,4 +1,3 @@
-import ast
 import json
 import logging
 import os
@@ -77,17 +76,6 @@ def test_connect__client_stays_open(two_workers):
         assert engine.memory_bytes == int(0.95 * 2 * 2**30)
     assert client.status == "running"
     assert client.submit(work.square, 4, pure=False).result() == 16
-
-
-@pytest.mark.parametrize(
-    ("terminate", "usable"), [(0.5, 2**30), (False, 2**31), (0, 2**31), (0.0, 2**31)]
-)
-def test_connect__memory_at_which_a_nanny_kills(two_workers, terminate, usable):
-    with (
-        dask.config.set({"distributed.worker.memory.terminate": terminate}),
-        connect(client=two_workers.client) as engine,
-    ):
-        assert (engine.memory_bytes, engine.limit_bytes) == (usable, 2**31)
 
 
 def test_connect__threads_of_a_worker_share_its_memory():
@@ -224,16 +212,6 @@ def test_connect__scheduler_file_unreadable(tmp_path, content):
         engine_of(EngineOptions(scheduler_file=str(path)))
 
 
-def test_connect__scheduler_file_of_a_dead_scheduler(tmp_path):
-    path = tmp_path / "scheduler.json"
-    path.write_text(json.dumps({"address": f"tcp://127.0.0.1:{free_port()}"}))
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
-        pytest.raises(ClusterError, match=r"no scheduler answers at .*scheduler\.json"),
-    ):
-        engine_of(EngineOptions(scheduler_file=str(path)))
-
-
 def test_connect__scheduler_without_workers():
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
@@ -246,22 +224,6 @@ def test_connect__scheduler_without_workers():
             connect(client=client),
         ):
             pytest.fail("the block must not run")
-
-
-@pytest.mark.slow
-def test_connect__limits_the_threads_of_this_process():
-    code = (
-        "import dask_nrbfn\n"
-        "from threadpoolctl import threadpool_info\n"
-        "with dask_nrbfn.connect(dask_nrbfn.EngineOptions(workers=0, threads=1)):\n"
-        "    dask_nrbfn.fit_dataset\n"
-        "    print(sorted((p['user_api'], p['num_threads']) for p in threadpool_info()))\n"
-    )
-    threads = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-    out = subprocess.check_output([sys.executable, "-c", code], env=os.environ | threads, text=True)
-    pools = ast.literal_eval(out)
-    assert {kind for kind, _ in pools} == {"blas"}
-    assert {number for _, number in pools} == {1}
 
 
 def test_connect__script_without_a_guard(tmp_path):

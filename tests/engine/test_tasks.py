@@ -1,10 +1,4 @@
-import logging
 import os
-import subprocess
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import dask
 import pytest
@@ -13,7 +7,6 @@ from distributed import Client
 from dask_nrbfn import errors
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.connection import local_cluster
-from dask_nrbfn.engine.measure import measure, peak_resident_bytes, reset_peak
 from dask_nrbfn.errors import MemoryBudgetError, WorkerLostError
 from tests.engine import work
 from tests.engine.processes import wait_until
@@ -74,13 +67,6 @@ def test_run__peak_starts_anew(engine):
     assert 0 < engine.peak_bytes < large - n_bytes // 2
 
 
-@pytest.mark.slow
-def test_run__many_more_tasks_than_slots(two_workers):
-    n_tasks = 500
-    numbers = two_workers.run(work.square, [(i,) for i in range(n_tasks)], label="squares")
-    assert numbers == [i * i for i in range(n_tasks)]
-
-
 def test_run__few_tasks_wait_at_the_scheduler(two_workers, monkeypatch, tmp_path):
     submitted, submit = [], two_workers.client.submit
     monkeypatch.setattr(
@@ -92,17 +78,6 @@ def test_run__few_tasks_wait_at_the_scheduler(two_workers, monkeypatch, tmp_path
     # Those that went on until the first failure was told, which takes its time on a busy machine.
     assert len(submitted) < 500
     assert all(key.startswith("fail-") for key in submitted)
-
-
-def test_run__tasks_start_in_the_order_given(two_workers, tmp_path):
-    path = tmp_path / "order"
-    two_workers.run(work.append_number, [(str(path), i) for i in range(60)], label="order")
-    started = [tuple(map(int, line.split())) for line in path.read_text().splitlines()]
-    assert sorted(number for _, number in started) == list(range(60))
-    # One worker may be faster than the other, and now and then take a task from it.
-    for worker in {worker for worker, _ in started}:
-        order = [number for process, number in started if process == worker]
-        assert sum(later < earlier for earlier, later in pairwise(order)) < 5
 
 
 def test_run__releases_every_result(two_workers):
@@ -139,19 +114,6 @@ def test_run__foreign_error_arrives_and_the_engine_goes_on(engine):
     with pytest.raises(ZeroDivisionError, match="task 2"):
         engine.run(work.fail_on, [(2, i) for i in range(5)], label="fail")
     assert engine.run(work.fail_on, [(9, i) for i in range(5)], label="fine") == list(range(5))
-
-
-def test_run__first_error_cancels_what_waits(two_workers, tmp_path):
-    late = [(str(tmp_path / f"{i}"),) for i in range(40)]
-    failing = [(errors.DataError, "bad.", "mend it.")]
-    with pytest.raises(errors.DataError):
-        two_workers.run(_touch_or_raise, [*failing, *late], label="cancel")
-    two_workers.run(work.square, [(1,)], label="afterwards")
-    assert len(list(tmp_path.iterdir())) < 30
-
-
-def _touch_or_raise(*arguments):
-    return work.raise_error(*arguments) if len(arguments) > 1 else work.touch_later(*arguments)
 
 
 @pytest.mark.slow
@@ -193,66 +155,3 @@ def test_run__worker_out_of_memory(mortal_workers):
         "one task at a time on each, lower basis_size, or raise n_partitions for the neighbour "
         "search. Started again, the run goes on where it stopped."
     )
-
-
-def test_measure__value_seconds_and_bytes():
-    measured = measure(work.square_later, 2)
-    assert measured.value == 4
-    assert measured.seconds >= 0.04
-    assert measured.peak_bytes > 10 * 2**20
-
-
-def test_peak_resident_bytes__grows_with_what_is_allocated():
-    script = (
-        "from dask_nrbfn.engine.measure import peak_resident_bytes as peak\n"
-        "before = peak()\n"
-        "block = bytearray(b'x') * 200_000_000\n"
-        "del block\n"
-        "print(before, peak())\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True
-    )
-    before, after = map(int, finished.stdout.split())
-    assert 10 * 2**20 < before < 2**30
-    assert 190_000_000 < after - before < 260_000_000
-
-
-@pytest.mark.skipif(not CAN_RESET, reason="the kernel does not let a process reset its peak")
-def test_measure__peak_is_that_of_the_task():
-    large = measure(work.allocate, 300_000_000).peak_bytes
-    assert measure(work.square, 2).peak_bytes < large - 200_000_000
-
-
-def test_measure__tasks_at_once_keep_the_peak_of_all():
-    begun, end = threading.Event(), threading.Event()
-
-    def wait():
-        begun.set()
-        end.wait()
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(measure, wait)
-        begun.wait()
-        measure(work.allocate, 300_000_000)
-        measure(work.square, 2)
-        end.set()
-        assert other.result().peak_bytes > 300_000_000
-
-
-def test_reset_peak__not_permitted(monkeypatch):
-    def refuse(path, mode="r"):
-        raise PermissionError(path)
-
-    before = peak_resident_bytes()
-    monkeypatch.setattr("builtins.open", refuse)
-    reset_peak()
-    monkeypatch.undo()
-    assert peak_resident_bytes() >= before
-
-
-def test_run__logs_nothing_for_a_short_run(engine, caplog):
-    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        engine.run(work.square, [(i,) for i in range(3)], label="squares")
-    # asyncio may log what distributed left behind in earlier tests.
-    assert not [record for record in caplog.records if record.name.startswith("dask_nrbfn")]

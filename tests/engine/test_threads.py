@@ -42,12 +42,6 @@ def test_available_threads__affinity_that_is_narrowed_later():
     assert threads_of_process(str(core)) == [1, 1, 1]
 
 
-@pytest.mark.slow
-def test_available_threads__as_joblib_tells_its_workers():
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    assert threads_of_process(**limits)[:2] == [1, 1]
-
-
 def test_available_threads__no_more_than_blas_was_told():
     with threadpool_limits(1):
         assert available_threads() == InlineEngine().threads == 1
@@ -92,10 +86,3 @@ def test_side_by_side__threads_come_back_after_an_error_and_after_several_tasks(
             first.result()
         assert second.result() == [[1] * len(before)] * 2
     assert threads_of_blas() == before
-
-
-def test_side_by_side__tasks_of_one_blas_thread_do_not_wait_for_each_other():
-    together = Barrier(2)
-    with threadpool_limits(1), ThreadPoolExecutor(2) as tasks:
-        waits = [tasks.submit(side_by_side, together.wait, [30], at_once=2) for _ in range(2)]
-        assert sorted(wait.result() for wait in waits) == [[0], [1]]

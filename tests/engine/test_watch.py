@@ -24,14 +24,6 @@ def engine(request):
             yield engine
 
 
-def test_begin_stage__counts_the_peak_anew(engine):
-    engine.run(work.square, [(1,)], label="before")
-    assert engine.peak_bytes == engine.most_bytes > 0
-    engine.begin_stage(2**30)
-    assert (engine.peak_bytes, engine.expected_bytes) == (0, 2**30)
-    assert engine.most_bytes > 0
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -58,12 +50,6 @@ def test_progress__lines_in_a_log_while_a_task_runs(monkeypatch, caplog, engine,
     assert all(lines)
     assert lines[-1].group(1) == "2"
     assert {record.levelname for record in caplog.records} == {"INFO"}
-
-
-def test_progress__no_line_after_an_error():
-    with pytest.raises(ZeroDivisionError):
-        InlineEngine().run(work.fail_on, [(1, 1)], label="moments")
-    assert not any(thread.name == "progress" for thread in threading.enumerate())
 
 
 def test_progress__no_line_before_the_interval(caplog):

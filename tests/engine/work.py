@@ -20,10 +20,6 @@ def square_later(number):
     return number * number
 
 
-def sleep(seconds):
-    time.sleep(seconds)
-
-
 def process_id(number):
     return os.getpid()
 
@@ -56,11 +52,6 @@ def fail_first(path, number):
         Path(path).touch()
         raise ZeroDivisionError
     wait_for(path)
-
-
-def touch_later(path):
-    time.sleep(0.2)
-    Path(path).touch()
 
 
 def kill_worker(number):
@@ -100,23 +91,11 @@ def environment():
     }
 
 
-def mark_and_wait(directory, number, path):
-    """Leave a file that says the task has begun, and wait for another."""
-    Path(directory, str(number)).touch()
-    wait_for(path)
-    return number
-
-
 def mark_and_sleep(directory, number, seconds):
     """Leave a file that says the task has begun."""
     Path(directory, str(number)).touch()
     time.sleep(seconds)
     return number
-
-
-def append_number(path, number):
-    with open(path, "a") as file:
-        file.write(f"{os.getpid()} {number}\n")
 
 
 def allocate_slowly(n_bytes):

@@ -1,5 +1,3 @@
-import json
-import subprocess
 import sys
 import warnings
 from functools import partial
@@ -30,7 +28,6 @@ from tests.cells import (
     write_compound_cells,
     write_old_cells,
 )
-from tests.cli.program import refuse, succeed
 
 CELLS = drawn_cells()
 PLACES = ("cells2.zarr", "cells3.zarr", "cells.h5ad")
@@ -115,15 +112,6 @@ def test_anndata__dataset_of_labelled_and_unlabelled_cells(stored, tmp_path):
     assert dataset.ids[:2].tolist() == ["cell-0", "cell-1"]
     assert dataset.read_as == {"x": "obsm/X_pca", "y": "obs/cell_type"}
     np.testing.assert_array_equal(dataset.take(np.arange(60)), CELLS.obsm["X_pca"])
-
-
-@pytest.mark.slow
-def test_anndata__unlabelled_may_be_called_otherwise(stored, tmp_path):
-    options = {"x": "obsm/X_pca", "y": "obs/cell_type", "unlabelled": "gamma"}
-    dataset = ingest_file(stored / "cells3.zarr", tmp_path / "d", **options)
-    assert dataset.classes.tolist() == ["alpha", "beta"]
-    labels = CELLS.obs["cell_type"]
-    assert dataset.n_unlabelled == (labels.isna() | (labels == "gamma")).sum()
 
 
 @pytest.mark.parametrize(
@@ -271,15 +259,6 @@ def test_anndata__obs_of_another_length(tmp_path):
         open_source(place, x="obsm/X_pca", weights="obs/w")
 
 
-@pytest.mark.slow
-def test_anndata__values_that_are_not_finite(tmp_path):
-    cells = drawn_cells()
-    cells.obsm["X_pca"][4, 2] = np.inf
-    place = write_cells(cells, tmp_path / "cells.zarr")
-    with pytest.raises(DataError, match="inf in row 4, column 2"):
-        ingest_file(place, tmp_path / "d", x="obsm/X_pca")
-
-
 def test_anndata__damaged(stored, tmp_path):
     (tmp_path / "cells.h5ad").write_bytes((stored / "cells.h5ad").read_bytes()[:500])
     with pytest.raises(DamagedDataError, match="cannot be read as AnnData"):
@@ -308,23 +287,6 @@ def test_anndata__without_a_package(stored, monkeypatch, place, options, package
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ParameterError, match=rf"{package}.*dask-nrbfn\[anndata\]"):
         open_source(stored / place, **options)
-
-
-@pytest.mark.slow
-def test_anndata__is_not_loaded_for_what_it_is_not_needed(stored):
-    """It takes as long to load as a million cells to ingest."""
-    program = (
-        "import sys; from dask_nrbfn.sources import open_source;"
-        "s = open_source(sys.argv[1], x='obsm/X_pca', y='obs/cell_type', weights='obs/w');"
-        "print(next(s.blocks(60)).y[0], 'anndata' in sys.modules, 'pandas' in sys.modules)"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", program, stored / "cells3.zarr"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stdout.split() == ["alpha", "False", "False"]
 
 
 def named_otherwise(names, tmp_path, place="cells.zarr"):
@@ -371,33 +333,6 @@ def test_anndata__genes_that_are_not_there(tmp_path):
     twice = named_otherwise(["gene-0", *CELLS.var_names], tmp_path, "twice.zarr")
     with pytest.raises(DataError, match="has the feature gene-0 2 times"):
         open_source(twice, schema=schema)
-
-
-@pytest.mark.slow
-def test_program__genes_in_another_order(tmp_path):
-    cells = tmp_path / "cells.zarr"
-    write_cells(drawn_cells(), cells)
-    other = named_otherwise(ORDERS["more"], tmp_path, "other.zarr")
-    read = ("--x", "layers/dense", "--y", "obs/cell_type")
-    succeed("ingest", cells, tmp_path / "d", *read)
-    succeed("fit", tmp_path / "d", tmp_path / "r", "--n-neighbors", 5, "--workers", 0)
-    options = ("--x", "X", "--workers", 0)
-    succeed("predict", tmp_path / "r", cells, tmp_path / "p1.csv", "--workers", 0)
-    succeed("predict", tmp_path / "r", other, tmp_path / "p2.csv", *options)
-    assert (tmp_path / "p1.csv").read_text() == (tmp_path / "p2.csv").read_text()
-    rates = [
-        json.loads(succeed("evaluate", tmp_path / "r", *given, "--json"))["error_rate"]
-        for given in ((cells, "--workers", 0), (other, *options))
-    ]
-    assert rates[0] == rates[1]
-    # Taken by name they are the same rows.
-    problem, _ = refuse("update", tmp_path / "r", other, *options)
-    assert "holds the rows of" in problem
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_holds_rows__of_cells(stored, place):
-    assert holds_rows(stored / place)
 
 
 @pytest.mark.slow

@@ -3,11 +3,10 @@ import decimal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from dask_nrbfn.numeric.schema import Column
-from dask_nrbfn.sources.cells import CellError, kind_of, stored_values, texts_of
+from dask_nrbfn.sources.cells import CellError, stored_values, texts_of
 
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
 NUMBERS = [
@@ -64,21 +63,6 @@ def test_stored__date_of_any_type(dtype):
     np.testing.assert_array_equal(found, [days, np.nan])
 
 
-@pytest.mark.parametrize("zone", ["", "Z"])
-def test_stored__date_of_nanoseconds(zone):
-    column, ticks = Column("a", "date"), [1_600_000_000_123_456_789, 5]
-    moments = pa.array(ticks, pa.timestamp("ns"))
-    texts = pa.array(["2020-09-13 12:26:40.123456789", "1970-01-01T00:00:00.000000005"])
-    texts = pc.binary_join_element_wise(texts, zone, "")
-    np.testing.assert_array_equal(stored_values(texts, column), stored_values(moments, column))
-
-
-@pytest.mark.parametrize("dtype", [pa.date32(), pa.date64(), *TEXTS])
-def test_stored__day(dtype):
-    day = datetime.date(1969, 12, 31)
-    np.testing.assert_array_equal(stored_values(cells([day], dtype), Column("a", "date")), [-1])
-
-
 @pytest.mark.parametrize(
     ("array", "kind", "row"),
     [
@@ -99,20 +83,6 @@ def test_stored__cell_of_another_kind_is_named(array, kind, row):
     assert np.isinf(found[row])
 
 
-@pytest.mark.parametrize(
-    ("array", "kind"),
-    [
-        (pa.array(["nan", "-NaN", ""]), "number"),
-        (pa.array([np.nan]), "number"),
-        (pa.array([np.nan]), "category"),
-        (pa.nulls(2), "number"),
-        (pa.nulls(2), "category"),
-    ],
-)
-def test_stored__none(array, kind):
-    assert np.isnan(stored_values(array, Column("a", kind))).all()
-
-
 def test_texts__whole_numbers_have_no_point():
     texts = ["1.0", "-2.00", "1.5", "01", "1.0.0", " a b "]
     assert texts_of(pa.array(texts)).to_pylist() == ["1", "-2", "1.5", "01", "1.0.0", "a b"]
@@ -120,10 +90,3 @@ def test_texts__whole_numbers_have_no_point():
     expected = ["1", "0", "0.1", "1000000000000000", None, None]
     assert texts_of(pa.array(floats, from_pandas=False)).to_pylist() == expected
     assert texts_of(pa.array([0.1], pa.float32())).to_pylist() == ["0.1"]
-
-
-def test_kind__of_types():
-    assert kind_of(pa.dictionary(pa.int8(), pa.float32())) == "number"
-    assert kind_of(pa.date64()) == "date"
-    assert kind_of(pa.null()) == "category"
-    assert kind_of(pa.list_(pa.float64())) is None

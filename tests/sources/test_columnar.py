@@ -1,16 +1,13 @@
 """Tables whose columns have types: Arrow files, directories that are keys, columns of lists."""
 
-import datetime
-
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import feather, ipc
 from pyarrow import parquet as arrow_parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.sources import columnar, open_source, tablefile
+from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING
 from dask_nrbfn.sources.survey import TableOptions
 from tests.sources.collected import collect
@@ -53,12 +50,6 @@ def test_arrow__rows_are_those_of_the_table(tmp_path, table, suffix, block_rows)
     assert y.tolist() == table["kind"].to_pylist()
 
 
-def test_arrow__large_batches_are_cut(tmp_path, table, monkeypatch):
-    monkeypatch.setattr(columnar, "BATCH_BYTES", 40)
-    source = open_source(write(table, tmp_path / "d.arrow", rows=N), label="kind")
-    np.testing.assert_array_equal(collect(source, 9)[0], rows_of(table, ["a", "b"]))
-
-
 @pytest.mark.parametrize("suffix", ["arrow", "feather"])
 def test_arrow__files_side_by_side_are_one_table(tmp_path, table, suffix):
     write(table[:10], tmp_path / "rows" / f"1.{suffix}")
@@ -80,15 +71,6 @@ def test_arrow__damage_is_found(tmp_path, table, suffix):
         open_source(path)
 
 
-def test_arrow__places_outside_of_the_file_are_found(tmp_path):
-    offsets = np.array([0, 1, 2, 3], np.int32).tobytes()
-    path = write(pa.table({"a": [1.0] * 3, "y": ["u", "v", "w"]}), tmp_path / "d.arrow")
-    wrong = np.array([0, 1, 1 << 30, 3], np.int32).tobytes()
-    path.write_bytes(path.read_bytes().replace(offsets, wrong))
-    with pytest.raises(DamagedDataError, match=r"d.arrow cannot be read as Arrow"):
-        list(open_source(path, label="y").blocks(5))
-
-
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_keys__of_directories_are_columns(tmp_path, table, suffix, caplog):
     caplog.set_level("INFO", "dask_nrbfn")
@@ -107,39 +89,6 @@ def test_keys__of_directories_are_columns(tmp_path, table, suffix, caplog):
     np.testing.assert_array_equal(X[:, 2:], years_months)
     assert y.tolist() == table["kind"].to_pylist()
     assert "columns year, month are from the names of directories" in caplog.text
-
-
-def test_keys__may_be_the_labels(tmp_path):
-    table = pd.DataFrame({"a": np.arange(6.0), "y": ["u/v", "w", "x"] * 2})
-    table.to_parquet(tmp_path / "d", partition_cols=["y"])
-    X, y = collect(open_source(tmp_path / "d", label="y"))
-    assert X.ravel().tolist() == [0, 3, 1, 4, 2, 5]
-    assert y.tolist() == ["u/v", "u/v", "w", "w", "x", "x"]
-
-
-@pytest.mark.parametrize(
-    ("texts", "values"),
-    [
-        (["1", "-2"], [1, -2]),
-        (["1", "2.5"], [1.0, 2.5]),
-        (["true", "false"], [True, False]),
-        (["2024-02-29", tablefile.HIVE_NULL], [datetime.date(2024, 2, 29), None]),
-        (["1", "x"], ["1", "x"]),
-    ],
-)
-def test_with_keys__type_is_that_of_all_values(tmp_path, texts, values):
-    tables = {FakeTable(None): {"key": text} for text in texts}
-    keyed = tablefile.with_keys(tables)
-    read = [next(each.batches({"key": None, "a": None}, 9)) for each in keyed]
-    assert [batch["key"].to_pylist() for batch in read] == [[value] * 3 for value in values]
-    assert [batch["a"].to_pylist() for batch in read] == [[1, 2, 3]] * 2
-
-
-class FakeTable(tablefile.TypedFile):
-    footer = tablefile.Footer(pa.schema([("a", pa.int64())]), 3)
-
-    def _read(self, kinds, batch_rows):
-        yield from pa.table({"a": [1, 2, 3]}).select(list(kinds)).to_batches(batch_rows)
 
 
 def test_keys__column_of_the_file_is_the_better_one(tmp_path):

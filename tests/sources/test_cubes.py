@@ -3,8 +3,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.cubes import Grid, matching
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.scenes import drawn_scene, write_scene
@@ -57,25 +56,6 @@ def test_scene__zero_is_a_value_and_left_out_pixels_are_counted(tmp_path, caplog
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         assert scene.source(label="cover").n_rows == 24
     assert "24 of 36 pixels are rows; the other 12 lack a feature, or a label" in caplog.text
-
-
-def test_grid__boxes_are_all_pixels_once():
-    sizes = {"t": 3, "y": 70, "x": 300}
-    grid = Grid.of(sizes, {"t": 2, "y": 9, "x": 40})
-    assert grid.steps == {"t": 2, "y": 70, "x": 300}
-    for steps in ({"t": 2, "y": 9, "x": 40}, {"t": 1, "y": 70, "x": 299}):
-        grid = Grid(sizes, steps)
-        numbers = [grid.numbers(grid.box(index)) for index in grid.indices()]
-        assert sorted(np.concatenate(numbers).tolist()) == list(range(3 * 70 * 300))
-
-
-def test_matching__by_name():
-    assert matching(("a", "b"), ("a", "b"), "X") == []
-    assert matching(None, ("a", "b"), "X") == []
-    assert matching(("c", "b", "a"), ("a", "b"), "X") == [2, 1]
-    for names, wanted in ((("a",), ("a", "b")), (("a", "b", "b"), ("a", "b"))):
-        with pytest.raises(DataError, match="features named 'b'"):
-            matching(names, wanted, "X")
 
 
 def test_source__labels_that_pixels_share_and_marks(tmp_path):

@@ -26,21 +26,15 @@ def lines_of(text):
     ("text", "way"),
     [
         ("a;b\n1,5;2\n", Dialect(delimiter=";")),
-        ("a|b|c\n1|2|3\n", Dialect(delimiter="|")),
         ("a\tb\n1\t2\n", Dialect(delimiter="\t")),
         ("a, b\n1, 2\n", USUAL),
         ("'a','b'\n'1','x, y'\n", Dialect(quote="'")),
-        ("a;b\n1;'x; y'\n2;'it''s'\n", Dialect(delimiter=";", quote="'")),
         ('a, b\n1, "x, y"\n2, z\n', Dialect(padded=True)),
         ("a, b\n1, 'x, y'\n", Dialect(quote="'", padded=True)),
-        ("1, 'x'\n'2', 'y'\n", Dialect(quote="'", padded=True)),
         ("A11 6 A34\nA12 48 A32\n", Dialect(delimiter=" ")),
         ("a  b\n1\t 2\n", Dialect(delimiter=" ")),
-        ("1.5\t2\t\t3\n1\t2\t3\n", Dialect(delimiter=" ")),
         ('18.0   8   307.0\t"a b"\n9.0    4   97.0\t"c"\n', Dialect(delimiter=" ")),
-        ("1 a;b x\n2 c y|z\n", Dialect(delimiter=" ")),
         (' "1"  "a;b"\n"2" "c, d"\n', Dialect(delimiter=" ")),
-        ("1 'a b'\n2 'c'\n", Dialect(delimiter=" ", quote="'")),
     ],
 )
 def test_sniffed__another_way(text, way):
@@ -53,23 +47,16 @@ def test_sniffed__another_way(text, way):
         "",
         "a;b\n1\n2\n",  # one column, whose name has a semicolon
         "a,y\n1,x;y;z\n2,u;v;w\n",
-        "a;b,c;d\n1;2,3;4\n",
         "a;b|c\n1;2|3\n",  # two delimiters divide all rows: in doubt
         "a;b\n1;2;3\n",
-        "a,y\n1,'tis\n2,'twas\n",
         "a,y\n1,O'Brien\n2,the Smiths'\n",
-        "a,y\n1,'x'\n2,y\n",
-        "a,y\n1,'x' or so\n",
         "a,y\n1,'tis\n2,'twas'\n",  # as a quote it would swallow a line
         "a,y,z\n1,'x',\"y\"\n",
         'a,y\n1,x "y"\n',
-        'a,y\n1, "x" or so\n',
         'a,y\n1,"of 1, ""say"""\n',
         "a,y\n1,'" + "x" * 200_000 + "'\n",
         "full name\nJane Doe\n",  # no numbers
         "2020-01-01 10:00\n2020-01-02 11:30\n",
-        "a, b\n1, 2\n",
-        "12 kg,5\n13 kg,5,6\n",
         "Room 5\nRoom 6 b\n",
     ],
 )
@@ -88,16 +75,12 @@ def test_sniffed__what_was_said_stays():
     [
         ("5.1,3.5,1.4,0.2,a\n4.9,3.0,1.4,0.2,b\n", False),
         ("A11,6,4,4,67,2\nA12,48,2,2,22,1\n", False),
-        ("M,0.455,15\nF,0.35,7\n", False),
-        ("74,85,123,1\n73,84,122,1\n", False),
         ("1.0,2.0,3.0\n4.0,5.0,6.0\n", False),
         ("x,y\n1,2\n", True),
         ("x,2.5\n1,z\n", True),  # a number above text
         ("name,2019,2020,2021\na,1,2,3\n", True),
         ("0,1,2,3\n5,5,5,5\n", True),
-        ("2021,2020,2019\n5,5,5\n", True),
         ("y," + ",".join(f"{850 + j / 2}" for j in range(9)) + "\n1" + ",2" * 9 + "\n", True),
-        ("a,b\n", True),
         ("'30-39',yes,3\n'40-49',no,1\n", True),
         ("", True),
     ],
@@ -141,14 +124,11 @@ def test_sniffed__what_is_quoted_throughout_is_read_as_it_was_written(data, deli
     [
         ({"delimiter": "ab"}, r"delimiter is 'ab'\. Give one character"),
         ({"delimiter": "1"}, "delimiter is '1'"),
-        ({"delimiter": "."}, "delimiter is '.'"),
         ({"delimiter": ""}, "delimiter is ''"),
-        ({"delimiter": "§"}, "delimiter is '§'"),
         ({"quote": "`"}, r"quote is '`'\. Give \" or '\."),
         ({"decimal": ";"}, r"decimal is ';'\. Give \. or ,\."),
         ({"decimal": ",", "delimiter": ","}, "delimiter and decimal are both ','"),
         ({"encoding": "klingon"}, r"encoding is 'klingon'\. Give an encoding that Pyth"),
-        ({"encoding": "hex"}, "encoding is 'hex'"),
     ],
 )
 def test_check_dialect__what_cannot_be(said, message):

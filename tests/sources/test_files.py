@@ -15,19 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
-from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import (
-    DamagedDataError,
-    DataError,
     MissingDataError,
     ParameterError,
     StorageError,
 )
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import delimited, files, open_source
-from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import RemoteLocation
 
 N = 60
 FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.arrows", "d.npz", "d.npy"]
@@ -160,29 +155,10 @@ def test_url__directory(memory, name):
     assert len(rows_of(source)[0]) == 2 * N
 
 
-def test_url__labels_of_an_array_are_in_another(memory):
-    for name, values in (("X", np.eye(4)), ("y", np.arange(4))):
-        with fsspec.open(f"{memory}/{name}.npy", "wb") as file:
-            np.save(file, values)
-    X, y = rows_of(open_source(f"{memory}/X.npy", y=f"{memory}/y.npy"))
-    np.testing.assert_array_equal(X, np.eye(4))
-    assert y.tolist() == [0, 1, 2, 3]
-
-
 def test_url__query_is_no_part_of_the_suffix(web):
     address, directory, _ = web
     (directory / "d.csv").write_bytes(content("d.csv"))
     assert open_source(f"{address}/d.csv?token=1.2", label="y").n_rows == N
-
-
-def test_url__bad_value_is_named(web):
-    address, directory, _ = web
-    (directory / "bad.csv").write_text("a,y\n1,0\n\nx,1\n")
-    with pytest.raises(DataError) as caught:
-        open_source(f"{address}/bad.csv", label="y", table=TableOptions(numeric=("a",)))
-    assert caught.value.problem == (
-        f"Column 'a' of {address}/bad.csv has 'x' in line 4, which is not a number."
-    )
 
 
 def test_url__what_is_not_there(web, memory):
@@ -219,17 +195,6 @@ def test_url__options_appear_in_no_error():
     assert "swordfish" not in str(caught.value)
 
 
-def test_url__cut_while_it_is_read(memory):
-    packed = content("d.npz")
-    with fsspec.open(f"{memory}/d.npz", "wb") as file:
-        file.write(packed)
-    source = open_source(f"{memory}/d.npz")
-    with fsspec.open(f"{memory}/d.npz", "wb") as file:
-        file.write(packed[:-50])
-    with pytest.raises(DamagedDataError, match=r"d\.npz is damaged"):
-        list(source.blocks(7))
-
-
 def test_ingest__options_are_for_the_file_system_of_the_dataset(web, memory):
     address, directory, _ = web
     (directory / "d.csv").write_bytes(content("d.csv"))
@@ -240,15 +205,6 @@ def test_ingest__options_are_for_the_file_system_of_the_dataset(web, memory):
     result = CliRunner().invoke(commands, ["ingest", f"{address}/d.csv", data, *options])
     assert result.exit_code == 0, result.output
     assert Dataset.open(data).n_rows == N
-
-
-def test_ingest_file__url_with_options(memory, tmp_path):
-    with fsspec.open(f"{memory}/d.csv", "wb") as file:
-        file.write(content("d.csv"))
-    dataset = ingest_file(RemoteLocation(f"{memory}/d.csv", {}), tmp_path / "data", label="y")
-    (tmp_path / "d.csv").write_bytes(content("d.csv"))
-    local = ingest_file(tmp_path / "d.csv", tmp_path / "same", label="y")
-    assert dataset.fingerprint == local.fingerprint
 
 
 @pytest.mark.parametrize("web", [Parts], indirect=True)

@@ -10,7 +10,6 @@ from pyarrow import parquet
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.tablefile import class_names
 
 NAMES = ["neg", "pos"]
 X = np.arange(15, dtype=np.float16).reshape(5, 3)
@@ -91,13 +90,6 @@ def test_hugging_face__several_datasets(tmp_path):
     (tmp_path / "d" / "dataset_dict.json").write_text("{}")
     with pytest.raises(DataError, match=r"datasets of Hugging Face: test, train\. Give"):
         open_source(tmp_path / "d")
-
-
-@pytest.mark.parametrize(
-    "told", ["", "[]", "{}", '{"info": null}', '{"info": {"features": {"y": 1, "z": {}}}}']
-)
-def test_class_names__of_whatever_stands_there(told):
-    assert class_names(pa.schema([("y", pa.int64())], metadata={"huggingface": told})) == {}
 
 
 @pytest.mark.ci

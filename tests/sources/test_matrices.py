@@ -82,13 +82,3 @@ def test_matrix__that_is_none(tmp_path, rows, member, changed):
     source = open_source(tmp_path / "rows.npz")
     with pytest.raises(DamagedDataError, match=r"rows\.npz is damaged or not a numpy file"):
         list(source.blocks(5))
-
-
-def test_matrix__with_other_values(tmp_path, rows):
-    sp.save_npz(tmp_path / "rows.npz", rows, compressed=False)
-    whole = (tmp_path / "rows.npz").read_bytes()
-    (tmp_path / "rows.npz").write_bytes(
-        whole.replace(rows.data.tobytes(), rows.data[::-1].tobytes())
-    )
-    with pytest.raises(DamagedDataError, match="damaged"):
-        list(open_source(tmp_path / "rows.npz").blocks(5))

@@ -128,40 +128,6 @@ def test_csv__rows_that_lack_values_are_left_out_and_counted(tmp_path, caplog):
     assert (source.n_rows, rows.X[:, 0].tolist(), rows.y.tolist()) == (2, [1.5, 2], ["u", "v"])
 
 
-@pytest.mark.parametrize(("held_bytes", "n_reads"), [(1 << 20, 2), (1000, 3)])
-@pytest.mark.parametrize("with_schema", [False, True])
-def test_csv__rows_that_lack_values_need_two_reads(
-    tmp_path, monkeypatch, caplog, held_bytes, n_reads, with_schema
-):
-    monkeypatch.setattr(survey, "_GAP_SETS_BYTES", held_bytes)
-    rng = np.random.default_rng(0)
-    rows = [[str(rng.integers(9) / 2) for _ in range(8)] for _ in range(300)]
-    for row, place in zip(rng.integers(300, size=400), rng.integers(8, size=400), strict=True):
-        rows[row][place] = "?"
-    texts = [f"t{row}" if row % 3 else "" for row in range(300)]
-    text = "".join(",".join([*row, own, "y"]) + "\n" for row, own in zip(rows, texts, strict=True))
-    path = csv_of(tmp_path, ",".join([*"abcdefgh", "id", "y"]) + "\n" + text)
-    options, schema = TableOptions(missing="drop"), None
-    if with_schema:
-        schema, options = open_source(path, label="y", table=options).schema, TableOptions()
-    read = []
-    batches = delimited.CsvTable.batches
-    monkeypatch.setattr(
-        delimited.CsvTable, "batches", lambda *given: read.append(1) or batches(*given)
-    )
-    caplog.set_level(logging.INFO, "dask_nrbfn")
-    source = open_source(path, label="y", table=options, schema=schema)
-    whole = [row for row in rows if "?" not in row]
-    assert source.schema.ignored == ("id",)
-    np.testing.assert_array_equal(rows_of(source).X, np.array(whole, float))
-    assert source.n_rows == len(whole)
-    assert len(read) == n_reads
-    counts = ", ".join(
-        f"{name} {sum(row[j] == '?' for row in rows)}" for j, name in enumerate("abcdefgh")
-    )
-    assert f"{300 - len(whole)} rows that lack values are left out: {counts}" in caplog.text
-
-
 def test_csv__gaps_of_columns_that_are_left_out_do_not_count(tmp_path):
     lines = "".join(f"{i / 8},{'' if i % 2 else f'x{i}'},\n" for i in range(240))
     path = csv_of(tmp_path, "a,free,empty\n" + lines)
@@ -194,15 +160,6 @@ def test_csv__numbers_as_categories_have_the_text_of_any_format(tmp_path):
     assert rows_of(source).X.ravel().tolist() == [1, 2, 0, 1]
 
 
-def test_csv__categories_with_decimal_commas_have_the_text_of_any_format(tmp_path):
-    path = csv_of(tmp_path, "a;b\n0,5;x, y\n2,0;1,5\n0,5;1,x\n")
-    table = TableOptions(categorical=("a", "b"))
-    source = open_source(path, decimal=",", table=table)
-    assert source.schema.columns[0].categories == ("0.5", "2")
-    assert source.schema.columns[1].categories == ("1,x", "1.5", "x, y")
-    assert rows_of(source).X.tolist() == [[0, 2], [1, 1], [0, 0]]
-
-
 @pytest.mark.parametrize(
     ("cells", "ids"), [(["3", " -1"], [3, -1]), (["03", "1"], ["03", "1"]), (["1.5", "x"], None)]
 )
@@ -229,31 +186,10 @@ def test_schema__columns_are_found_by_name(tmp_path, caplog):
     assert "has no column 'y', which the schema names as label" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,y\n1,u\n", r"has no column 'c'; it has 'a', 'y'\. Give a table with all columns"),
-        ("a,c\nx,p\n", r"Column 'a' of .* has 'x' in line 2, which is not a number"),
-        ("a,c\n1,p\ninf,p\n", r"Column 'a' of .* has inf in line 3"),
-    ],
-)
-def test_schema__that_a_table_does_not_fit(tmp_path, text, message):
-    path = csv_of(tmp_path, text)
-    with pytest.raises(DataError, match=message):
-        rows_of(open_source(path, schema=known(tmp_path)))
-
-
 def test_schema__gap_where_none_was_expected(tmp_path):
     schema = open_source(csv_of(tmp_path, "a\n1\n2\n", "known.csv")).schema
     with pytest.raises(DataError, match=r"has no value in line 3\. .* as skip_bad does"):
         rows_of(open_source(csv_of(tmp_path, "a\n1\n?\n"), schema=schema))
-
-
-def test_schema__categories_that_became_numbers(tmp_path):
-    table = csv_of(tmp_path, "c\n1\n2\nx\n")
-    schema = open_source(table).schema
-    found = open_source(csv_of(tmp_path, "c\n2.0\n1\n7\n", "numbers.csv"), schema=schema)
-    assert rows_of(found).X.ravel().tolist() == [1, 0, UNSEEN]
 
 
 def test_schema__decides_alone(tmp_path):
@@ -334,12 +270,6 @@ def test_options__that_do_not_fit_the_table(tmp_path, options, message):
     path = csv_of(tmp_path, "a,c,y\n1,p,u\n")
     with pytest.raises((DataError, ParameterError), match=message):
         open_source(path, label="y", table=TableOptions(**options))
-
-
-def test_options__of_tables_are_none_of_arrays(tmp_path):
-    np.save(tmp_path / "d.npy", np.ones((3, 2)))
-    with pytest.raises(ParameterError, match=r"drop=\('a',\) does not go with .*d\.npy"):
-        open_source(tmp_path / "d.npy", table=TableOptions(drop=("a",)))
 
 
 WRITTEN = {

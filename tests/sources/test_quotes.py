@@ -1,13 +1,11 @@
 import io
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.sources.quotes import (
     BlanksOut,
     QuoteScan,
-    line_of_row,
 )
 
 QUOTE = b'"'
@@ -43,17 +41,6 @@ def test_quote_scan__any_division_equals_reading_character_by_character(text, si
     inside, opened = naive(content)
     assert scan.inside == inside
     assert not inside or scan.opened == opened
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-@pytest.mark.parametrize(("skip_empty", "lines"), [(True, [1, 3, 6, 7]), (False, [1, 2, 3, 6])])
-def test_line_of_row__quotes_may_span_lines(skip_empty, lines, end):
-    text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'.replace(b"\n", end)
-    found = [
-        line_of_row(io.BytesIO(text), row, commas(), skip_empty=skip_empty)
-        for row in range(len(lines))
-    ]
-    assert found == lines
 
 
 def without_blanks(text, sizes, delimiter):

@@ -19,13 +19,6 @@ def test_schema_of__array_with_a_column_without_values():
         np.testing.assert_array_equal(stored_rows(rows, schema), X[:, [0, 2]])
 
 
-def test_schema_of__masked_array():
-    X = np.ma.masked_greater(np.arange(12.0).reshape(6, 2), 8)
-    schema = schema_of(X, "impute")
-    np.testing.assert_array_equal(stored_rows(X, schema), X.filled(np.nan))
-    assert [column.fill for column in schema.columns] == [4, 4]
-
-
 OBJECTS = np.array([[1, "a"], [2, 5]], dtype=object)
 REFUSED = {
     "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "columns named '1'"),

@@ -1,4 +1,3 @@
-from collections import Counter
 from functools import reduce
 from operator import add
 
@@ -66,13 +65,6 @@ def test_survey__any_division(kind, first, most_texts, lengths):
         assert [*map(figures, found)] == [figures(whole)] * 3
 
 
-def test_survey__texts_are_counted():
-    texts = [" a", "b", None, "a", "", "1.0"]
-    found = surveyed(pa.array(texts).dictionary_encode(), "category")
-    assert (found.n_rows, found.n_missing) == (6, 2)
-    assert found.texts == Counter(a=2, b=1) | Counter({"1": 1})
-
-
 def test_survey__too_many_texts(monkeypatch):
     monkeypatch.setattr(survey, "MOST_TEXTS", 10)
     monkeypatch.setattr(survey, "_MOST_HASHES", 5)
@@ -88,20 +80,6 @@ def test_survey__distinct_numbers_of_many_are_estimated():
     rng = np.random.default_rng(0)
     found = surveyed(rng.integers(0, 50_000, 200_000).astype(float), "number")
     assert found.n_different == pytest.approx(50_000 * (1 - np.exp(-4)), rel=0.06)
-
-
-def test_decide__kinds_and_features():
-    schema, lines = decided(
-        {
-            "n": ("number", [1.5, 2.5, 2.5]),
-            "t": ("boolean", [True, False, True]),
-            "c": ("category", ["b", "a", "b"]),
-            "d": ("date", pa.array([1, 2, 3], pa.date32())),
-        }
-    )
-    assert [column.kind for column in schema.columns] == ["number", "boolean", "category", "date"]
-    assert schema.columns[2].categories == ("a", "b")
-    assert (schema.label, schema.missing, lines) == ("y", "error", ())
 
 
 def test_decide__most_frequent_categories_have_a_feature():
@@ -146,24 +124,6 @@ def test_decide__numbers_with_a_text_among_them_are_said(n_rows):
     assert not any("tall" in line for line in decided(columns, categorical=("x",))[1])
 
 
-def test_decide__gaps():
-    columns = {"n": ("number", [1.0, None, 3.0, 8.0]), "c": ("category", ["a", "a", None, "b"])}
-    schema, _ = decided(columns, missing="impute")
-    number, category = schema.columns
-    assert (number.fill, number.missing, category.missing) == (3.0, 0.25, 0.25)
-    message = (
-        r"the table has no value in some rows of 2 columns: 'n' 1, 'c' 1\. Pass missing='impute'"
-    )
-    with pytest.raises(DataError, match=message):
-        decided(columns)
-    with pytest.raises(
-        DataError, match=r"Column 'n' has no value in 1 of its rows\. Pass missing="
-    ):
-        decided({"n": columns["n"]})
-    schema, _ = decided(columns, missing="drop")
-    assert [column.missing for column in schema.columns] == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -179,24 +139,6 @@ def test_options__that_contradict(options, message):
         TableOptions(**options)
 
 
-@pytest.mark.parametrize(
-    ("types", "kind"),
-    [
-        ([pa.int64(), pa.float32()], "number"),
-        ([pa.int64(), pa.bool_()], "number"),
-        ([pa.null(), pa.bool_()], "boolean"),
-        ([pa.string(), pa.float64()], "text"),
-        ([pa.null()], "text"),
-        ([pa.dictionary(pa.int8(), pa.string())], "category"),
-        ([pa.list_(pa.int8()), pa.int8()], None),
-    ],
-)
-def test_options__kind_of_the_files_of_a_table(types, kind):
-    assert TableOptions().kind("a", types) == kind
-    assert TableOptions(date=("a",)).kind("a", types) == (kind and "text")
-    assert TableOptions(categorical=("a",)).kind("a", types) == "category"
-
-
 def test_survey__days_are_whole_numbers_of_eight_digits():
     for numbers, are_days in (
         ([20201231, 19000101, None], True),
@@ -209,26 +151,6 @@ def test_survey__days_are_whole_numbers_of_eight_digits():
     assert schema.columns[0].kind == "number"
     assert "day looks like a date" in line
     assert "date_format='day=%Y%m%d'" in line
-
-
-@pytest.mark.parametrize("n_rows", [60, 3000])
-def test_decide__numbers_and_dates_of_text_are_recognized(monkeypatch, n_rows):
-    # Of many texts some are kept, and decide.
-    monkeypatch.setattr(survey, "MOST_TEXTS", 1000)
-    monkeypatch.setattr(survey, "_MOST_HASHES", 500)
-    rng = np.random.default_rng(0)
-    prices = rng.integers(1, 10**9, n_rows) / 100
-    days = np.datetime64("1990-01-01") + rng.integers(0, 9000, n_rows)
-    texts = [f"{day:%m/%d/%Y}" for day in days.astype(object)]
-    columns = {"p": ("text", [f"${price:,.2f}" for price in prices]), "d": ("text", texts)}
-    schema, lines = decided(columns, missing="impute")
-    assert [(each.kind, each.written) for each in schema.columns] == [
-        ("number", "$1,234.5"),
-        ("date", "%m/%d/%Y"),
-    ]
-    assert lines == ("p: numbers written as $1,234.5", "d: dates written as %m/%d/%Y")
-    share = (prices < schema.columns[0].fill).mean()
-    assert share == pytest.approx(0.5, abs=0.02 if n_rows < 1000 else 0.08)
 
 
 def test_decide__days_that_may_be_months_are_said():
@@ -294,17 +216,6 @@ def test_decide__decimals_that_only_points_can_have(texts):
     found.add(pa.array(texts))
     schema, (line,), _ = decide({"p": found}, Roles("y"), TableOptions())
     assert (schema.columns[0].kind, "numbers written as" in line) == ("number", True)
-
-
-def test_decide__nearly_all_values_are_enough():
-    texts = [f"{i} kg" for i in range(199)]
-    decision = decide({"w": surveyed([*texts, "heavy"], "text")}, Roles(), TableOptions())
-    assert (decision.schema.columns[0].written, decision.unread) == (
-        "1234.5 kg",
-        decision.schema.columns,
-    )
-    decision = decide({"w": surveyed([*texts[:90], "heavy"], "text")}, Roles(), TableOptions())
-    assert (decision.schema.columns, decision.unread) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "Unnamed: 0.1"])

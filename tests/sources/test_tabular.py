@@ -115,31 +115,17 @@ def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
         assert y.tolist() == table["kind"].tolist()
 
 
-def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", 1000)
-    p = 3000
-    header = ",".join(f"c{j}" for j in range(p))
-    path = csv_of(tmp_path, f"{header}\n{','.join(['0.123456789012345'] * p)}\n")
-    X, _ = collect(open_source(path))
-    assert X.shape == (1, p)
-    assert (X == 0.123456789012345).all()
-
-
 @pytest.mark.parametrize(
     ("labels", "dtype"),
     [
         (["3", "-1", "0"], INT64),
         (["9223372036854775807", "-9223372036854775808"], INT64),
-        (["03", "1"], STRING),
         (["-0", "1"], STRING),
         (["+1", "-1", " 1"], INT64),
-        (["1.0", "2"], INT64),
         (["-0.0", "1e2", "9007199254740993"], INT64),
         (["true", "FALSE", "True", "1"], INT64),
         (["true", "maybe"], STRING),
         (["1.0", "x"], STRING),
-        (["0.5", "x"], STRING),
-        (["1", "x"], STRING),
         (["NA", "null"], STRING),
         (["é", '"with, comma"'], STRING),
     ],
@@ -165,13 +151,6 @@ def test_csv__number_that_is_no_label_is_named_by_its_line(tmp_path, label, suff
         open_source(path, label="y")
     assert caught.value.problem == f"Column 'y' of {path} has the label {label} in line 5."
     assert "give the classes names" in caught.value.remedy
-
-
-def test_csv__true_and_false_are_features(tmp_path):
-    path = csv_of(tmp_path, "a,b,y\ntrue,1.5,x\nFALSE,0,y\n1,0,y\n")
-    np.testing.assert_array_equal(
-        collect(open_source(path, label="y"))[0], [[1, 1.5], [0, 0], [1, 0]]
-    )
 
 
 def test_csv__empty_cells_and_blank_lines(tmp_path):
@@ -254,10 +233,8 @@ def test_csv__row_that_is_too_long_is_named_by_its_line(tmp_path, monkeypatch, c
         ("a,b\n1,2\n1,2,3\n", {}, r"line 3 of .* has 3 cells, but the first row has 2\."),
         ("a,b\n1,2\n1\n", {}, r"line 3 of .* has 1 cells, but the first row has 2\."),
         ("a,b\n", {}, "is empty: it has no rows"),
-        ("a,b", {}, "is empty: it has no rows"),
         ("a,a\n1,2\n", {}, "several columns named 'a'"),
         (",a\n3,2\n", {}, r"Column 1 of .* has no name"),
-        ("a,\n3,0\n", {}, r"Column 2 of .* has no name"),
         ('a,"b\n1,2\n3,4\n', {}, "ends inside a quote that opens in line 1"),
         ('a,y\n1,x\n2,"y', {}, "ends inside a quote that opens in line 3"),
         ("a,y\n1,x\n2,\n", {"label": "y"}, r"Column 'y' of .* has no value in line 3\."),
@@ -291,13 +268,6 @@ def test_table__files_of_different_columns(tmp_path, table, suffix):
     write(table[["a"]], tmp_path / f"2{suffix}")
     with pytest.raises(DataError, match=rf"2\{suffix} has no column 'b', which .*1\{suffix} has"):
         open_source(tmp_path)
-
-
-@pytest.mark.parametrize(("suffix", "option"), [(".csv", "x"), (".csv", "y"), (".parquet", "y")])
-def test_table__option_of_another_format(tmp_path, table, suffix, option):
-    write(table[["a", "b"]], tmp_path / f"d{suffix}")
-    with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*d\{suffix}"):
-        open_source(tmp_path / f"d{suffix}", **{option: "abc"})
 
 
 @pytest.mark.parametrize(
@@ -336,15 +306,11 @@ def parquet_of(tmp_path, columns, name="d.parquet", **options):
 @pytest.mark.parametrize(
     ("types", "stored"),
     [
-        (["?", "?"], "u1"),
         (["i1", "u4"], "i8"),
-        (["?", "i4"], "i8"),
         (["u8", "i8"], "i8"),
-        (["f4", "f4"], "f4"),
         (["f2", "f4"], "f4"),
         (["f4", "i4"], "f8"),
         (["f4", "f8"], "f8"),
-        (["f4", "?"], "f8"),
     ],
 )
 def test_parquet__common_type(tmp_path, types, stored):
@@ -358,13 +324,6 @@ def test_parquet__common_type_is_over_all_files(tmp_path):
     parquet_of(tmp_path, {"a": np.array([1, 2])}, "1.parquet")
     parquet_of(tmp_path, {"a": np.array([0.5])}, "2.parquet")
     np.testing.assert_array_equal(collect(open_source(tmp_path))[0], [[1], [2], [0.5]])
-
-
-def test_parquet__decimals_are_floats(tmp_path):
-    columns = {"a.b": [decimal.Decimal("1.25")], "f": pa.array([2.0], pa.float32())}
-    np.testing.assert_array_equal(
-        collect(open_source(parquet_of(tmp_path, columns)))[0], [[1.25, 2]]
-    )
 
 
 @pytest.mark.parametrize("dtype", [pa.float32(), pa.float64(), pa.decimal128(5, 2)])
@@ -392,7 +351,6 @@ def test_parquet__value_that_is_not_finite_is_named(tmp_path, dtype, value, has)
             {},
             r"Column 'v' of .* type .*, which cannot be a feature",
         ),
-        (pa.array([b"x"]), {}, r"Column 'v' of .* type .*, which cannot be a feature"),
         (
             pa.array([0], pa.time32("s")),
             {},
@@ -403,7 +361,6 @@ def test_parquet__value_that_is_not_finite_is_named(tmp_path, dtype, value, has)
         (pa.array(["x"]), {"weights": "v"}, "'v' of .* has type string, which is not a number"),
         (pa.array([True]), {"weights": "v"}, r"dtype bool\. Write weights as integers"),
         (pa.array([1, 2, None]), {"weights": "v"}, r"Column 'v' of .* has no value in row 2"),
-        (pa.array([1.0, 2, None]), {"weights": "v"}, r"Column 'v' of .* has no value in row 2"),
     ],
 )
 def test_parquet__refused(tmp_path, values, options, message):
@@ -421,7 +378,6 @@ def test_parquet__refused(tmp_path, values, options, message):
         (pa.array([decimal.Decimal(i) for i in (1, -2, 3)]), [1, -2, 3]),
         (pa.array([1, 2, 1]).dictionary_encode(), [1, 2, 1]),
         (pa.array(["a", "é", ""]), ["a", "é", ""]),
-        (pa.array(["a", "b", "a"], pa.large_string()), ["a", "b", "a"]),
         (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
     ],
 )
@@ -523,23 +479,6 @@ def test_table__weights_are_no_feature(tmp_path, table, name, block_rows, labell
     assert (None if y is None else y.tolist()) == (table["kind"].tolist() if labelled else None)
 
 
-@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
-def test_table__weights_that_are_not_named_are_a_feature(tmp_path, table, name):
-    write(weighted(table), tmp_path / name)
-    source = open_source(tmp_path / name, label="kind")
-    assert source.feature_names == ("w", "a", "b")
-    assert not source.has_weights
-    assert all(block.weights is None for block in source.blocks(5))
-
-
-def test_parquet__pandas_index_may_be_the_weights(tmp_path):
-    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([0.5, 2.5], name="w"))
-    frame.to_parquet(tmp_path / "d.parquet")
-    source = open_source(tmp_path / "d.parquet", weights="w")
-    assert source.feature_names == ("a",)
-    np.testing.assert_array_equal(weights_of(source), [0.5, 2.5])
-
-
 def numbered(table):
     return table.drop(columns="kind").assign(t=np.arange(N) / 8, u=np.arange(N))[["t", *"aub"]]
 
@@ -559,18 +498,6 @@ def test_table__targets_are_no_features(tmp_path, table, name, block_rows, targe
     X, y = collect(source, block_rows)
     np.testing.assert_array_equal(X, frame[features])
     np.testing.assert_array_equal(y, frame[names])
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_table__targets_of_a_directory(tmp_path, table, suffix):
-    frame = numbered(table).assign(w=1.5)
-    write(frame[:10], tmp_path / f"part-1{suffix}")
-    write(frame[10:][["b", "w", "u", "a", "t"]], tmp_path / f"part-2{suffix}")
-    source = open_source(tmp_path, target="t,u", weights="w")
-    X, y = collect(source, 4)
-    np.testing.assert_array_equal(X, frame[["a", "b"]])
-    np.testing.assert_array_equal(y, frame[["t", "u"]])
-    np.testing.assert_array_equal(weights_of(source, 4), 1.5)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -602,21 +529,6 @@ def test_table__targets_that_are_not_named_well(tmp_path, table, suffix, options
         open_source(tmp_path / f"d{suffix}", **options)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("t,v", r"no column 'v'; it has 't', 'a', 'u', 'b'\. Name an .* with target"),
-        ("", r"no column ''; it has"),
-        ("t,u,a,b", "is empty: it has no feature columns"),
-    ],
-)
-def test_table__targets_that_are_not_there(tmp_path, table, suffix, target, message):
-    write(numbered(table), tmp_path / f"d{suffix}")
-    with pytest.raises(DataError, match=message):
-        open_source(tmp_path / f"d{suffix}", target=target)
-
-
 @pytest.mark.parametrize(
     ("cell", "message"),
     [("nan", "has no value"), ("", "has no value"), ("-inf", "has -inf")],
@@ -626,23 +538,6 @@ def test_csv__target_that_is_not_finite_is_named_by_its_line(tmp_path, cell, mes
     csv_of(tmp_path, f"a,s,t\n1,1,2\n\n1,1,{cell}\n", "2.csv")
     with pytest.raises(DataError, match=rf"Column 't' of .*2\.csv {message} in line 4\."):
         open_source(tmp_path, target="t,s")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([False, True, True]),
-        pa.array([0, 1, 1], pa.uint64()),
-        pa.array([0, 1, 1], pa.float32()),
-        pa.array([decimal.Decimal(i) for i in (0, 1, 1)]),
-        pa.array([0, 1, 1], pa.int8()).dictionary_encode(),
-    ],
-)
-def test_parquet__targets_of_any_number_type_become_float64(tmp_path, values):
-    path = parquet_of(tmp_path, {"a": pa.array([1, 2, 3], pa.int8()), "t": values})
-    source = open_source(path, target="t")
-    assert source.x_dtype == INT64
-    np.testing.assert_array_equal(collect(source, 2)[1], [[0], [1], [1]])
 
 
 STREAM = """

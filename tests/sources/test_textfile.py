@@ -8,16 +8,11 @@ import pyarrow as pa
 import pytest
 
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.sources import delimited, open_source
-from dask_nrbfn.sources.survey import Roles, TableOptions
-from dask_nrbfn.sources.tables import Asked
+from dask_nrbfn.sources.survey import TableOptions
 
 X = [[1.5, 2.0], [-3.25, 4.0]]
-
-
-def asked_of(path):
-    return Asked(origin=str(path), roles=Roles(), options=TableOptions())
 
 
 def written(path, text, encoding="utf-8"):
@@ -89,12 +84,6 @@ def test_text__without_header_has_lines_too(tmp_path, row, message):
         read(path, no_header=True, table=TableOptions(numeric=("column_0",)))
 
 
-def test_text__decimal_comma_is_advised(tmp_path):
-    path = written(tmp_path / "d.csv", "a;y\n1,5;x\n")
-    with pytest.raises(DataError, match=r"has '1,5' in line 2, .*\. Pass decimal=',' if numb"):
-        read(path, label="y")
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -119,35 +108,12 @@ def test_text__what_is_unusual_is_logged(tmp_path, caplog):
     assert caplog.messages == [f"ingest: {path} has ';' between cells, ' around text, utf-16"]
 
 
-@pytest.mark.parametrize("spoil", ["cut", "flip", "plain"])
-def test_text__damaged_zst(tmp_path, spoil):
-    text = "a,y\n" + "".join(f"{value},1\n" for value in np.random.default_rng(0).normal(size=9000))
-    path = written(tmp_path / "d.csv.zst", text)
-    packed = bytearray(path.read_bytes())
-    packed[len(packed) // 2] ^= 255 * (spoil == "flip")
-    content = {"cut": packed[:-300], "flip": packed, "plain": text.encode()}[spoil]
-    path.write_bytes(content)
-    # A flipped byte may also show first as a line of another length.
-    with pytest.raises((DamagedDataError, DataError), match=r"d.csv.zst"):
-        list(open_source(path, label="y").blocks(100))
-
-
 def test_text__of_another_encoding_than_said(tmp_path):
     path = written(tmp_path / "d.csv", "a,y\n1,é\n", "latin-1")
     with pytest.raises(DamagedDataError, match=r"cannot be read as CSV: .*pass its encoding, suc"):
         open_source(path, label="y")
     with pytest.raises(DamagedDataError, match=r"cannot be read as CSV: 'ascii' codec"):
         open_source(path, label="y", encoding="ascii")
-
-
-@pytest.mark.parametrize(
-    "options", [{"delimiter": ";"}, {"no_header": True}, {"encoding": "latin-1"}]
-)
-def test_text__dialect_is_of_csv_alone(tmp_path, options):
-    np.save(tmp_path / "d.npy", np.zeros((2, 2)))
-    (name,) = options
-    with pytest.raises(ParameterError, match=rf"{name}=.* does not go with .*npy"):
-        open_source(tmp_path / "d.npy", **options)
 
 
 CARS = (
@@ -229,21 +195,6 @@ def test_text__lines_before_the_table(tmp_path, caplog, begin, skipped, encoding
     n_lines = begin.count("\n")
     with pytest.raises(DataError, match=f"has 'lots' in line {n_lines + 3}, which"):
         read(path, label="y", table=TableOptions(numeric=("a",)))
-
-
-@pytest.mark.parametrize("mark", ["   ?", "?  ", " \t NA \t", " " * 40])
-@pytest.mark.parametrize("place", [0, 40, 99])
-def test_text__mark_of_no_value_with_blanks_around(tmp_path, monkeypatch, mark, place):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", 64)
-    monkeypatch.setattr(delimited, "TOGETHER_BYTES", 64)
-    values = [f"{row / 2}" for row in range(100)]
-    values[place] = mark
-    text = "".join(f"{value},{row},true\n" for row, value in enumerate(values))
-    path = written(tmp_path / "d.csv", "a,b,c\n" + text)
-    _, found, _ = read(path, table=TableOptions(missing="impute"))
-    expected = np.column_stack([np.arange(100) / 2, np.arange(100), np.ones(100)])
-    expected[place, 0] = np.nan
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_text__without_header_as_the_first_row_shows(tmp_path, caplog):

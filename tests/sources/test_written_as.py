@@ -15,7 +15,6 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
 from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.survey import TableOptions
-from dask_nrbfn.sources.tablefile import TypedFile
 
 N = 120
 
@@ -205,13 +204,6 @@ def test_formats__lists_are_known_by_the_names_of_their_elements(tmp_path):
     np.testing.assert_array_equal(next(source.blocks(N)).X, np.c_[X, np.ones(N)])
 
 
-def test_formats__lists_are_as_long_as_the_schema_says(tmp_path):
-    schema = Schema((Column("e_0", "number"), Column("e_1", "number")))
-    source = open_source(written(pa.table({"e": [None, [1.0]]}), tmp_path), schema=schema)
-    with pytest.raises(DataError, match=r"Column 'e' of .* list of length 1 in row 1 .* 2 is expe"):
-        list(source.blocks(9))
-
-
 @pytest.mark.parametrize("size", [-1, 2])
 def test_formats__gaps_of_lists_are_filled(tmp_path, size):
     lists = pa.array([[1, 2], None, [3, None], [5, 4]], pa.list_(pa.int16(), size))
@@ -245,26 +237,6 @@ def test_formats__marks_that_are_said_stand_for_no_value(tmp_path, name):
     assert later.schema.written == source.schema.written
 
 
-@pytest.mark.parametrize(
-    ("values", "looked_at"),
-    [
-        (np.arange(N), True),
-        (np.arange(N) % 15, False),
-        (np.arange(N) / 7, False),
-        (np.arange(N).astype("datetime64[D]"), False),
-        (np.arange(N) % 2 == 0, False),
-        ([None, *range(1, N)], True),
-    ],
-)
-def test_parquet__statistics_say_what_need_not_be_looked_at(
-    tmp_path, monkeypatch, values, looked_at
-):
-    path = written(pa.table({"a": values, "b": ["u", "v"] * (N // 2)}), tmp_path)
-    file = next(iter(open_source(path, table=TableOptions(missing="drop")).tables))
-    assert isinstance(file, TypedFile)
-    assert file.tells("a") is not looked_at
-
-
 def test_parquet__rows_with_nan_or_without_a_list_are_left_out(tmp_path):
     table = {"a": [1.5, np.nan, 3, 4], "v": pa.array([[1, 2], [3, 4], None, [5, 6]]), "y": [1] * 4}
     path = written(pa.table(table), tmp_path)
@@ -273,20 +245,3 @@ def test_parquet__rows_with_nan_or_without_a_list_are_left_out(tmp_path):
     source = open_source(path, x="a,v", label="y", table=TableOptions(missing="drop"))
     assert [block.X.tolist() for block in source.blocks(9)] == [[[1.5, 1, 2], [4, 5, 6]]]
     assert source.n_rows == 2
-
-
-def test_parquet__numbers_that_look_like_ids_are_said(tmp_path, caplog):
-    caplog.set_level("INFO", "dask_nrbfn")
-    path = written(pa.table({"a": np.arange(N), "b": np.arange(N) % 7}), tmp_path)
-    assert open_source(path).feature_names == ("a", "b")
-    assert "a looks like an id" in caplog.text
-    assert "b looks like an id" not in caplog.text
-
-
-def test_parquet__spoiled_rows_have_no_value(tmp_path):
-    schema = Schema((Column("a", "number"), Column("b", "boolean")))
-    rows = pa.table({"a": ["1", "x", None, "inf"], "b": [1, 0, 2, 1]})
-    source = open_source(written(rows, tmp_path), schema=schema, spoiled=True)
-    nan = np.nan
-    expected = [[1, 1], [nan, 0], [nan, nan], [nan, 1]]
-    np.testing.assert_array_equal(next(source.blocks(9)).X, expected)

@@ -1,5 +1,3 @@
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +9,12 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
-from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
 from tests.storage.written import (
-    edit_attributes,
     table,
     text,
     write_dataset,
@@ -75,12 +71,6 @@ def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, kind, w
         np.testing.assert_array_equal(got, weights[start:stop])
 
 
-def test_blocks__without_weights_have_none():
-    dataset = write_dataset(MemoryStore(), table(10), np.arange(10))
-    assert dataset.sample_weights is None
-    assert all(block.weights is None for block in dataset.blocks(0, 10, 3))
-
-
 def numbers_dataset(location, n_rows=11, n_targets=2, **options):
     T = table(n_rows, n_targets, seed=1)
     names = tuple(f"t{j}" for j in range(n_targets))
@@ -101,29 +91,6 @@ def test_dataset__numbers_are_no_labels(tmp_path):
     with xr.open_zarr(tmp_path / "data", consolidated=False, chunks=None) as opened:
         assert opened["y"].dims == ("row", "target")
         np.testing.assert_array_equal(opened["y"].values, T)
-
-
-@pytest.mark.parametrize("y", [None, np.arange(6) % 3])
-def test_take_targets__of_labels(y):
-    dataset = write_dataset(MemoryStore(), table(6), y)
-    assert dataset.target_names is None
-    assert dataset.n_targets == dataset.n_classes == (0 if y is None else 3)
-    with pytest.raises(DataError, match="has no numeric targets"):
-        dataset.take_targets(np.arange(2))
-
-
-@pytest.mark.parametrize("start", [0, 3, 10])
-def test_blocks__empty_span_gives_none(start):
-    dataset = write_dataset(MemoryStore(), table(10))
-    assert list(dataset.blocks(start, start, 4)) == []
-
-
-def test_blocks__left_early_ends_its_thread():
-    dataset = write_dataset(MemoryStore(), table(10))
-    blocks = dataset.blocks(0, 10, 2)
-    np.testing.assert_array_equal(next(blocks).X, table(10)[:2])
-    blocks.close()
-    assert list(blocks) == []
 
 
 @pytest.mark.fast_cases(15)
@@ -153,16 +120,6 @@ def test_dataset__every_type_comes_back(tmp_path, dtype, label):
     np.testing.assert_array_equal(dataset.codes(), codes)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_dataset__extremes_come_back(dtype):
-    info = np.finfo(dtype) if dtype[0] == "f" else np.iinfo(dtype)
-    X = np.array([[info.min, info.max]], dtype=dtype)
-    if dtype[0] == "f":
-        X = np.concatenate([X, np.array([[-0.0, info.smallest_subnormal]], dtype=dtype)])
-    dataset = write_dataset(MemoryStore(), X, chunk_rows=1)
-    assert dataset.take(np.arange(len(X))).tobytes() == X.tobytes()
-
-
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f8"])
 def test_dataset__chunk_of_zeros_is_not_missing(tmp_path, dtype):
     # Zero, and the empty string, are what zarr fills absent chunks with.
@@ -189,13 +146,6 @@ def test_take__any_ascending_rows(n_rows, chunk_rows, rows):
     np.testing.assert_array_equal(dataset.take(wanted), X[wanted])
 
 
-def test_codes__label_outside_the_classes(tmp_path):
-    dataset = write_dataset(tmp_path / "data", table(6), np.array([1, 3, 1, 3, 1, 3]))
-    zarr.open_array(str(tmp_path / "data/y"), mode="r+")[5] = 2
-    with pytest.raises(DamagedDataError, match=r"label 2 of .*data is not one of its classes"):
-        Dataset.open(dataset.location, as_it_is=True).codes()
-
-
 def test_dataset__opens_in_xarray(tmp_path):
     X, y = table(11), text(["ä", "b"] * 5 + [""])
     write_dataset(tmp_path / "data", X, y)
@@ -207,12 +157,6 @@ def test_dataset__opens_in_xarray(tmp_path):
         assert opened["y"].dims == ("row",)
 
 
-def test_dataset__feature_names(tmp_path):
-    names = ("Größe", "b", "")
-    assert write_dataset(tmp_path / "a", table(5), feature_names=names).feature_names == names
-    assert write_dataset(tmp_path / "b", table(5)).feature_names is None
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_write_chunk__names_what_is_not_finite(dtype, value):
@@ -220,44 +164,6 @@ def test_write_chunk__names_what_is_not_finite(dtype, value):
     X[7, 2] = value
     with pytest.raises(DataError, match=rf"X has {value} in row 7, column 2\."):
         write_dataset(MemoryStore(), X)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_write_chunk__names_what_is_not_finite_of_the_targets(value):
-    T = table(9, 2)
-    T[[6, 7], [1, 0]] = value
-    with pytest.raises(DataError, match=rf"target has {value} in row 6, column 1\."):
-        write_dataset(MemoryStore(), table(9), T, target_names=("a", "b"))
-
-
-@pytest.mark.parametrize("value", [0.0, -0.0, -1.5, np.nan, np.inf, -np.inf])
-def test_write_chunk__names_the_first_weight_that_is_not_above_0(value):
-    weights = np.ones(9)
-    weights[[6, 7]] = value, -3
-    with pytest.raises(
-        DataError, match=rf"weights has {value} in row 6 .*remove the row"
-    ) as caught:
-        write_dataset(MemoryStore(), table(9), None, weights)
-    assert caught.value.problem == f"weights has {value} in row 6 (the first is 0)."
-
-
-def test_write_chunk__smallest_and_largest_weights_come_back():
-    weights = np.array([np.nextafter(0, 1), np.finfo("f8").max])
-    dataset = write_dataset(MemoryStore(), table(2), None, weights)
-    np.testing.assert_array_equal(joined_weights(dataset, 0, 2, 2), weights)
-
-
-def test_write_chunk__any_order(tmp_path):
-    X, y = table(10), np.arange(10) % 3
-    expected = write_dataset(tmp_path / "a", X, y)
-    group = zarr.create_group(str(tmp_path / "b"))
-    create_dataset_arrays(group, shape=X.shape, x_dtype=X.dtype, y_dtype=y.dtype, chunk_rows=4)
-    for index in (2, 0, 1, 0):
-        rows = slice(4 * index, 4 * index + 4)
-        write_chunk(group, index, X[rows], y[rows])
-    for name in ("X/c/0/0", "X/c/2/0", "y/c/1"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert expected.n_rows == 10
 
 
 def fingerprint(X, y=None, **options):
@@ -345,15 +251,6 @@ def test_content__of_numbers_in_any_order_chunks_and_type_of_rows(lengths, data)
     assert one.content == other.content
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [(["ab", "c"], ["a", "bc"]), (["", "a"], ["a", ""]), (["a\0b", "c"], ["a", "b\0c"])],
-)
-def test_fingerprint__tells_texts_apart(one, other):
-    X = table(2)
-    assert fingerprint(X, text(one)) != fingerprint(X, text(other))
-
-
 def test_default_chunk_rows__about_16_mib():
     for n_features, dtype in ((784, "u1"), (100, "f8"), (3, "i2"), (50_000_000, "f8")):
         rows = default_chunk_rows(n_features, dtype)
@@ -362,11 +259,6 @@ def test_default_chunk_rows__about_16_mib():
         assert rows * row_bytes <= 16 * 2**20 or rows == 1
         assert (rows + 1) * row_bytes > 16 * 2**20 or rows == 65_536
     assert default_chunk_rows(24, "f8", n_numbers=1000) == 2**14 // 8
-
-
-def test_open__nothing_there(tmp_path):
-    with pytest.raises(MissingDataError, match=r"there is no dataset at .*nowhere"):
-        Dataset.open(tmp_path / "nowhere")
 
 
 def test_open__a_plain_file(tmp_path):
@@ -383,32 +275,6 @@ def test_open__unfinished(tmp_path):
     with pytest.raises(DamagedDataError, match=r"is not a dask_nrbfn\.dataset") as caught:
         Dataset.open(tmp_path / "data")
     assert "unfinished" in caught.value.remedy
-
-
-def test_open__another_kind(tmp_path):
-    write_dataset(tmp_path / "data", table(5))
-    edit_attributes(tmp_path / "data", kind="dask_nrbfn.run")
-    with pytest.raises(DamagedDataError, match=r"is a dask_nrbfn\.run, not a dask_nrbfn\.dataset"):
-        Dataset.open(tmp_path / "data")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "has_labels",
-        "has_weights",
-        "classes",
-        "class_counts",
-        "fingerprint",
-        "feature_names",
-        "target_names",
-    ],
-)
-def test_open__attribute_missing(tmp_path, name):
-    write_dataset(tmp_path / "data", table(5), np.arange(5))
-    edit_attributes(tmp_path / "data", drop=name)
-    with pytest.raises(DamagedDataError, match="data"):
-        Dataset.open(tmp_path / "data")
 
 
 def weighted_dataset(location):
@@ -432,40 +298,6 @@ def test_open__relative_path_is_made_absolute(tmp_path, monkeypatch):
     assert Path(dataset.location).is_absolute()
 
 
-def test_open__fsspec_url():
-    X, y = table(11), text(["ä", "b"] * 5 + [""])
-    url = "memory://test-open-fsspec-url/data"
-    dataset = write_dataset(url, X, y)
-    assert dataset.location == url
-    again = Dataset.open(url)
-    np.testing.assert_array_equal(joined(again, 2, 9, 3)[0], X[2:9])
-    assert again.classes[again.codes()].tolist() == y.tolist()
-    with pytest.raises(MissingDataError, match="there is no dataset"):
-        Dataset.open("memory://test-open-fsspec-url/nowhere")
-
-
-def read_span(location, start, stop):
-    return joined(Dataset.open(location), start, stop, 7)[0]
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_blocks__concurrent_readers(tmp_path, pool):
-    X = table(500)
-    dataset = write_dataset(tmp_path / "data", X, chunk_rows=9)
-    starts = list(range(0, 500, 41)) * 3
-    stops = [min(a + 60, 500) for a in starts]
-    executor = (
-        ThreadPoolExecutor(8)
-        if pool == "threads"
-        else ProcessPoolExecutor(2, mp_context=get_context("spawn"))
-    )
-    with executor:
-        spans = executor.map(read_span, [dataset.location] * len(starts), starts, stops)
-        for rows, a, b in zip(spans, starts, stops, strict=True):
-            np.testing.assert_array_equal(rows, X[a:b])
-
-
 @pytest.mark.parametrize("n_rows", [6, 8])
 def test_open__weights_of_another_length(tmp_path, n_rows):
     weighted_dataset(tmp_path / "data")
@@ -474,22 +306,6 @@ def test_open__weights_of_another_length(tmp_path, n_rows):
     (tmp_path / "other/weights").rename(tmp_path / "data/weights")
     with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not match"):
         Dataset.open(tmp_path / "data")
-
-
-@pytest.mark.parametrize("n_targets", [1, 3])
-def test_open__numbers_of_another_shape(tmp_path, n_targets):
-    numbers_dataset(tmp_path / "data")
-    numbers_dataset(tmp_path / "other", n_targets=n_targets)
-    (tmp_path / "data/y").rename(tmp_path / "unused")
-    (tmp_path / "other/y").rename(tmp_path / "data/y")
-    with pytest.raises(DamagedDataError, match=r"X and y of .*data do not match"):
-        Dataset.open(tmp_path / "data")
-
-
-def test_weights_chunk__ones_are_not_missing(tmp_path):
-    write_dataset(tmp_path / "data", table(7), None, np.ones(7))
-    weights = get_array(open_group(tmp_path / "data", kind="dataset"), "weights")
-    assert weights.nchunks_initialized == weights.nchunks == 2
 
 
 def test_blocks__long_text_labels():

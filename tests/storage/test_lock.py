@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.lock import locked_directory, locked_run
+from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.remote import file_system
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import wait_until
@@ -90,15 +89,6 @@ def test_locked_run__second_is_refused_until_the_first_is_done(place):
         assert "Wait until the other job is finished" in error.remedy
     with locked_run(place):
         pass
-
-
-def test_locked_run__second_thread_is_refused(place):
-    refusals = []
-    with locked_run(place):
-        thread = threading.Thread(target=lambda: refusals.append(refuse(place)))
-        thread.start()
-        thread.join()
-    assert len(refusals) == 1
 
 
 def test_locked_run__ends_with_an_error(place):
@@ -174,20 +164,6 @@ def test_locked_run__many_threads_one_at_a_time(tmp_path):
     assert counts["most"] == 1
 
 
-def test_locked_directory__is_free_afterwards_although_a_forked_process_has_it_open(tmp_path):
-    with locked_directory(tmp_path) as is_locked:
-        assert is_locked
-        if (child := os.fork()) == 0:
-            time.sleep(60)
-            os._exit(0)
-    try:
-        with locked_directory(tmp_path) as is_locked:
-            assert is_locked
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
 def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
     # The tests may run as root, who may write anywhere.
     def refuse_opening(path, *arguments):
@@ -242,14 +218,6 @@ def test_lease__of_a_dead_process_of_this_machine(url):
     else:
         with locked_run(url):
             pass
-
-
-@pytest.mark.parametrize("content", [b"", b"[1", b"3"])
-def test_lease__garbage_is_nobody(url, content):
-    fs, path = file_system(RemoteLocation(f"{url}".replace("/run", "/.run.lock")))
-    fs.pipe_file(f"{path}/other.json", content)
-    with locked_run(url):
-        pass
 
 
 def is_lost(check):

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections import Counter
 
 import dask.array as da
 import fsspec
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 from click.testing import CliRunner
 from sklearn.datasets import load_iris
 
@@ -40,7 +38,6 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import remote
-from dask_nrbfn.storage.array import get_stored, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation, join
@@ -54,7 +51,6 @@ from tests.storage.conftest import SECRET
 from tests.storage.replacing import assert_only, begin, files
 from tests.storage.written import make_model, table, write_dataset
 from tests.tables import spirals
-from tests.workflows.script import run_here
 
 RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
@@ -73,20 +69,6 @@ def environment(options):
     }
 
 
-def in_other_process(source, options, *arguments):
-    """Run Python source with the options in its environment; return what it prints."""
-    process = subprocess.run(
-        [sys.executable, "-c", source, *map(str, arguments)],
-        env=environment(options),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
 # What is stored
 
 
@@ -98,28 +80,6 @@ def test_object_store__dataset_and_model_come_back(place):
     model = make_model()
     model.save(join(place, "model"))
     assert Model.load(join(place, "model")).digest() == model.digest()
-
-
-@pytest.mark.ci
-def test_object_store__is_asked_for_metadata_alone(bucket, monkeypatch):
-    """Neither for its size before it is read, nor for what is below where there is none."""
-    from s3fs import S3FileSystem
-
-    call, asked = S3FileSystem._call_s3, Counter()
-
-    def counted(fs, method, *arguments, **options):
-        asked[method] += 1
-        return call(fs, method, *arguments, **options)
-
-    group = zarr.create_group(remote.open_store(join(bucket, "group")), zarr_format=3)
-    write_array(group.require_group("a/b"), "values", table(9), "row", "feature")
-    monkeypatch.setattr(S3FileSystem, "_call_s3", counted)
-    assert get_stored(group, "a/b/values").shape == table(9).shape
-    assert asked == {"get_object": 1}
-    assert "a/b/none" not in group
-    assert asked == {"get_object": 2}
-    group.create_group("a/b/c")
-    assert asked.keys() == {"get_object", "put_object"}
 
 
 @pytest.mark.ci
@@ -169,18 +129,6 @@ def test_object_store__flipped_byte(place):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
-def test_object_store__another_process_reads_a_group_that_was_sent(bucket):
-    dataset = write_dataset(join(bucket, "data"), table(9))
-    source = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).X[8, 2])"
-    with_options = pickle.dumps(dataset).hex()
-    assert (
-        float(in_other_process(source, {**dataset.location.storage_options}, with_options))
-        == (table(9)[8, 2])
-    )
-
-
-@pytest.mark.slow
 def test_object_store__a_run_is_updated_merged_and_refreshed(place, tmp_path):
     X, y = spirals(240)
     params = FitParams(basis="random", basis_size=20, alpha=1e-9)
@@ -203,24 +151,6 @@ def test_object_store__a_run_is_updated_merged_and_refreshed(place, tmp_path):
     assert up_to_date(place) == up_to_date(tmp_path)
     fs, path = remote.file_system(RemoteLocation(str(place), getattr(place, "storage_options", {})))
     assert not [name for name in fs.ls(path, detail=False) if name.split("/")[-1].startswith(".")]
-
-
-@pytest.mark.slow
-@pytest.mark.ci
-def test_object_store__parts_of_other_processes_are_seen(bucket):
-    dataset = write_dataset(join(bucket, "data"), table(9), np.arange(9) % 2)
-    run = Run.start(join(bucket, "run"), dataset, FitParams(n_parts=3), {})
-    run.write_part("moments", 0, {"seconds": 1.0}, {"gram": table(3)})
-    assert list(run.finished_parts("moments")) == [range(1)]
-    source = (
-        "import sys; import numpy as np; from dask_nrbfn import Run; "
-        "Run.open(sys.argv[1]).write_part('moments', 2, {'seconds': 2.0}, {'gram': np.ones(2)})"
-    )
-    in_other_process(source, bucket.storage_options, run.location)
-    assert set(run.finished_parts("moments")) == {range(1), range(2, 3)}
-    np.testing.assert_array_equal(run.read_part("moments", 2, "gram"), np.ones(2))
-    run.drop_parts("moments")
-    assert run.finished_parts("moments") == {}
 
 
 # Options
@@ -257,24 +187,11 @@ def test_remote_location__must_be_a_url():
         RemoteLocation("run.zarr", {"key": "a"})
 
 
-@pytest.mark.ci
-@pytest.mark.slow
-def test_object_store__environment_is_enough(bucket, options, monkeypatch):
-    for name, value in environment(options).items():
-        monkeypatch.setenv(name, value)
-    X, y = load_iris(return_X_y=True)
-    rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)
-    network = NRBFNClassifier(alpha=1e-6, store=str(bucket)).fit(rows, labels)
-    expected = NRBFNClassifier(alpha=1e-6).fit(X, y)
-    np.testing.assert_allclose(network.weights_, expected.weights_, rtol=1e-6)
-    np.testing.assert_array_equal(network.predict(rows).compute(), expected.predict(X))
-
-
 # Replacing
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", ["data", "data/mine.txt", "data/d.zarr/mine.txt"])
+@pytest.mark.parametrize("name", ["data", "data/d.zarr/mine.txt"])
 def test_replacing__not_what_is_no_group(place, name, overwrite):
     fs, path = remote.file_system(place)
     fs.pipe_file(f"{path}/{name}", b"mine")
@@ -358,13 +275,6 @@ def test_replacing__while_another_job_moves_its_own_there(place, monkeypatch, ov
     assert_only(data, 9, beside=place)
 
 
-@pytest.mark.ci
-def test_replacing__a_whole_bucket(bucket):
-    with pytest.raises(ParameterError, match="is a whole bucket") as caught:
-        write_dataset(bucket, table(3))
-    assert f"{bucket}/name.zarr" in caught.value.remedy
-
-
 # Errors
 
 
@@ -419,12 +329,6 @@ def test_errors__wrong_credentials(endpoint, bucket):
 
 
 @pytest.mark.ci
-def test_errors__no_credentials(bucket, endpoint):
-    location = RemoteLocation(f"{bucket}/data", {"client_kwargs": {"endpoint_url": endpoint}})
-    assert "Check the credentials" in refused(lambda: Dataset.open(location)).remedy
-
-
-@pytest.mark.ci
 @pytest.mark.slow
 def test_errors__nobody_listens(options):
     unreachable = {**options, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{free_port()}"}}
@@ -468,12 +372,6 @@ def inspect(*arguments):
     """Inspect in this process; return the exit code and standard error."""
     result = CliRunner().invoke(commands, ["inspect", *map(str, arguments)])
     return result.exit_code, result.stderr
-
-
-@pytest.mark.ci
-def test_storage_option__reaches_the_file_system(bucket, options):
-    write_dataset(join(bucket, "data"), table(3))
-    assert inspect(f"{bucket}/data", *storage_arguments(options)) == (0, "")
 
 
 def test_storage_option__json_and_nested(monkeypatch):
@@ -624,39 +522,6 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     command(options, "predict", run, data, out, "--workers", 1, "--threads", 1)
     assert "predictions" in command_here(options, "inspect", out)[0]
     assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
-
-
-SETTINGS = """
-[data]
-train = {{ source = "rows.npz" }}
-test = {{ source = "rows.npz" }}
-[fit]
-alpha = 1e-6
-[engine]
-workers = 0
-threads = 1
-[output]
-directory = "{bucket}"
-predictions = "predictions.csv"
-[storage]
-key = "me"
-secret = "{secret}"
-client_kwargs = {{ endpoint_url = "{endpoint}" }}
-"""
-
-
-@pytest.mark.ci
-@pytest.mark.slow
-def test_jobs__storage_table(bucket, endpoint, rows):
-    settings = rows.with_name("settings.toml")
-    settings.write_text(SETTINGS.format(bucket=bucket, secret=SECRET, endpoint=endpoint))
-    for job in ("ingest", "ingest", "fit", "predict", "evaluate"):
-        process = run_here(f"workflows/jobs/{job}.py", settings, cwd="/")
-        assert process.returncode == 0, process.stderr
-        assert SECRET not in process.stdout + process.stderr
-    assert json.loads(process.stdout)["rows"] == 150
-    assert len(rows.with_name("predictions.csv").read_text().splitlines()) == 151
-    assert {name.split("/")[0] for name in files(bucket)} == {"train.zarr", "test.zarr", "run.zarr"}
 
 
 @pytest.mark.ci

@@ -7,17 +7,12 @@ import pytest
 import zarr
 
 from dask_nrbfn.commands.describe import describe_dataset
-from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.verify import problems_of
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import dense
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import anndata
-from dask_nrbfn.storage import chunks
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cells import drawn_cells, write_cells
 
@@ -61,19 +56,6 @@ def test_referenced__is_the_copy(written, tmp_path, zarr_format, x):
         np.testing.assert_array_equal(y, expected.targets)
         np.testing.assert_array_equal(weights, expected.weights)
     assert problems_of(there) == []
-
-
-def test_referenced__reads_whole_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks, "_MAX_CHUNK_ROWS", 30)
-    root = zarr.create_group(tmp_path / "cells.zarr", attributes={"encoding-type": "anndata"})
-    values = np.random.default_rng(0).normal(size=(60, 5))
-    root.create_array("obsm/X_pca", data=values, chunks=(13, 2))
-    root.create_array("obs/index", data=np.arange(60))
-    root["obs"].attrs.update({"_index": "index", "column-order": []})
-    root.create_group("var")
-    dataset = ingest_file(tmp_path / "cells.zarr", tmp_path / "d", x="obsm/X_pca")
-    assert dataset.chunk_rows == 26
-    np.testing.assert_array_equal(dataset.take(np.arange(60)), values)
 
 
 def test_referenced__changed_rows_are_named(place, tmp_path):
@@ -121,21 +103,6 @@ def test_referenced__large_chunks_are_copied(place, tmp_path, monkeypatch, caplo
         dataset = ingest_file(place, tmp_path / "d", **READ)
     assert not isinstance(dataset.X, ReferencedRows)
     assert "is copied" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("x", ["obsm/X_pca", "X"])
-def test_referenced__fits_as_the_copy(place, tmp_path, x):
-    options = {"x": x, "y": "obs/cell_type", "chunk_rows": 17}
-    options["sparse"] = "yes" if x == "X" else "auto"
-    models = []
-    for copy in (False, True):
-        dataset = ingest_file(place, tmp_path / f"data-{copy}", **options, copy=copy)
-        run = fit_dataset(
-            dataset, tmp_path / f"run-{copy}", FitParams(n_neighbors=5), InlineEngine()
-        )
-        models.append(Model.load(run.location))
-    np.testing.assert_array_equal(models[0].weights, models[1].weights)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
@@ -21,33 +20,6 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
-
-CHANGES = {
-    "n_neighbors": (None, 21),
-    "cells": (None, 4),
-    "prune": (None, 30),
-    "components": (None, 30),
-    "confidence_threshold": (0.9, 0.8),
-    "alpha": (1e-13, 1e-12),
-    "penalty": ("weights", "kernel"),
-    "locality": (0.0, 1e-4),
-    "loss": ("squared", "logistic"),
-    "basis_size": (None, 30),
-    "basis_rule": ("least-confident", "uniform"),
-    "neighbors": ("auto", "exact"),
-    "n_partitions": (None, 3),
-    "overlap": (2, 3),
-    "scale": ("auto", "unit"),
-    "metric_rounds": (5, 4),
-    "candidates": ("auto", "all"),
-    "n_parts": (None, 2),
-    "random_state": (0, 1),
-    "basis": ("auto", "random"),
-    "features": ("auto", "plain"),
-    "kernel": ("gaussian", "laplacian"),
-    "width_factor": (1.0, 0.5),
-    "class_weight": (None, "balanced"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -77,25 +49,6 @@ def test_start__records_and_opens_again(place, dataset):
     assert run.attributes["environment"] == {"threads": 2}
     assert run.attributes["n_classes"] == 3
     assert run.stages == {}
-
-
-def test_start__every_run_has_its_own_id(dataset):
-    ids = {Run.start(MemoryStore(), dataset, FitParams(), {}).run_id for _ in range(5)}
-    assert len(ids) == 5
-
-
-def test_start__changes_cover_all_parameters():
-    assert set(CHANGES) == {field.name for field in dataclasses.fields(FitParams)}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_start__mismatch_names_old_and_new_value(tmp_path, dataset, name):
-    old, new = CHANGES[name]
-    Run.start(tmp_path / "run", dataset, FitParams(), {})
-    with pytest.raises(RunMismatchError) as caught:
-        Run.start(tmp_path / "run", dataset, FitParams(**{name: new}), {})
-    assert f"was begun with {name}={old} (now {new})." in caught.value.problem
-    assert "another path" in caught.value.remedy
 
 
 def test_start__mismatch_names_all_that_changed(dataset):
@@ -171,21 +124,6 @@ def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "n_parts", "spans", "chunk_rows"),
-    [
-        (8192, 2, [(0, 4096), (4096, 8192)], 4096),
-        (60_000, 2, [(0, 30_000), (30_000, 60_000)], 1875),
-        (15_000, 2, [(0, 7680), (7680, 15_000)], 512),
-        (150_000, 2, [(0, 77_824), (77_824, 150_000)], 4096),
-    ],
-)
-def test_layout__parts_are_whole_chunks_and_nearly_equal(n_rows, n_parts, spans, chunk_rows):
-    layout = PartLayout.of(n_rows, n_parts)
-    assert layout.spans == spans
-    assert layout.chunk_rows == chunk_rows
-
-
 def test_start__goes_on_with_the_layout_it_began_with(tmp_path, monkeypatch):
     dataset = write_dataset(MemoryStore(), np.ones((60_000, 1), "u1"), chunk_rows=10**6)
     begun = Run.start(tmp_path / "run", dataset, FitParams(), {})
@@ -195,13 +133,6 @@ def test_start__goes_on_with_the_layout_it_began_with(tmp_path, monkeypatch):
     assert found.spans == begun.spans
     assert found.chunk_rows == begun.chunk_rows
     assert Run.start(tmp_path / "other", dataset, FitParams(), {}).spans != begun.spans
-
-
-def test_start__number_of_parts_as_given(dataset):
-    for n_parts in (1, 3, 100):
-        run = Run.start(MemoryStore(), dataset, FitParams(n_parts=n_parts), {})
-        assert run.n_parts == n_parts
-        assert run.spans[-1][1] == 10
 
 
 def finished(run, stage):
@@ -229,32 +160,6 @@ def test_part__arrays_without_a_record_do_not_count(place, dataset):
     run.write_part("moments", 1, {"seconds": 0.7}, {"gram": table(2)})
     assert set(finished(run, "moments")) == {0, 1}
     np.testing.assert_array_equal(run.read_part("moments", 1, "gram"), table(2))
-
-
-def test_part__written_twice(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
-    for _ in range(2):
-        run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
-    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(3))
-    run.write_part("moments", 0, {"seconds": 0.6}, {"gram": table(5)})
-    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(5))
-
-
-def test_part__zeros_are_not_missing(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
-    run.write_part("moments", 0, {}, {"gram": np.zeros((3, 3)), "counts": np.zeros(2, np.int64)})
-    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), np.zeros((3, 3)))
-    np.testing.assert_array_equal(run.read_part("moments", 0, "counts"), [0, 0])
-
-
-def test_drop_parts__leaves_the_rest(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
-    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
-    run.write_part("width", 0, {"seconds": 0.5})
-    run.drop_parts("moments")
-    run.drop_parts("moments")
-    assert finished(run, "moments") == {}
-    assert list(finished(run, "width")) == [0]
 
 
 def test_require_row_array__keeps_what_is_written(place, dataset):
@@ -287,34 +192,12 @@ def test_require_row_array__of_an_unwritten_part_is_missing(place, dataset):
         run.read("confidence/values")
 
 
-def test_finish_stage__adds_to_the_others(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
-    run.finish_stage("columns", {"seconds": 1.0})
-    run.finish_stage("width", {"value": 0.1 + 0.2})
-    assert Run.open(place).stages == {"columns": {"seconds": 1.0}, "width": {"value": 0.1 + 0.2}}
-    assert run.attributes["fingerprint"] == dataset.fingerprint
-
-
-def test_array__not_there(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
-    with pytest.raises(DamagedDataError, match="basis/rows is missing"):
-        run.array("basis/rows")
-
-
 def test_run__moved_to_another_place(tmp_path, dataset):
     run = Run.start(tmp_path / "run", dataset, FitParams(), {})
     run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
     shutil.move(tmp_path / "run", tmp_path / "moved")
     moved = Run.start(tmp_path / "moved", dataset, FitParams(), {})
     np.testing.assert_array_equal(moved.read_part("moments", 0, "gram"), table(3))
-
-
-def test_run__opens_in_zarr(tmp_path, dataset):
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
-    group = zarr.open_group(str(tmp_path / "run"), mode="r")
-    attempt = group["moments/parts/0"].attrs["attempt"]
-    np.testing.assert_array_equal(group[f"moments/parts/0/{attempt}/gram"][...], table(3))
 
 
 def test_decide__the_first_decision_stays(place, dataset):
@@ -428,15 +311,6 @@ def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, mon
     monkeypatch.setattr(local.os, "replace", record_replace)
     run.finish_version({"place": "versions/1/first"}, needs=["basis"])
     assert recorded == [set()]
-
-
-def test_write_part__flushes_nothing(tmp_path, dataset, monkeypatch):
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    n_flushed = []
-    monkeypatch.setattr(local.os, "fsync", n_flushed.append)
-    run.write_part("moments", 0, {"rows": 3}, {"gram": np.arange(3.0)})
-    assert n_flushed == []
-    assert run.part_record("moments", 0) == {"rows": 3}
 
 
 @pytest.mark.fast_cases(15)

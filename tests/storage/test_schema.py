@@ -12,12 +12,10 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.schema import Column, Schema
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
 from tests.storage.written import bytes_restored, edit_attributes, make_model, table, write_dataset
 
@@ -98,13 +96,6 @@ def test_gaps__are_stored_where_the_schema_fills_them(tmp_path):
     assert np.isnan(block.X).any()
 
 
-def test_gaps__any_nan_is_the_same():
-    other_nan = np.where(np.isnan(X), -np.nan, X)
-    assert other_nan.tobytes() != X.tobytes()
-    one, other = write_rows(MemoryStore()), write_rows(MemoryStore(), other_nan)
-    assert (one.content, one.fingerprint) == (other.content, other.fingerprint)
-
-
 def test_content__is_of_the_rows_and_what_their_codes_mean():
     one = write_rows(MemoryStore())
     turned = write_rows(MemoryStore(), X[::-1], Y[::-1].copy(), chunk_rows=9)
@@ -128,13 +119,6 @@ def test_dataset__with_a_plain_schema_is_as_without(tmp_path, dtype):
     assert (plain.schema, without.schema) == (PLAIN, None)
 
 
-def test_run__records_the_schema_of_its_dataset(tmp_path):
-    of_plain = write_rows(tmp_path / "rows", table(N), schema=PLAIN)
-    for dataset in (write_rows(tmp_path / "data"), of_plain):
-        run = Run.start(MemoryStore(), dataset, FitParams(), {})
-        assert Schema.from_dict(run.attributes["schema"]) == dataset.schema
-
-
 def test_dataset__and_schema_must_fit(tmp_path):
     write_rows(tmp_path / "data")
     schema = dict(open_group(tmp_path / "data", kind="dataset").attrs)["schema"]
@@ -154,20 +138,6 @@ def test_encoded_by__another_filling_of_the_same_rows(tmp_path):
     assert str(other.location) == str(tmp_path / "data")
     labelled = Dataset.open(other.of_labelled().location)
     np.testing.assert_array_equal(labelled.take(np.arange(N)), OTHER_FILLS.expand(X))
-
-
-def test_check__of_a_view_is_of_what_is_stored():
-    dataset = write_rows(MemoryStore(), y=np.where(Y == 2, -1, Y), unlabelled=-1)
-    for view in (dataset.encoded_by(OTHER_FILLS), dataset.of_labelled()):
-        assert problems_of(view) == problems_of(dataset)
-    assert problems_of(dataset) == []
-
-
-def test_encoded_by__is_the_dataset_where_features_are_the_same():
-    dataset, plain = write_rows(MemoryStore()), write_dataset(MemoryStore(), table(5))
-    assert dataset.encoded_by(replace(FILLED, label="other", written={"delimiter": ";"})) is dataset
-    assert dataset.encoded_by(None) is dataset
-    assert plain.encoded_by(FILLED) is plain
 
 
 def test_encoded_by__what_cannot_be_is_named():
@@ -210,12 +180,6 @@ def test_model__schema_comes_back_and_encodes(tmp_path):
         loaded.encoded(write_dataset(MemoryStore(), table(5)))
 
 
-def test_model__and_schema_must_fit(tmp_path):
-    make_model(schema=FILLED, n_features=4).save(tmp_path / "model")
-    with pytest.raises(DamagedDataError, match="do not match"):
-        Model.load(tmp_path / "model")
-
-
 def test_encoded_by__numbers_of_another_unit_are_refused():
     kilos, grams, plain = (
         Schema((Column("w", "number", written=written),))
@@ -230,13 +194,3 @@ def test_encoded_by__numbers_of_another_unit_are_refused():
         dataset.encoded_by(grams)
     without = write_rows(MemoryStore(), np.arange(5.0)[:, None], None, schema=plain)
     assert (dataset.content, dataset.fingerprint) == (without.content, without.fingerprint)
-
-
-def test_model__names_of_features_that_coincided_are_told_apart(tmp_path):
-    schema = Schema((Column("c", "category", ("(missing)",), missing=0.5),), missing="impute")
-    model = make_model(schema=schema, n_features=2)
-    replace(model, feature_names=("c=(missing)", "c=(missing)")).save(tmp_path / "model")
-    loaded = Model.load(tmp_path / "model")
-    assert loaded.feature_names == ("c=(missing)", "c=(missing)_")
-    rows = write_rows(MemoryStore(), np.array([[0.0], [np.nan]]), None, schema=schema)
-    assert loaded.encoded(rows) is rows

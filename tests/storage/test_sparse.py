@@ -14,17 +14,12 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import (
-    append_rows,
-    create_sparse,
-    finish_sparse,
     get_stored,
     read_rows,
     write_array,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import Run
 from tests.storage.written import flips
 
 
@@ -189,32 +184,8 @@ def test_array__slices(slice_rows, start, stop):
     assert_same(read_rows(stored, start, stop), X[start:stop])
 
 
-@settings(max_examples=15)
-@given(shorter=st.integers(-40, 40), block_rows=st.integers(1, 11))
-def test_array__more_or_fewer_values_than_expected(shorter, block_rows):
-    X, _ = drawn(11, n_features=30, density=0.2)
-    group = zarr.create_group(MemoryStore())
-    sizes = {"chunk_rows": 4, "n_values": max(X.nnz - shorter, 1)}
-    create_sparse(group, "rows", X.shape, X.dtype, **sizes)
-    for start in range(0, 11, block_rows):
-        append_rows(group, "rows", start, X[start : start + block_rows])
-    finish_sparse(group, "rows")
-    assert_same(read_rows(get_stored(group, "rows")), X)
-
-
 def test_dataset__of_sparse_blocks_of_dask():
     X, y = drawn(40)
     blocks = da.from_array(X.toarray(), chunks=(7, -1)).map_blocks(sp.csr_array)
     dataset = ingest_dask(blocks, da.from_array(y, chunks=7), MemoryStore())
     assert_same(dataset.X.read(), X)
-
-
-def test_run__arrays_and_parts(tmp_path):
-    X, y = drawn(11)
-    dataset = ingest_arrays(X, y, tmp_path / "data")
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    write_array(run.group("basis"), "values", X, "basis", "feature")
-    assert_same(run.read("basis/values"), X)
-    run.write_part("partitions", 0, {}, {"rows": X}, slice_rows=3)
-    assert_same(run.read_part("partitions", 0, "rows"), X)
-    assert_same(run.read_part("partitions", 0, "rows", 2, 9), X[2:9])

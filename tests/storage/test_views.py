@@ -1,14 +1,11 @@
 """The rows with labels of a dataset, as a dataset of its own."""
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_dask
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.storage.dataset import Dataset
@@ -60,15 +57,6 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
     assert problems_of(dataset) == []
 
 
-def test_views__locations_are_small_and_name_the_place(tmp_path):
-    y = np.where(Y == 0, -1, Y)
-    dataset = write_table(tmp_path / "rows", X, y, unlabelled=-1)
-    location = dataset.of_labelled().location
-    assert str(tmp_path / "rows") in str(location)
-    assert pickle.loads(pickle.dumps(location)) == location
-    assert Dataset.open(location).n_rows == np.count_nonzero(Y)
-
-
 def test_unlabelled__is_not_the_dataset_with_a_class_more():
     y = np.where(Y == 0, -1, Y)
     with_class, without = (
@@ -91,18 +79,6 @@ def test_unlabelled__changed_labels_are_found():
         list(Dataset.open(dataset.location).blocks(0, N_ROWS, 5))
 
 
-def test_open__a_view_as_it_is():
-    y = np.where(Y == 0, -1, Y)
-    dataset = write_table(MemoryStore(), X, y, unlabelled=-1)
-    open_group(dataset.location, kind="dataset", writable=True)["X"][0] = X[0] + 1
-    for view in (dataset.of_labelled().location, dataset.named("file").location):
-        with pytest.raises(DamagedDataError):
-            list(Dataset.open(view).blocks(0, 5, 5))
-        changed = Dataset.open(view, as_it_is=True)
-        assert list(changed.blocks(0, changed.n_rows, 5))
-        assert changed.location == view
-
-
 def test_unlabelled__numbers_are_none_of_a_row_or_all():
     numbers = np.column_stack([Y, -Y]).astype(float)
     numbers[4:9] = -999
@@ -120,18 +96,6 @@ def test_unlabelled__numbers_are_none_of_a_row_or_all():
     numbers[2, 1] = np.nan
     with pytest.raises(DataError, match="target has nan in row 2"):
         write_table(MemoryStore(), X, target=numbers, unlabelled=-999)
-
-
-def test_unlabelled__from_dask(tmp_path):
-    import dask.array as da
-
-    y = np.where(Y == 0, -1, Y)
-    rows, labels = da.from_array(X, chunks=(4, -1)), da.from_array(y, chunks=6)
-    dataset = ingest_dask(rows, labels, tmp_path / "rows", unlabelled=-1, chunk_rows=5)
-    assert (
-        dataset.fingerprint
-        == write_table(MemoryStore(), X, y, unlabelled=-1, chunk_rows=5).fingerprint
-    )
 
 
 @pytest.mark.parametrize(
