@@ -60,7 +60,7 @@ def clusters(n_rows, apart, n_features, seed=0, share=1.0):
 KINDS = [(kernel, normalized) for kernel in KERNELS for normalized in (True, False)]
 
 
-@pytest.mark.parametrize("apart", [1e3, 1e4, 1e6])
+@pytest.mark.parametrize("apart", [1e3, 1e6])
 @pytest.mark.parametrize("n_features", [1, 4, 30])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)
 def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalized):
@@ -81,7 +81,7 @@ def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalize
 
 
 @pytest.mark.fast_cases(16)
-@pytest.mark.parametrize("apart", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("apart", [1e2, 1e6])
 @pytest.mark.parametrize("share", [0.02, 0.2])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)
 def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normalized):
