@@ -30,7 +30,7 @@ def search(rows, *, n_neighbors, seed=0, threads=2):
     )
 
 
-@pytest.mark.parametrize("k", [1, 10, 30])
+@pytest.mark.parametrize("k", [1, 30])
 def test_approximate_neighbors__recall(k):
     rows = blobs(2000, 8)
     found = search(rows, n_neighbors=k)
@@ -48,7 +48,7 @@ HARD = {
 
 
 @pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("k", [1, 10, 20])
+@pytest.mark.parametrize("k", [1, 20])
 def test_approximate_neighbors__hard_rows_have_k_other_neighbors(name, k):
     rows = HARD[name]
     found = search(rows, n_neighbors=k)

@@ -50,8 +50,8 @@ def test_exact_neighbors__both_precisions(dtype, rtol, k):
 
 @pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("n_copies", [2, 7, 100])
-@pytest.mark.parametrize("k", [1, 5, 10])
+@pytest.mark.parametrize("n_copies", [2, 100])
+@pytest.mark.parametrize("k", [1, 10])
 def test_exact_neighbors__duplicates(dtype, n_copies, k):
     # Among more copies than k + 1 the row itself is mostly not in the list at all.
     rows = np.repeat(np.rint(4 * blobs(8, 3)), n_copies, axis=0).astype(dtype)
@@ -97,20 +97,6 @@ def test_nearest_rows__refuses_what_has_no_distance(place):
         nearest_rows(**both, count=4)
     with pytest.raises(ValueError, match="dimension"):
         nearest_rows(**{**both, place: blobs(5, 4)}, count=4)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_nearest_rows__any_precision_and_order(dtype, order):
-    rows, targets = blobs(50, 3), blobs(5, 3)
-    found = nearest_rows(rows, np.asarray(targets, dtype, order=order), count=4)
-    np.testing.assert_array_equal(found.indices, nearest_rows(rows, targets, count=4).indices)
-
-
-def test_exact_neighbors__queries_in_any_order():
-    rows, queries = blobs(50, 3), np.array([49, 0, 7, 7, 3])
-    found = exact_neighbors(rows, queries, n_neighbors=4)
-    np.testing.assert_array_equal(found.indices, naive_neighbors(rows, 4)[queries])
 
 
 @given(
@@ -167,24 +153,6 @@ def test_exact_neighbors__clusters_far_apart(distance, form):
     np.testing.assert_allclose(found.distances, expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("n_features", [1, 30])
-def test_nearest_rows__certain_is_right(n_features):
-    # The distances of these rows are lost in the rounding of their norms, and less and less so.
-    n_certain = 0
-    for exponent in np.linspace(-7, 1, 40):
-        rng = np.random.default_rng(0)
-        rows = 1.0 + 10.0**exponent * rng.normal(size=(600, n_features))
-        targets, halves = rows[:60], 0.5 * (rows**2).sum(axis=1)
-        found, certain = exact._nearest_in_precision(
-            rows, halves, targets, precision=np.float32, count=5
-        )
-        distances = np.linalg.norm(targets[:, None] - rows, axis=2)
-        expected = np.sort(distances, axis=1)[:, :5]
-        np.testing.assert_allclose(found.distances[certain], expected[certain], rtol=1e-12)
-        n_certain += np.count_nonzero(certain)
-    assert 200 < n_certain < 2200
-
-
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_nearest_rows__some_squares_are_beyond_single_precision(dtype):
     near = 1e18 * np.linspace(0.9, 1.1, 20)
@@ -208,26 +176,6 @@ def test_nearest_rows__buffers_are_as_said(n_rows, n_features):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 0.1 < peak / exact.buffer_bytes(n_features, 20, threads=1) < 1
-
-
-def test_nearest_rows__most_targets_are_certain_in_single_precision(monkeypatch):
-    rows = blobs(4000, 30)
-    searched = {np.float32: 0, np.float64: 0}
-    original = exact._least_products
-
-    def counted(rows, halves, targets, precision, count):
-        searched[precision] += len(targets)
-        return original(rows, halves, targets, precision, count)
-
-    monkeypatch.setattr(exact, "_least_products", counted)
-    exact_neighbors(rows, np.arange(4000), n_neighbors=20)
-    assert searched[np.float64] < 40
-    assert searched[np.float32] >= 4000
-    searched.update(dict.fromkeys(searched, 0))
-    # All rows are equally far from each other, so only a few targets are tried.
-    exact_neighbors(np.eye(2000), np.arange(2000), n_neighbors=20)
-    assert searched[np.float32] < 100
-    assert searched[np.float64] == 2000
 
 
 @given(
@@ -266,13 +214,6 @@ def test_find_repeats__few_rows(dtype, n_rows):
 def test_find_repeats__zeros_of_either_sign_are_equal():
     rows = np.array([[0.0], [-0.0], [1.0]])
     assert sorted(find_repeats(rows, n_neighbors=1, seed=0).rows.tolist()) == [0, 1]
-
-
-def test_find_repeats__same_every_time():
-    rows = np.random.default_rng(0).integers(0, 5, (300, 1)).astype(float)
-    first, second = (find_repeats(rows, n_neighbors=7, seed=3) for _ in range(2))
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_find_repeats__the_order_of_the_rows_does_not_matter():

@@ -65,7 +65,7 @@ def test_balanced__no_partition_is_much_larger_than_the_mean(name, overlap):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("width", [1e-1, 1e-6])
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_balanced__a_cluster_that_k_means_would_not_split(width, overlap):
     rng = np.random.default_rng(0)
@@ -205,12 +205,6 @@ def test_route__rows_near_a_border_belong_to_both():
         to_border = np.abs(rows[inside] - [b for b in borders if 0.01 < b < 0.99]).min(axis=1)
         in_several = n_members[inside] > 1
         assert to_border[in_several].max() <= to_border[~in_several].min(initial=np.inf) + 0.01
-
-
-def test_route__equal_rows_stay_together():
-    partitions = Partitions(np.zeros((3, 2)), np.zeros(3), np.ones(3))
-    routed = partitions.route(np.ones((4, 2)), overlap=2)
-    assert routed.tolist() == [[0, 1, 2]] * 4
 
 
 def test_route__more_rows_than_measured_at_once(monkeypatch):

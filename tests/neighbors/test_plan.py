@@ -23,8 +23,8 @@ def searched(n_rows, n_features, row_values, dtype=np.float32, **params):
     ("n_features", "row_values"),
     [(1, 1), (32, 32), (784, 784), (10_000, 10_000), (30_000, 10.5), (10**6, 150.0)],
 )
-@pytest.mark.parametrize("threads", [1, 2, 64])
-@pytest.mark.parametrize("n_neighbors", [1, 20, 60])
+@pytest.mark.parametrize("threads", [1, 64])
+@pytest.mark.parametrize("n_neighbors", [1, 60])
 def test_faster_method__exact_up_to_some_size(n_features, row_values, threads, n_neighbors):
     methods = [
         searched(n, n_features, row_values, n_neighbors=n_neighbors).faster_method(
@@ -37,23 +37,6 @@ def test_faster_method__exact_up_to_some_size(n_features, row_values, threads, n
     assert methods == sorted(methods, reverse=True)
 
 
-@pytest.mark.parametrize("method", ["exact", "approximate"])
-def test_search_bytes__grow_with_everything(method):
-    def needed(n_rows=1000, width=30, n_neighbors=20):
-        rows = searched(n_rows, width, width, n_neighbors=n_neighbors)
-        return rows.search_bytes(n_rows, method)
-
-    for name, values in {
-        "n_rows": [2, 10, 10**3, 10**6, 10**9],
-        "width": [1, 10, 784, 10**5],
-        "n_neighbors": [1, 5, 20, 60, 100, 500],
-    }.items():
-        sizes = [needed(**{name: value}) for value in values]
-        assert sizes[0] > 0
-        assert sizes == sorted(set(sizes))
-        assert all(isinstance(size, int) for size in sizes)
-
-
 @pytest.mark.parametrize(
     ("method", "dtype", "itemsize"),
     [("exact", np.float32, 4), ("exact", np.float64, 8), ("approximate", np.float64, 4)],
@@ -61,14 +44,6 @@ def test_search_bytes__grow_with_everything(method):
 def test_search_bytes__hold_the_rows_and_the_result(method, dtype, itemsize):
     needed = searched(10**5, 50, 50, dtype, n_neighbors=20).search_bytes(10**5, method)
     assert needed >= 10**5 * (50 * itemsize + 20 * 16)
-
-
-def test_search_bytes__exact_search_of_doubles():
-    double, single = (
-        searched(1000, 50, 50, dtype, n_neighbors=20) for dtype in (np.float64, np.float32)
-    )
-    more = double.search_bytes(1000, "exact") - single.search_bytes(1000, "exact")
-    assert more == 1000 * 2 * 50 * 4
 
 
 def plan(n_rows, free_bytes, **params):

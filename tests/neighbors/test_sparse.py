@@ -64,15 +64,6 @@ def test_measure_neighbors__those_of_arrays(rows, seed):
     np.testing.assert_allclose(squared, measure_pairs(dense(rows), dense(rows), *pairs), rtol=1e-14)
 
 
-def test_measure_neighbors__near_duplicates_do_not_cancel():
-    rows = texts(10).astype(np.float64)
-    near = rows.copy()
-    near.data += 1e-9
-    found = measure_neighbors(rows, near, np.arange(10)[:, None])
-    expected = 1e-9 * np.sqrt(np.diff(rows.indptr))
-    np.testing.assert_allclose(found.distances[:, 0], expected, rtol=1e-6)
-
-
 @given(rows=sparse_rows(), n_neighbors=st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
 def test_find_repeats__those_of_arrays(rows, n_neighbors):

@@ -62,19 +62,6 @@ def test_route__as_from_the_root_down():
     assert (np.diff(members.rows)[np.diff(members.cells) == 0] > 0).all()
 
 
-def test_splits__describe_the_rows_of_a_cell():
-    rows = rows_of()
-    tree = CellTree.grown(rows, most_rows=100)
-    members = tree.route(rows)
-    for cell, sides in enumerate(tree.splits()):
-        inside = np.ones(len(rows), dtype=bool)
-        for side in sides:
-            inside &= (rows[:, side.column] > side.threshold) == side.above
-        np.testing.assert_array_equal(
-            np.flatnonzero(inside), np.sort(members.rows[members.cells == cell])
-        )
-
-
 def test_is_sound__finds_trees_that_lead_nowhere():
     tree = CellTree.grown(rows_of(), most_rows=200)
     assert tree.is_sound(4)

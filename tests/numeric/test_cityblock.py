@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dask_nrbfn.numeric import cityblock, distances, products
+from dask_nrbfn.numeric import cityblock, products
 from dask_nrbfn.numeric.cityblock import absolute_sums
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.gradients import GradientSums
@@ -106,53 +106,10 @@ def test_activations__same_bits_with_any_threads(monkeypatch):
             np.testing.assert_array_equal(work(X, threads=threads), work(X))
 
 
-def test_width__is_the_mean_of_naive_distances():
-    X, basis = draw(50, 4), draw(8, 4, 1)
-    between = BasisDistances.from_basis(basis, l1=True)
-    expected = reference_l1_distances(X, basis)
-    nearest = np.empty(50, dtype=np.intp)
-    assert between.total(X, nearest=nearest) == pytest.approx(expected.sum(), rel=1e-13)
-    np.testing.assert_array_equal(nearest, expected.argmin(axis=1))
-
-
-def test_activations__constant_and_duplicated_and_rescaled_columns():
-    X, basis = draw(40, 3), draw(9, 3, 1)
-    Phi = features_of(basis).activations(X)
-    constant = [np.hstack([rows, np.full((len(rows), 1), 1e9)]) for rows in (X, basis)]
-    np.testing.assert_allclose(features_of(constant[1]).activations(constant[0]), Phi, rtol=1e-13)
-    twice = [np.hstack([rows, rows]) for rows in (X, basis)]
-    found = features_of(twice[1], width=2 * WIDTH).activations(twice[0])
-    np.testing.assert_allclose(found, Phi, rtol=1e-13)
-    found = features_of(8 * basis, width=8 * WIDTH).activations(8 * X)
-    np.testing.assert_allclose(found, Phi, rtol=1e-13)
-    units = np.array([1e-3, 1.0, 1e4])
-    statistics = ColumnStatistics.from_block(X * units)
-    other = Scaling.from_statistics("standard", statistics)
-    same = Scaling.from_statistics("standard", ColumnStatistics.from_block(X))
-    found, expected = (
-        features_of(scaling.apply(basis * by), scaling=scaling).activations(X * by)
-        for scaling, by in ((other, units), (same, 1.0))
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
 def test_activations__is_1_for_a_repeated_row_of_any_offset():
     basis = np.repeat(draw(4, 3) + 1e9, 2, axis=0)
     Phi = features_of(basis).activations(basis)
     assert (Phi[np.arange(8), np.arange(8) ^ 1] == 1).all()
-
-
-@pytest.mark.parametrize("far", [1e6, 1e12, 1e200])
-def test_activations__of_far_rows_sum_to_1(far):
-    basis, directions = draw(8, 3), draw(20, 3, 1)
-    features = features_of(basis, normalized=True)
-    Phi = features.activations(WIDTH * far * directions)
-    np.testing.assert_allclose(Phi.sum(axis=1), 1.0, rtol=1e-14)
-    # Only the side on which a row lies matters.
-    logarithms = np.sign(directions) @ basis.T / WIDTH
-    expected = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
-    expected /= expected.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(Phi, expected, rtol=1e-12)
 
 
 SHARES = [(0.02, 0.02), (0.02, 1.0), (0.3, 0.02), (0.3, 0.5)]
@@ -178,13 +135,6 @@ def test_activations__of_rows_in_csr(kind, share, of_basis):
             np.testing.assert_allclose(features.activations(X), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_activations__of_rows_in_csr_filled_in_pieces(monkeypatch):
-    monkeypatch.setattr(distances, "_FILLED_ELEMENTS", 3 * 20)
-    X, basis = draw(30, 20), draw(6, 20, 1)
-    Phi = features_of(basis).activations(csr_array(X), threads=2)
-    np.testing.assert_array_equal(Phi, features_of(basis).activations(X))
-
-
 def test_gradients__naive():
     """Squared derivatives by each scaled feature, from the written-out formula."""
     X, basis, weights = draw(30, 4), draw(9, 4, 1), draw(2, 9, 2)
@@ -197,20 +147,6 @@ def test_gradients__naive():
     features = features_of(basis)
     found = GradientSums.from_block(X, features, weights, row_weights=row_weights).squares
     np.testing.assert_allclose(found, expected, rtol=1e-11)
-
-
-def test_gradients__are_those_of_finite_differences():
-    X, basis, weights, step = draw(30, 4), draw(9, 4, 1), draw(2, 9, 2), 1e-6
-    features = features_of(basis)
-    expected = [
-        np.square(
-            (features.weighted_sums(X + unit, weights) - features.weighted_sums(X - unit, weights))
-            / (2 * step)
-        ).sum()
-        for unit in step * np.eye(4)
-    ]
-    found = GradientSums.from_block(X, features, weights).squares
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_compiled__without_a_directory_for_machine_code(monkeypatch):

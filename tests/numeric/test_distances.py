@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import distances, products
-from dask_nrbfn.numeric.distances import BasisDistances, Pivots
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
@@ -61,7 +60,7 @@ def clusters(n_rows, apart, n_features, seed=0, share=1.0):
 KINDS = [(kernel, normalized) for kernel in KERNELS for normalized in (True, False)]
 
 
-@pytest.mark.parametrize("apart", [1e3, 1e4, 1e6])
+@pytest.mark.parametrize("apart", [1e3, 1e6])
 @pytest.mark.parametrize("n_features", [1, 4, 30])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)
 def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalized):
@@ -82,7 +81,7 @@ def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalize
 
 
 @pytest.mark.fast_cases(16)
-@pytest.mark.parametrize("apart", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("apart", [1e2, 1e6])
 @pytest.mark.parametrize("share", [0.02, 0.2])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)
 def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normalized):
@@ -98,47 +97,6 @@ def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normali
     for rows, basis_rows in ((in_csr[0], in_csr[1]), (in_csr[0], basis), (X, in_csr[1])):
         features = RadialFeatures.from_basis(basis_rows, WIDTH, **kind)
         np.testing.assert_allclose(features.activations(rows), expected, atol=atol, rtol=0)
-
-
-def test_activations__of_scaled_clusters_far_apart():
-    X, basis = clusters(60, 1e5, 3), clusters(20, 1e5, 3, seed=1)
-    scaling = Scaling("standard", np.array([1e3, -1e4, 5.0]), np.array([2.0, 0.5, 1.0]))
-    features = RadialFeatures.from_basis(scaling.apply(basis), WIDTH, scaling)
-    expected = naive(scaling.apply(X), scaling.apply(basis), kernel="gaussian", normalized=True)
-    np.testing.assert_allclose(features.activations(X), expected, atol=1e-10, rtol=0)
-    between = naive(features.basis, features.basis, kernel="gaussian", normalized=False)
-    np.testing.assert_allclose(features.between_basis_rows(), between, atol=1e-10, rtol=0)
-
-
-def test_activations__of_clusters_are_those_about_the_origin():
-    """Clusters are moved by whole widths, which loses no digits, so activations stay."""
-    near = np.random.default_rng(0).integers(-512, 512, size=(40, 3)) / 256
-    for apart in (2.0**13, 2.0**20, 2.0**30, 2.0**36):
-        both = np.concatenate([near[:12], near[:12] + apart])
-        for normalized in (True, False):
-            alone = RadialFeatures.from_basis(near[:12], WIDTH, normalized=normalized)
-            features = RadialFeatures.from_basis(both, WIDTH, normalized=normalized)
-            Phi = features.activations(near + apart)
-            assert not Phi[:, :12].any()
-            np.testing.assert_allclose(Phi[:, 12:], alone.activations(near), atol=1e-11, rtol=0)
-
-
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_fit__of_clusters_far_apart(features):
-    X, new = clusters(300, 1e4, 3), clusters(100, 1e4, 3, seed=1)
-    y = np.sin(3 * X).sum(axis=1) > 0
-    network = NRBFNClassifier(
-        basis="random", basis_size=90, width_factor=1e-4, alpha=1e-6, features=features
-    ).fit(X, y)
-    model = network._model
-    t = np.longdouble(model.width)
-    kind = {"kernel": "gaussian", "normalized": features == "normalized"}
-    Phi, Phi_new = (naive(rows / t, model.basis / t, **kind) for rows in (X, new))
-    gram, cross = Phi.T @ Phi, np.stack([~y, y]).astype(float) @ Phi
-    ridge = 1e-6 * np.trace(gram) * np.eye(len(gram))
-    weights = np.linalg.solve(gram + ridge, cross.T).T
-    np.testing.assert_allclose(model.weights, weights, atol=1e-9, rtol=1e-9)
-    np.testing.assert_allclose(model.scores(new), Phi_new @ weights.T, atol=1e-9, rtol=0)
 
 
 @given(lengths=row_chunkings(max_rows=80), apart=st.sampled_from([1e3, 1e6]))
@@ -180,46 +138,6 @@ def test_activations__beside_far_clusters_nothing_is_lost_by_rows_that_overflow(
     np.testing.assert_allclose(Phi[:20], expected, atol=1e-10, rtol=0)
     np.testing.assert_allclose(Phi[20:23].sum(axis=1), 1.0, rtol=1e-14)
     assert np.isnan(Phi[23]).all()
-
-
-@pytest.mark.parametrize("n_features", [1, 8])
-def test_pivots__ordinary_rows_need_none_and_keep_their_bits(n_features):
-    rng = np.random.default_rng(0)
-    X, basis = (rng.standard_t(3, size=(n_rows, n_features)) for n_rows in (200, 30))
-    X[:9] *= 1e5
-    features = RadialFeatures.from_basis(basis, 0.5)
-    assert features._pivots.spread(X) is None
-    plain = features._factors.squared(X, out=None, scratch=None, threads=1)
-    np.testing.assert_array_equal(features._exponents(X, threads=1), plain)
-
-
-def test_pivots__an_outlier_in_the_basis_leaves_the_other_rows_as_they_are():
-    rng = np.random.default_rng(0)
-    X, basis = rng.normal(size=(200, 4)), rng.normal(size=(30, 4))
-    basis[7] = 2e3
-    X[3] = basis[7] + 0.5
-    features = RadialFeatures.from_basis(basis, 1.0)
-    plain = features._factors.squared(X, out=None, scratch=None, threads=1)
-    exponents = features._exponents(X, threads=1)
-    others = np.arange(200) != 3
-    np.testing.assert_array_equal(exponents[others], plain[others])
-    assert exponents[3, 7] == pytest.approx(-0.5, rel=1e-12)
-
-
-def test_groups__have_every_row_once():
-    X, basis = clusters(80, 1e4, 3), clusters(25, 1e4, 3, seed=1)
-    features = RadialFeatures.from_basis(basis, WIDTH)
-    rough = features._factors.squared(X, out=None, scratch=None, threads=1)
-    places = np.arange(0, 80, 2)
-    pivots_of_basis = Pivots(basis, features._factors)
-    spread = pivots_of_basis.spread(X)
-    groups = list(pivots_of_basis.groups(X, rough, spread, places))
-    np.testing.assert_array_equal(np.sort(np.concatenate([g.rows for g in groups])), places)
-    for group in groups:
-        assert group.linear.shape == (len(group.rows), len(group.columns))
-        squares = ((X[group.rows][:, None] - basis[group.columns]) ** 2).sum(axis=2)
-        found = group.linear + group.norms
-        np.testing.assert_allclose(found, -0.5 * squares, rtol=1e-11, atol=1e-11)
 
 
 P = 200
@@ -317,24 +235,6 @@ def test_activations__bits_of_csr_do_not_depend_on_threads():
         assert one.tobytes() == two.tobytes()
 
 
-def test_between_basis_rows__in_csr():
-    basis = draw(30, share=0.02)
-    features = RadialFeatures.from_basis(basis, 2.0, scaling_of("standard", basis))
-    is_like(
-        features.between_basis_rows(),
-        RadialFeatures.from_basis(dense(basis), 2.0).between_basis_rows(),
-    )
-    places = np.array([3, 5])
-    np.testing.assert_array_equal(dense(features.at(places).basis), dense(basis)[places])
-
-
-def test_slopes__of_csr():
-    X, basis = draw(30, share=0.02), draw(9, share=0.02, seed=1)
-    features = RadialFeatures.from_basis(basis, 2.0, kernel="laplacian", normalized=False)
-    of_arrays = RadialFeatures.from_basis(dense(basis), 2.0, kernel="laplacian", normalized=False)
-    is_like(features.slopes(X), of_arrays.slopes(dense(X)))
-
-
 @pytest.mark.parametrize("first_is_empty", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_column_statistics__of_csr_as_of_arrays(first_is_empty, dtype):
@@ -368,14 +268,6 @@ def test_scaling__of_csr_as_of_arrays(kind):
     is_like(dense(scaled), scaling.apply(dense(X)), rtol=1e-14)
     if kind != "unit":
         is_like(dense(scaling.restore(scaled)), dense(X), rtol=1e-14)
-
-
-def test_scaling__distances_are_those_of_centred_rows():
-    X = draw(50, share=0.1)
-    plain, centred = (scaling_of("standard", X, centred=centred) for centred in (False, True))
-    of_csr = BasisDistances.from_basis(plain.apply(X[:9]), plain)
-    of_arrays = BasisDistances.from_basis(centred.apply(dense(X)[:9]), centred)
-    np.testing.assert_allclose(of_csr.squared(X), of_arrays.squared(dense(X)), atol=1e-11)
 
 
 def test_unseen_columns__of_rows_that_are_not_centred():

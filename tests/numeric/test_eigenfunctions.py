@@ -41,14 +41,6 @@ def test_eigenfunctions__are_those_of_the_average():
     np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-12)
 
 
-def test_eigenfunctions__of_a_basis_row_are_its_average():
-    X, _, features = drawn()
-    found = eigenfunctions(features, 12)
-    psi = found.coefficients * found.eigenvalues
-    at_basis = features.activations(X[:40]) @ found.coefficients
-    np.testing.assert_allclose(at_basis, psi, atol=1e-10)
-
-
 def test_eigenfunctions__have_a_sign_and_are_nested():
     _, _, features = drawn()
     longer, shorter = (eigenfunctions(features, size) for size in (20, 5))
@@ -117,44 +109,6 @@ def test_solve_components__is_the_ridge_in_the_span(alpha):
         below = np.zeros((size, 3))
         beta = np.linalg.lstsq(np.vstack([Phi @ Q, roots]), np.vstack([T, below]), rcond=None)[0]
         np.testing.assert_allclose(Phi @ solution.weights.T, Phi @ Q @ beta, atol=1e-9)
-
-
-def test_solve_components__without_a_penalty_are_the_coefficients_of_least_squares():
-    X, y, features = drawn()
-    Phi, T, gram, cross = sums(features, X, y)
-    B = eigenfunctions(features, 10).coefficients
-    (found,) = solve_components(gram, cross, B, sizes=[10], alphas=[0.0])
-    beta = np.linalg.solve(B.T @ gram @ B, B.T @ cross.T)
-    np.testing.assert_allclose(found.weights, (B @ beta).T, rtol=1e-6)
-    series = Phi @ B
-    expected = series @ np.linalg.lstsq(series, T, rcond=None)[0]
-    np.testing.assert_allclose(Phi @ found.weights.T, expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-3])
-def test_solve_components__of_all_are_the_network(alpha):
-    X, y, features = drawn(width=0.4)
-    _, _, gram, cross = sums(features, X, y)
-    B = eigenfunctions(features, 40).coefficients
-    assert B.shape == (40, 40)
-    whole = solve_weights(gram, cross, alpha=alpha)
-    found = solve_weights(gram, cross, alpha=alpha, directions=B)
-    scale = np.abs(whole.weights).max()
-    np.testing.assert_allclose(found.weights, whole.weights, atol=1e-9 * scale)
-    assert found.reciprocal_condition == pytest.approx(whole.reciprocal_condition, rel=0.5)
-
-
-def test_solve_components__go_alpha_by_alpha_and_no_farther_than_there_are():
-    X, y, features = drawn()
-    _, _, gram, cross = sums(features, X, y)
-    B, alphas = eigenfunctions(features, 6).coefficients, [1e-2, 1e-6]
-    pairs = {"sizes": [2, 6, 99] * 2, "alphas": np.repeat(alphas, 3)}
-    found = list(solve_components(gram, cross, B, **pairs))
-    for place, alpha in enumerate(alphas):
-        for number, size in enumerate([2, 6, 6]):
-            expected = solve_weights(gram, cross, alpha=alpha, directions=B[:, :size])
-            weights = found[3 * place + number].weights
-            np.testing.assert_allclose(weights, expected.weights, rtol=1e-8, atol=1e-12)
 
 
 def test_solve_components__where_some_systems_are_singular():

@@ -38,21 +38,6 @@ def test_folds__any_blocks(lengths, seed, n_folds):
     assert np.concatenate(blocks).tolist() == folds_of_rows(0, edges[-1], **options).tolist()
 
 
-def test_folds__equal_up_to_chance():
-    counts = np.bincount(folds_of_rows(0, 50_000, n_folds=5, seed=0))
-    # Five standard deviations of a binomial count.
-    assert np.abs(counts - 10_000).max() < 5 * np.sqrt(50_000 * 0.2 * 0.8)
-
-
-def test_folds__neither_period_of_the_rows_nor_seed_shows():
-    folds = folds_of_rows(0, 40_000, n_folds=4, seed=0)
-    other = folds_of_rows(0, 40_000, n_folds=4, seed=1)
-    for step in (1, 2, 3, 4, 10, 64):
-        agreeing = np.mean(folds[step:] == folds[:-step])
-        assert agreeing == pytest.approx(0.25, abs=0.011)
-    assert np.mean(folds == other) == pytest.approx(0.25, abs=0.011)
-
-
 @read_only
 def draw(folds, seed=0):
     """Draw rows, codes and weights for the folds given."""
@@ -78,17 +63,6 @@ def test_fold_block__naive(folds, more, weighted):
             assert block.weights[rows].tolist() == weights[places].tolist()
     if not weighted:
         assert block.weights is None
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_fold_block__one_fold_is_the_block_as_it_is(weighted):
-    X, codes, weights = draw([0] * 9)
-    weights = weights if weighted else None
-    block = fold_block(X, codes, weights, np.zeros(9, dtype=np.int64), n_folds=1)
-    assert block.X is X
-    assert block.targets is codes
-    assert block.weights is weights
-    assert block.slices == [slice(0, 9)]
 
 
 def test_fold_block__factors_are_roots_of_the_weights():

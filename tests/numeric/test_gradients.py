@@ -44,14 +44,6 @@ def test_gradients__are_those_of_differences(kernel):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_gradients__a_basis_row_has_none_of_its_own(kernel):
-    X, features, weights = network(kernel, n_basis=1)
-    if kernel != "laplace-l1":
-        np.testing.assert_array_equal(features.slopes(X[:1]), 0.0)
-    assert GradientSums.from_block(X[:1], features, weights).squares.tolist() == [0.0] * 3
-
-
 @given(lengths=row_chunkings(max_rows=25), kernel=st.sampled_from(tuple(KERNELS)))
 @settings(max_examples=20)
 def test_gradients__add_over_rows(lengths, kernel):

@@ -13,8 +13,6 @@ from dask_nrbfn.storage.model import Model
 from tests.added_choices import add_choice
 from tests.tables import spirals, write_table
 
-EUCLIDEAN = [name for name in KERNELS if not kernel_named(name).l1]
-
 
 def value(kernel, t):
     logarithms = -0.5 * t**2
@@ -28,27 +26,6 @@ def test_kernels__are_1_at_0_and_fall(name):
     assert values[0] == 1
     assert (np.diff(values) < 0).all()
     assert (values > 0).all() or name == "gaussian"
-
-
-@pytest.mark.parametrize("name", EUCLIDEAN)
-def test_kernels__slope_is_that_of_finite_differences(name):
-    kernel, t, step = kernel_named(name), np.linspace(0.1, 4, 40), 1e-5
-    rise = value(kernel, np.sqrt(t**2 + step)) - value(kernel, np.sqrt(t**2 - step))
-    np.testing.assert_allclose(kernel.slope(t), rise / (2 * step), rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels__shifted_are_differences_of_logarithms(name):
-    rng = np.random.default_rng(0)
-    t = rng.uniform(3, 9, (20, 5))
-    least = t.min(axis=1, keepdims=True)
-    kernel = kernel_named(name)
-    shifted = kernel.shifted_logarithms(
-        lambda: (least**2 - t**2) / 2, lambda: (least - t, t.copy())
-    )
-    expected = np.log(value(kernel, t) / value(kernel, least))
-    np.testing.assert_allclose(shifted, expected, rtol=1e-12, atol=1e-13)
-    assert (shifted.max(axis=1) == 0).all()
 
 
 @pytest.mark.parametrize("name", ["gaussien", "kernels", "__init__", "", "os"])

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize
 from sklearn.datasets import load_digits
 
 from dask_nrbfn.neighbors.exact import exact_neighbors
 from dask_nrbfn.numeric.descent import Point, Preconditioner
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Locality, RidgeSystem, ridge_of, solve_weights
+from dask_nrbfn.numeric.ridge import Locality, ridge_of, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk, spectral_bounds
 from tests.neighbors.naive import naive_distances, naive_neighbors
 from tests.tables import spirals
@@ -74,24 +73,6 @@ def test_shares__naive(seed, k):
     np.testing.assert_allclose(of_numbers, expected, atol=1e-15)
 
 
-def test_shares__a_row_of_unknown_class_is_neither_own_nor_other():
-    distances = np.array([[1.0, 2.0, 3.0]] * 3)
-    neighbor_codes = np.array([[-1, 1, 0], [-1, 0, 1], [0, 1, 2]])
-    found = neighbor_shares(
-        distances, scale=1e9, codes=np.array([1, 1, -1]), neighbor_codes=neighbor_codes
-    )
-    np.testing.assert_allclose(found, [[0.5, 0.5, 0], [1, 0, 0], [1 / 3] * 3], atol=1e-12)
-
-
-def test_shares__next_to_another_class_there_are_none():
-    distances = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    neighbor_codes = np.array([[1, 0, 0], [0, 0, 1]])
-    found = neighbor_shares(
-        distances, scale=1.0, codes=np.array([0, 0]), neighbor_codes=neighbor_codes
-    )
-    np.testing.assert_array_equal(found, [[0, 0, 0], [0.5, 0.5, 0]])
-
-
 def test_shares__far_neighbours_do_not_underflow():
     found = neighbor_shares(np.array([[1e5, 1e5 + 1e-6, 2e5]]), scale=1.0)
     np.testing.assert_allclose(
@@ -123,22 +104,6 @@ def test_sums__naive_in_any_blocks(cuts, labelled):
     again = LocalitySum.from_arrays(total.arrays())
     np.testing.assert_array_equal(again.packed, total.packed)
     assert (again.n_bound, again.n_pairs) == (total.n_bound, total.n_pairs)
-
-
-@pytest.mark.parametrize("normalized", [False, True])
-def test_sums__are_products(normalized):
-    """``R = Phi' (diag(P 1 + P' 1) - P - P') Phi``."""
-    Phi, y, distances, neighbors = table(normalized=normalized)
-    shares = neighbor_shares(distances, scale=0.9, codes=y, neighbor_codes=y[neighbors])
-    P = np.zeros((60, 60))
-    np.put_along_axis(P, neighbors, shares, axis=1)
-    expected = Phi.T @ (np.diag(P.sum(axis=1) + P.sum(axis=0)) - P - P.T) @ Phi
-    R = sum_of(Phi, np.arange(60), neighbors, shares).matrix(9)
-    assert np.abs(R - expected).max() < 1e-13 * np.abs(R).max()
-    assert np.linalg.eigvalsh(R).min() > -1e-15 * np.trace(R)
-    if normalized:
-        # Equal weights give the same score everywhere.
-        np.testing.assert_allclose(R.sum(axis=1), 0, atol=1e-13 * np.trace(R))
 
 
 def penalties(n_basis=6):
@@ -199,23 +164,6 @@ def test_solve__adds_the_locality(name):
     assert bounds.absolute_objective == pytest.approx(residual + own, rel=1e-12)
 
 
-def test_system__keeps_rows_and_columns():
-    rng = np.random.default_rng(0)
-    gram, kept = draw_R(seed=3) + np.eye(6), np.arange(6) % 3 > 0
-    zeros = (np.zeros(2), np.zeros(2), np.zeros(6))
-    system = RidgeSystem(gram, rng.normal(size=(2, 6)), *zeros, locality=Locality(0.1, draw_R()))
-    alone = solve_weights(
-        system.keep(kept).gram,
-        system.cross[:, kept],
-        alpha=1e-2,
-        locality=Locality(0.1, draw_R()[np.ix_(kept, kept)]),
-    )
-    np.testing.assert_array_equal(system.keep(kept).solve(1e-2).weights, alone.weights)
-    (first, second) = system.solve_all([1e-2, 1e-3])
-    np.testing.assert_array_equal(second.weights, system.solve(1e-3).weights)
-    assert first.reciprocal_condition > second.reciprocal_condition
-
-
 @pytest.mark.parametrize("name", penalties())
 def test_descent__goes_with_the_ridge(name):
     rng = np.random.default_rng(0)
@@ -256,38 +204,3 @@ def test_locality__of_all_rows_helps_where_few_have_labels():
         ).weights
         errors[strength] = np.mean((Phi[others] @ weights.T).argmax(axis=1) != y[others])
     assert errors[1e-4] < 0.7 * errors[0.0]
-
-
-@pytest.mark.parametrize("lam", [0.1, 0.5, 2.0])
-def test_locality__fixed_point_is_the_least_of_xue(lam):
-    """min sqrt(|t - Phi w|^2 / n) + lam sqrt(w' R w) is a ridge solution, found by bisection."""
-    Phi, y, distances, neighbors = table(120, 12)
-    t = np.where(y == 0, 1.0, -1.0)
-    shares = neighbor_shares(distances, scale=2.0, codes=y, neighbor_codes=y[neighbors])
-    R = sum_of(Phi, np.arange(120), neighbors, shares).matrix(12) / 120
-    gram, cross = Phi.T @ Phi, t[None] @ Phi
-    unit = Locality(1.0, R).factor(gram, None)
-
-    def solve(logarithm):
-        locality = Locality(np.exp(logarithm) / unit, R)
-        return solve_weights(gram, cross, alpha=0.0, locality=locality).weights[0]
-
-    def parts(w):
-        residuals = t - Phi @ w
-        return np.sqrt(residuals @ residuals / 120), np.sqrt(w @ R @ w)
-
-    def excess(logarithm):
-        error, differences = parts(solve(logarithm))
-        return logarithm - np.log(lam * 120 * error / differences)
-
-    def objective(w):
-        error, differences = parts(w)
-        slope = Phi.T @ (Phi @ w - t) / (120 * error) + lam * R @ w / differences
-        return error + lam * differences, slope
-
-    w = solve(brentq(excess, -15, 25, xtol=1e-12))
-    start = np.random.default_rng(0).normal(size=12)
-    options = {"gtol": 1e-10, "maxiter": 10000}
-    found = minimize(objective, start, jac=True, method="BFGS", options=options).fun
-    assert objective(w)[0] == pytest.approx(found, rel=1e-7)
-    assert objective(w)[0] <= found * (1 + 1e-12)

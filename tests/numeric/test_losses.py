@@ -139,16 +139,6 @@ def test_sums__add_over_blocks(cuts, name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_sums__of_weights_are_those_of_repeated_rows(name):
-    Phi, codes, W, _ = rows()
-    times, loss = np.arange(23) % 4, loss_named(name)
-    weighted = sums_of(Phi, codes, W, loss, times.astype(float))
-    repeated = sums_of(np.repeat(Phi, times, axis=0), np.repeat(codes, times), W, loss)
-    np.testing.assert_allclose(weighted.loss, repeated.loss, rtol=1e-12)
-    np.testing.assert_allclose(weighted.gradient, repeated.gradient, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", LOSSES)
 def test_sums__of_several_models_are_those_of_each(name):
     Phi, codes, W, weights = rows()
     loss, models = loss_named(name), np.stack([W, -2 * W, W**2])

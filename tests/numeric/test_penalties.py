@@ -7,7 +7,6 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.penalties import Penalty, check_penalty, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
@@ -15,7 +14,7 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from tests.added_choices import add_choice
-from tests.reference import reference_distances, reference_penalized
+from tests.reference import reference_penalized
 from tests.tables import spirals, write_table
 
 
@@ -85,29 +84,6 @@ def test_kernel__of_any_width_has_a_solution(width):
     mu = 1e-6 * np.sum(Phi**2)
     ridge = np.linalg.solve(K + mu * np.eye(120), T)
     np.testing.assert_allclose(Phi @ weights.T, K @ ridge, atol=1e-5)
-
-
-def naive_clusters(Phi, T, shares, lam):
-    """Return v = P w of Que & Belkin, with P the shares: w from as many equations as rows."""
-    P = np.diag(shares)
-    return P @ Phi.T @ np.linalg.solve(Phi @ P @ Phi.T + lam * np.eye(len(Phi)), T)
-
-
-def test_clusters__are_the_weighted_network():
-    X, y = spirals(90)
-    features = RadialFeatures.from_basis(X[::10], 0.7, normalized=False)
-    places = np.empty(90, dtype=np.intp)
-    BasisDistances.from_basis(X[::10]).total(X, nearest=places)
-    np.testing.assert_array_equal(places, reference_distances(X, X[::10]).argmin(axis=1))
-    shares = np.bincount(places, minlength=9) / 90
-    P = penalty_named("clusters").of(lambda: features, shares)
-    Phi, T = features.activations(X), np.eye(3)[y]
-    for lam in (1e-3, 1e-1):
-        alpha = lam * np.sum(1 / shares) / (9 * np.sum(Phi**2))
-        expected = naive_clusters(Phi, T, shares, lam).T
-        found = solve(Phi, T, alpha, P)
-        difference = np.abs(found - expected).max() / np.abs(expected).max()
-        assert difference < 1e-12
 
 
 def test_clusters__without_rows_have_no_weight():

@@ -1,8 +1,6 @@
 import subprocess
 import sys
-import time
 from itertools import product
-from threading import Event
 
 import numpy as np
 import pytest
@@ -143,47 +141,6 @@ def test_activations__laplacian_from_the_middle_of_a_wide_basis():
     np.testing.assert_allclose(Phi, [[near, near, far, far]], rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_activations__factors_multiply_rows(kind):
-    X, basis = draw(130, 3).copy(), draw(7, 3, seed=1)
-    X[:5] *= 1e6
-    factors = np.random.default_rng(2).uniform(0, 3, 130)
-    factors[7] = 0.0
-    features = RadialFeatures.from_basis(basis, 0.7, **kind)
-    Phi = features.activations(X, factors=factors)
-    np.testing.assert_allclose(Phi, factors[:, None] * features.activations(X), rtol=1e-14)
-    np.testing.assert_array_equal(Phi, features.activations(X, factors=factors, threads=3))
-    assert not Phi[7].any()
-
-
-def test_activations__same_after_scaling_everything():
-    X, basis = draw(20, 3), draw(5, 3, seed=1)
-    Phi = RadialFeatures.from_basis(basis, 0.8).activations(X)
-    scaled = RadialFeatures.from_basis(1000 * basis, 800.0).activations(1000 * X)
-    np.testing.assert_allclose(scaled, Phi, rtol=1e-12)
-
-
-def test_activations__repeated_basis_rows_share_equally():
-    X, basis = draw(10, 2), np.repeat(draw(1, 2, seed=1), 4, axis=0)
-    Phi = RadialFeatures.from_basis(basis, 0.5).activations(X)
-    # Equal columns of a product may be rounded otherwise, each by eps of exponents up to 100.
-    np.testing.assert_allclose(Phi, 0.25, rtol=1e-13)
-
-
-def test_activations__far_from_the_basis_the_nearest_row_wins():
-    width, basis = 0.5, draw(8, 3, seed=1)
-    directions = draw(40, 3)
-    X = 1e6 * width * directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    distances = reference_distances(X, basis)
-    with np.errstate(under="ignore"):
-        plain = np.exp(-(distances**2) / (2 * width**2))
-    assert not plain.any()  # so the plain quotient would be 0 / 0
-    Phi = RadialFeatures.from_basis(basis, width).activations(X)
-    assert np.isfinite(Phi).all()
-    np.testing.assert_allclose(Phi.sum(axis=1), 1.0, rtol=1e-14)
-    np.testing.assert_array_equal(Phi.argmax(axis=1), distances.argmin(axis=1))
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
 def test_activations__narrow_types_do_not_overflow(dtype):
     X = np.array([[0, 255], [255, 0], [200, 100], [3, 3]], dtype=dtype)
@@ -191,16 +148,6 @@ def test_activations__narrow_types_do_not_overflow(dtype):
     Phi = RadialFeatures.from_basis(basis, 90.0).activations(X)
     assert Phi.dtype == np.float64
     np.testing.assert_allclose(Phi, reference_activations(X, basis, 90.0), rtol=1e-12)
-
-
-def test_activations__out_gives_the_same_bits():
-    X, features = draw(100, 5), RadialFeatures.from_basis(draw(9, 5, seed=1), 1.0)
-    buffer = np.full((100, 9), np.nan)
-    Phi = features.activations(X, out=buffer)
-    assert np.shares_memory(Phi, buffer)
-    np.testing.assert_array_equal(Phi, features.activations(X))
-    features.activations(X[::-1].copy(), out=buffer)
-    np.testing.assert_array_equal(features.activations(X, out=buffer), features.activations(X))
 
 
 @pytest.mark.fast_cases(8)
@@ -224,25 +171,6 @@ def test_radial__same_bits_with_any_threads(threads, n_rows, dtype):
             ),
         ):
             np.testing.assert_array_equal(work(X, threads=threads), work(X))
-
-
-def test_strips__nothing_is_at_work_when_a_step_has_raised():
-    running, done = Event(), []
-
-    def step(strip):
-        if strip.start == 0:
-            running.wait(100)
-            raise ZeroDivisionError
-        running.set()
-        time.sleep(0.05)
-        done.append(strip)
-
-    with pytest.raises(ZeroDivisionError):
-        products.over_strips(step, (999, 2**17), 2)
-    n_done = len(done)
-    assert 1 <= n_done < 998
-    time.sleep(0.2)
-    assert len(done) == n_done
 
 
 FORKED = """
@@ -321,13 +249,6 @@ def test_squared_distances__duplicates_are_never_negative():
     assert squared[~same].min() > 1e-3 * squared.max()
 
 
-def test_squared_distances__narrow_types_do_not_overflow():
-    X, basis = np.array([[0, 255]], dtype=np.uint8), np.array([[255.0, 0.0], [0.0, 0.0]])
-    np.testing.assert_allclose(
-        BasisDistances.from_basis(basis).squared(X), [[2 * 255**2, 255**2]], rtol=1e-14
-    )
-
-
 @given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=150), seed=st.integers(0, 99))
 @settings(max_examples=30)
 def test_distances_total__weights_equal_repeated_rows(repeats, seed):
@@ -345,11 +266,6 @@ def test_distances_total__any_blocks(lengths, seed):
     X, basis = draw(sum(lengths), 3, seed), draw(5, 3, 100)
     parts = sum(BasisDistances.from_basis(basis).total(block) for block in split(X, lengths))
     assert parts == pytest.approx(reference_distances(X, basis).sum(), rel=1e-12)
-
-
-def test_distances_total__one_row_that_is_the_basis():
-    row = np.full((1, 3), 1e8 + 0.1)
-    assert BasisDistances.from_basis(row).total(row) == 0.0
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -72,12 +72,6 @@ def test_reliability__equal_probabilities_are_one_bin():
     assert high == pytest.approx({"n_rows": 30, "mean_probability": 0.3, "observed_share": 0.0})
 
 
-def test_reliability__of_one_row():
-    (only,) = reliability_bins(np.array([0.2]), np.ones(1), np.ones(1))
-    assert only == {"n_rows": 1.0, "mean_probability": 0.2, "observed_share": 1.0}
-    assert expected_calibration_error([only]) == pytest.approx(0.8)
-
-
 @settings(max_examples=20)
 @given(lengths=row_chunkings(300))
 def test_reliability__any_division(lengths):

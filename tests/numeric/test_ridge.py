@@ -1,21 +1,16 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import (
     ILL_CONDITIONED,
     SINGULAR,
-    RidgeSystem,
     solve_path,
     solve_weights,
 )
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.frozen import read_only
 from tests.reference import reference_penalized
 from tests.tables import spirals
@@ -47,7 +42,7 @@ def naive(Phi, F, alpha):
 
 
 # 256 rows are put back at a time.
-@pytest.mark.parametrize("n_basis", [1, 6, 257, 600])
+@pytest.mark.parametrize("n_basis", [1, 600])
 @pytest.mark.parametrize("penalty", ["none", "diagonal", "left out", "full"])
 def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
     Phi, F = draw(n_rows=2 * n_basis, n_basis=n_basis)
@@ -62,18 +57,6 @@ def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
     np.testing.assert_array_equal(gram, before)
     np.testing.assert_array_equal(found.weights, expected.weights)
     assert found.reciprocal_condition == expected.reciprocal_condition
-
-
-def test_ridge_system__solved_twice_is_the_same():
-    Phi, _ = draw(n_rows=60, n_basis=40)
-    T = NumberTargets(np.zeros(2)).bordered(np.random.default_rng(1).normal(3, 1, (60, 2)))
-    moments = Moments.from_block(Phi * 7.0, T)
-    system = RidgeSystem.of(moments, NumberTargets(np.zeros(2)), normalized=False)
-    np.testing.assert_array_equal(system.gram, system.gram.T)
-    before = system.gram.copy()
-    first, second = system.solve(1e-6), system.solve(1e-6)
-    np.testing.assert_array_equal(system.gram, before)
-    np.testing.assert_array_equal(first.weights, second.weights)
 
 
 def test_weights__a_singular_system_in_place_is_put_back():
@@ -98,46 +81,6 @@ def test_weights__naive(n_basis, alpha, seed):
     np.testing.assert_allclose(weights, expected, rtol=1e-8, atol=1e-10 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-13, 1e-9, 1e-2])
-def test_weights__solve_the_penalized_system(alpha):
-    Phi, F = draw()
-    gram, cross = Phi.T @ Phi, F.T @ Phi
-    weights = solve_weights(gram, cross, alpha=alpha).weights
-    back = weights @ gram + alpha * np.trace(gram) * weights
-    np.testing.assert_allclose(back, cross, rtol=1e-12)
-
-
-def test_weights__penalty_is_relative_to_the_trace():
-    # Phi times c: gram and its trace times c^2, cross times c, so the weights are divided by c.
-    Phi, F = draw()
-    np.testing.assert_allclose(solve(1000 * Phi, F, 0.01), solve(Phi, F, 0.01) / 1000, rtol=1e-10)
-
-
-def test_weights__minimize_the_penalized_error():
-    Phi, F = draw()
-    penalty = 0.01 * np.trace(Phi.T @ Phi)
-    weights = solve(Phi, F, 0.01)
-
-    def objective(weights):
-        return np.sum((F - Phi @ weights.T) ** 2) + penalty * np.sum(weights**2)
-
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        step = 1e-3 * rng.normal(size=weights.shape)
-        assert objective(weights + step) > objective(weights)
-
-
-def test_weights__repeated_basis_rows_share_equally():
-    Phi, F = draw()
-    weights = solve(np.column_stack([Phi, Phi[:, 0]]), F, 1e-4)
-    np.testing.assert_allclose(weights[:, 0], weights[:, -1], rtol=1e-7)
-
-
-def test_weights__one_row_of_data_needs_the_penalty():
-    Phi, F = draw(n_rows=1)
-    np.testing.assert_allclose(Phi @ solve(Phi, F, 1e-10).T, F, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("gram", "why"),
     [
@@ -160,13 +103,8 @@ def test_weights__message_names_the_penalty_and_the_next_that_works():
     assert solve_weights(gram, cross, alpha=1e-15).reciprocal_condition > SINGULAR
 
 
-def test_weights__no_penalty_helps_features_of_nothing():
-    with pytest.raises(IllConditionedError, match="at every penalty"):
-        solve_weights(np.zeros((3, 3)), np.ones((1, 3)), alpha=1e-13)
-
-
 @pytest.mark.parametrize("n_rows", [30, 3000])
-@pytest.mark.parametrize("n_columns", [2, 3, 10, 60])
+@pytest.mark.parametrize("n_columns", [2, 60])
 def test_weights__repeated_column_is_singular_whatever_the_rounding(n_columns, n_rows):
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -225,13 +163,6 @@ def test_path__equals_the_weights_of_each_penalty(n_basis, alphas, seed):
         assert solution.weights.flags.c_contiguous
 
 
-def test_path__naive():
-    (Phi, F), alphas = draw(), [1e-1, 1e-3, 1e-6]
-    path = solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas)
-    for alpha, solution in zip(alphas, path, strict=True):
-        np.testing.assert_allclose(solution.weights, naive(Phi, F, alpha), rtol=1e-8)
-
-
 @pytest.mark.parametrize("alphas", [[0.1, 0.0, 0.2], [0.0, 0.1], [0.1, 0.2, 0.0]])
 def test_path__none_where_singular_and_weights_around_it(alphas):
     gram, cross = np.ones((3, 3)), np.arange(3.0)[None] + 1
@@ -241,19 +172,6 @@ def test_path__none_where_singular_and_weights_around_it(alphas):
         else:
             weights = solve_weights(gram, cross, alpha=alpha).weights
             np.testing.assert_array_equal(solution.weights, weights)
-
-
-def test_path__weights_are_not_overwritten_by_the_next():
-    Phi, F = draw()
-    gram, cross = Phi.T @ Phi, F.T @ Phi
-    gram_before = gram.copy()
-    path = solve_path(gram, cross, alphas=[1e-2, 1e-4])
-    first = next(path).weights
-    kept = first.copy()
-    second = next(path).weights
-    np.testing.assert_array_equal(first, kept)
-    assert not np.allclose(first, second)
-    np.testing.assert_array_equal(gram, gram_before)
 
 
 @given(
@@ -268,13 +186,6 @@ def test_penalty__reference_penalized(n_basis, alpha, seed):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7 * np.abs(expected).max())
 
 
-def test_penalty__units_do_not_matter():
-    (Phi, T), (diagonal, P) = draw(), draw_penalties()
-    for penalty in (diagonal, P):
-        expected = solve(Phi, T, 1e-3, penalty)
-        np.testing.assert_allclose(solve(Phi, T, 1e-3, 1e9 * penalty), expected, rtol=1e-10)
-
-
 def test_penalty__basis_rows_of_an_infinite_one_are_left_out():
     (Phi, T), (diagonal, _) = draw(), draw_penalties()
     kept = np.array([True, False, True, True, False, True])
@@ -282,23 +193,3 @@ def test_penalty__basis_rows_of_an_infinite_one_are_left_out():
     np.testing.assert_array_equal(weights[:, ~kept], 0.0)
     expected = solve(np.ascontiguousarray(Phi[:, kept]), T, 1e-3, diagonal[kept])
     np.testing.assert_allclose(weights[:, kept], expected, rtol=1e-12)
-
-
-def test_penalty__none_where_singular():
-    gram, cross = np.ones((3, 3)), np.ones((1, 3))
-    penalty = np.array([1.0, 2.0, np.inf])
-    first, second = solve_path(gram, cross, alphas=[0.0, 0.1], penalty=penalty)
-    assert first is None
-    assert second.weights[0, 2] == 0
-    with pytest.raises(IllConditionedError, match=r"alpha=1e-20 is too small: .*\. Use alpha=1e-1"):
-        solve_weights(gram, cross, alpha=1e-20, penalty=penalty)
-
-
-def test_penalty__of_some_basis_rows():
-    (Phi, T), (diagonal, P) = draw(), draw_penalties()
-    kept = np.array([True, False, True, True, True, False])
-    moments = Moments.from_block(Phi, ClassTargets(3).bordered(T.argmax(axis=1)))
-    for penalty, expected in ((diagonal, diagonal[kept]), (P, P[np.ix_(kept, kept)]), (None, None)):
-        system = RidgeSystem.of(moments, ClassTargets(3), normalized=True)
-        system = replace(system, penalty=penalty).keep(kept)
-        np.testing.assert_array_equal(system.penalty, expected)

@@ -4,7 +4,7 @@ import pytest
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.moments import Moments, check_moments
 from dask_nrbfn.numeric.ridge import RidgeSystem, solve_weights
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
+from dask_nrbfn.numeric.targets import NumberTargets
 
 
 def draw(n_rows=60, n_basis=5, n_targets=2, *, far=0.0, seed=0):
@@ -50,43 +50,6 @@ def test_ridge_system__of_numbers(normalized, far):
     spread = weights @ (T - np.average(T, axis=0, weights=weights)) ** 2
     np.testing.assert_allclose(system.target_squares, spread, rtol=1e-9)
     assert system.target_norm == pytest.approx(spread.sum(), rel=1e-9)
-
-
-def test_ridge_system__without_some_basis_rows():
-    Phi, T, weights = draw()
-    targets = NumberTargets(T[0])
-    kept = np.array([True, False, True, True, False])
-    whole = RidgeSystem.of(moments_of(Phi, T, weights, targets), targets, normalized=False)
-    fewer = moments_of(np.ascontiguousarray(Phi[:, kept]), T, weights, targets)
-    expected = RidgeSystem.of(fewer, targets, normalized=False)
-    found = whole.keep(kept)
-    np.testing.assert_allclose(found.gram, expected.gram, rtol=1e-9)
-    np.testing.assert_allclose(found.cross, expected.cross, rtol=1e-9)
-    weights_found = solve_weights(found.gram, found.cross, alpha=1e-6).weights
-    np.testing.assert_allclose(
-        found.intercept(weights_found), expected.intercept(weights_found), rtol=1e-9
-    )
-
-
-def test_ridge_system__classes_are_not_centred():
-    Phi, _, weights = draw()
-    codes = np.arange(len(Phi)) % 3
-    moments = moments_of(Phi, codes, weights, ClassTargets(3))
-    system = RidgeSystem.of(moments, ClassTargets(3), normalized=False)
-    np.testing.assert_array_equal(system.gram, moments.gram())
-    np.testing.assert_array_equal(system.cross, moments.cross)
-    np.testing.assert_array_equal(system.intercept(moments.cross), np.zeros(3))
-    assert system.target_norm == pytest.approx(weights.sum(), rel=1e-12)
-
-
-def test_ridge_system__a_target_that_does_not_vary():
-    Phi, T, weights = draw()
-    T[:, 1] = 7.25
-    targets = NumberTargets(T[0])
-    system = RidgeSystem.of(moments_of(Phi, T, weights, targets), targets, normalized=False)
-    found = solve_weights(system.gram, system.cross, alpha=1e-13).weights
-    np.testing.assert_array_equal(found[1], 0.0)
-    assert (targets.origin + system.intercept(found))[1] == 7.25
 
 
 def test_check_moments__of_numbers():

@@ -134,19 +134,6 @@ def test_random__the_rows_of_the_least_hashes(chunk_rows):
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
 
 
-@pytest.mark.parametrize("tuning", [None, TUNING])
-def test_random__order_of_rows_is_free(tuning):
-    X, y = spirals(200)
-    X[150:] = X[:50]
-    order = np.random.default_rng(1).permutation(200)
-    first, second = (
-        fit(X[rows], y[rows], params_of("random"), tuning=tuning) for rows in (range(200), order)
-    )
-    np.testing.assert_array_equal(
-        sorted_rows(first.read("basis/values")), sorted_rows(second.read("basis/values"))
-    )
-
-
 def test_random__every_class_has_a_row():
     X, y = spirals(400)
     y[:2] = 9  # at this seed none of them is among the 12 of the least hashes
@@ -155,15 +142,6 @@ def test_random__every_class_has_a_row():
     rows = fit(X, y, params_of("random", 12)).read("basis/rows")
     assert len(rows) == len(set(rows)) == 12
     assert set(y[rows]) == {0, 1, 2, 9}
-
-
-def test_random__seeds_differ():
-    X, y = spirals(200)
-    rows = [
-        set(fit(X, y, params_of("random", random_state=seed)).read("basis/rows")) for seed in (0, 1)
-    ]
-    # Thirty of 200 twice have four or five in common.
-    assert len(rows[0] & rows[1]) < 15
 
 
 @pytest.mark.slow
@@ -212,14 +190,6 @@ def test_kmeans__has_as_many_threads_as_blas(monkeypatch):
     with threadpool_limits(2), threadpool_limits(1, user_api="blas"):
         fit(*spirals(60), params_of("kmeans", 6))
     assert set(numbers) == {1}
-
-
-def test_kmeans__whole_numbers():
-    X, y = spirals(200)
-    whole = np.rint(20 * X + 100).astype(np.uint8)
-    basis = fit(whole, y, params_of("kmeans", 10, scale="standard")).read("basis/values")
-    assert basis.dtype == np.float64
-    assert np.any(basis != np.rint(basis))
 
 
 @pytest.mark.fast_cases(2)
@@ -291,16 +261,6 @@ def test_given__another_size():
     assert given_basis(FitParams(basis_size=3), basis).basis_size == 3
     with pytest.raises(ParameterError, match="basis_size is 5, but 3 basis rows are given"):
         given_basis(FitParams(basis_size=5), basis)
-
-
-def test_given__named_by_value():
-    basis = np.arange(12.0).reshape(3, 4)
-    name = given_basis(FitParams(), basis).basis
-    assert given_basis(FitParams(), np.asfortranarray(basis)).basis == name
-    assert given_basis(FitParams(), basis.astype(np.int8)).basis == name
-    assert given_basis(FitParams(), basis.tolist()).basis == name
-    assert given_basis(FitParams(), basis.reshape(4, 3)).basis != name
-    assert given_basis(FitParams(), basis[::-1]).basis != name
 
 
 @pytest.mark.parametrize("tuning", [None, TUNING])

@@ -9,18 +9,13 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import largest_basis, stages_in
 from dask_nrbfn.neighbors.plan import NeighborSearch
-from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import bases, basis, neighbor_search
-from dask_nrbfn.stages import confidence as confidence_module
+from dask_nrbfn.stages import basis
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
-from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbors import NeighborsRecord
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 from tests.tables import write_table
@@ -33,22 +28,6 @@ def begin(X, y, params, **options):
     run = Run.start(MemoryStore(), dataset, params, {})
     run.decide("neighbors", asdict(SEARCH))
     return run, dataset
-
-
-def with_neighbors(X, y, params, *, seed=0, **options):
-    """Begin a run whose rows have random neighbours."""
-    run, dataset = begin(X, y, params, **options)
-    rng, shape = np.random.default_rng(seed), (len(X), params.n_neighbors)
-    indices, distances = rng.integers(0, len(X), shape), rng.uniform(0.1, 3, shape)
-    run.require_row_array("neighbors/indices", np.int64, params.n_neighbors)
-    run.require_row_array("neighbors/distances", np.float64, params.n_neighbors)
-    for start, stop in run.spans:
-        run.write_rows("neighbors/indices", start, indices[start:stop])
-        run.write_rows("neighbors/distances", start, distances[start:stop])
-    record = NeighborsRecord(**asdict(SEARCH), mean_distance=float(distances.mean()))
-    run.finish_stage("neighbors", asdict(record))
-    confidence = soft_confidence(distances, y[indices] == y[:, None], width=distances.mean())
-    return run, dataset, confidence
 
 
 def with_confidence(X, y, confidence, params, **options):
@@ -97,39 +76,6 @@ def engine_for(n_basis, dataset):
     return InlineEngine(memory_bytes=max(stage.cost(sizes).held_bytes for stage in growing))
 
 
-@pytest.mark.parametrize(
-    ("chunk_rows", "n_parts", "block_rows"), [(7, 3, 5), (16, 1, 64), (50, 9, 1)]
-)
-def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_parts, block_rows):
-    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", chunk_rows)
-    monkeypatch.setattr(confidence_module, "narrow_block_rows", lambda n_columns: block_rows)
-    X, y, _ = distinct_rows(200)
-    params = FitParams(n_neighbors=3, n_parts=n_parts, random_state=3, confidence_threshold=1.0)
-    run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)
-    record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
-    np.testing.assert_array_equal(run.read("confidence/values"), expected)
-    np.testing.assert_array_equal(run.read("confidence/tiebreak"), hash_rows(X, seed=3))
-    assert record.n_below_threshold == np.count_nonzero(expected < 1) < 200
-
-
-def test_confidence__reads_a_block_at_a_time(monkeypatch):
-    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 8)
-    # Two chunks of 8 rows with 4 neighbours in each of 4 lists.
-    monkeypatch.setattr(neighbor_search, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
-    X, y, _ = distinct_rows(100)
-    run, dataset, _ = with_neighbors(X, y, FitParams(n_neighbors=4, n_parts=2))
-    lengths = []
-
-    def counted(distances, agrees, *, width):
-        lengths.append(len(distances))
-        return soft_confidence(distances, agrees, width=width)
-
-    monkeypatch.setattr(confidence_module, "soft_confidence", counted)
-    CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
-    assert sum(lengths) == 100
-    assert max(lengths) == 16
-
-
 @pytest.mark.parametrize("threshold", [0.9, 1.0])
 def test_basis__without_a_size_the_threshold_decides(threshold, caplog):
     X, y, confidence = distinct_rows()
@@ -157,19 +103,6 @@ def test_basis__order_of_rows_is_free():
     first, _ = chosen(X, y, confidence, params)
     second, _ = chosen(X[order], y[order], confidence[order], params)
     assert sorted(X[first].tolist()) == sorted(X[order][second].tolist())
-
-
-@pytest.mark.parametrize("rule", ["least-confident", "uniform"])
-@pytest.mark.parametrize("basis_size", [None, 40])
-def test_basis__any_blocks(monkeypatch, rule, basis_size):
-    X, y, confidence = distinct_rows()
-    X[200:] = X[:100]
-    params = FitParams(basis_size=basis_size, basis_rule=rule, n_parts=3)
-    at_once, _ = chosen(X, y, confidence, params)
-    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 16)
-    monkeypatch.setattr(bases, "_SELECTION_ROWS", 1)
-    in_blocks, _ = chosen(X, y, confidence, params, chunk_rows=21)
-    assert in_blocks.tolist() == at_once.tolist()
 
 
 def test_basis__duplicates_enter_once():
@@ -231,28 +164,6 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
         warning.getMessage()
     )
     assert said in warning.getMessage()
-
-
-@pytest.mark.parametrize(("fewer", "capped"), [(0, False), (1, True)])
-def test_basis__cap_counts_distinct_rows(caplog, fewer, capped):
-    X, y, confidence = distinct_rows(100)
-    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
-    n_distinct = np.count_nonzero(confidence[:100] < 0.9)
-    engine = engine_for(n_distinct - fewer, write_table(MemoryStore(), X, y))
-    rows, record = chosen(X, y, confidence, FitParams(), engine=engine)
-    assert len(rows) == n_distinct - fewer
-    assert (record.cap is not None) is capped
-    assert ("the memory allows only" in caplog.text) is capped
-
-
-def test_basis__classes_without_rows_below_count_in_the_cap():
-    X, y, confidence = distinct_rows()
-    confidence[y == 2] = 1.0
-    n_below = np.count_nonzero(confidence < 0.9)
-    dataset = write_table(MemoryStore(), X, y)
-    rows, record = chosen(X, y, confidence, FitParams(), engine=engine_for(n_below, dataset))
-    assert record.cap == len(rows) == n_below
-    assert np.count_nonzero(y[rows] == 2) == 1
 
 
 def quadratic_seconds(n_basis):

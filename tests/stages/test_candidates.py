@@ -67,15 +67,6 @@ def test_candidates__a_stop_costs_one_part_of_their_search():
         assert np.array_equal(found, expected)
 
 
-@pytest.mark.slow
-def test_candidates__as_many_as_there_are_rows_change_nothing():
-    X, y = spirals(120)
-    runs = [fit(X, y, params(candidates=asked)) for asked in ("auto", "all", 120, 1000)]
-    for run in runs:
-        assert not run.has("neighbors/rows")
-        assert np.array_equal(run.read("weights/values"), runs[0].read("weights/values"))
-
-
 def test_candidates__of_a_rare_class():
     X, y = spirals(600)
     y = np.where(np.arange(600) % 150 == 0, 7, y)
@@ -100,14 +91,6 @@ def test_candidates__of_labelled_rows_among_others():
     of_labelled = np.flatnonzero(labelled)
     assert np.array_equal(of_labelled[run.read("neighbors/rows")], rows)
     assert np.isin(run.read("basis/rows"), rows).all()
-
-
-@pytest.mark.slow
-def test_candidates__with_locality_search_the_drawn_rows_exactly():
-    X, y = spirals(200)
-    wanted = {"locality": 1e-3, "features": "plain"}
-    run, whole = (fit(X, y, params(candidates=n, **wanted)) for n in (100, "all"))
-    assert np.array_equal(run.read("locality/indices"), whole.read("locality/indices"))
 
 
 def test_candidates__too_few_distinct_ones_are_told_before_the_search():

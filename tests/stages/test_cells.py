@@ -191,33 +191,6 @@ def test_cells__one_that_cannot_be_cut_is_a_network(tuning, tmp_path):
     assert Model.load(run.location).digest() != model.digest()
 
 
-@pytest.mark.parametrize("cells", [3, "auto"])
-def test_cells__tables_that_cannot_be_cut(cells):
-    y = np.arange(200) % 2
-    params = replace(PARAMS, cells=cells, basis_size=2)
-    run = fit_table(np.ones((200, 3)), y, params)
-    model = Model.load(run.location)
-    assert model.n_cells == 1
-    np.testing.assert_allclose(model.scores(np.ones((1, 3))), [[0.5, 0.5]], atol=0.02)
-    binary = (np.random.default_rng(0).random((200, 100)) < 0.1).astype(float)
-    assert Model.load(fit_table(binary, y, params).location).n_cells == 1
-
-
-@pytest.mark.slow
-def test_cells__a_cell_of_one_class_and_cells_of_two_rows():
-    X = np.linspace(0.0, 1.0, 400)[:, None]
-    y = np.where(X[:, 0] < 0.5, 0, np.arange(400) % 3)
-    run = fit_table(X, y, replace(PARAMS, cells=2))
-    model, record = Model.load(run.location), CELLS.recorded(run)
-    assert record.n_constant == 1
-    np.testing.assert_array_equal(model.scores(np.array([[0.1], [-9.0]])), [[1, 0, 0]] * 2)
-    probabilities = model.probabilities(model.scores(np.array([[0.1]])))
-    assert probabilities[0, 0] > 0.9
-    few = Model.load(fit_table(X[:60], y[150:210], replace(PARAMS, cells=30)).location)
-    assert few.n_cells == 30
-    assert np.isfinite(few.scores(X)).all()
-
-
 def total_weight(run):
     """Return the weight of the rows of every cell."""
     cells = range(CELLS.recorded(run).n_cells)

@@ -11,7 +11,6 @@ from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressorCV
 from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import tuning_table, write_report
@@ -33,7 +32,7 @@ from tests.stages.fits import (
     same_scores,
     write,
 )
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, surfaces
 
 PARAMS = FitParams(
     basis="random",
@@ -84,17 +83,6 @@ def test_fit__is_the_ridge_in_the_span_of_the_eigenfunctions(table):
     assert model.fitting_error == pytest.approx(residual / fitted + 1, rel=1e-7)
     risk = np.sum(weights**2) * np.sum(Phi**2) / fitted
     assert model.spectral_risk == pytest.approx(risk, rel=1e-5)
-
-
-def test_fit__of_few_labels_has_a_basis_of_all_rows():
-    X, y = spirals(200)
-    partly = np.where(np.arange(200) % 4 == 0, y, -1)
-    run = fit(X, partly, unlabelled=-1)
-    model, basis, few = Model.load(run.location), run.read("basis/values"), partly >= 0
-    assert (partly[run.read("basis/rows")] < 0).any()
-    Phi = reference_activations(X, basis, model.width)
-    weights = naive_weights(Phi[few], np.eye(3)[y[few]], basis, model.width, 9, 1e-9)
-    np.testing.assert_allclose(model.scores(X), Phi @ weights.T, atol=1e-7)
 
 
 def test_fit__of_all_eigenfunctions_is_the_network():
@@ -173,12 +161,6 @@ def test_tune__tries_normalized_features_alone():
     assert run.stages["components"]["n_components"] == 30
 
 
-def test_tune__the_number_of_the_fit_where_none_are_given():
-    X, y = spirals(120)
-    run = tune(X, y, PARAMS, replace(TUNING, components=None))
-    assert {entry["components"] for entry in describe_tuning(run)["path"]} == {9}
-
-
 def test_update_forget_and_merge__are_the_fit_of_the_rows():
     X, y = spirals(300)
     first, second, third = (
@@ -195,14 +177,6 @@ def test_update_forget_and_merge__are_the_fit_of_the_rows():
     site = write_site(two, MemoryStore(), first, second)
     merge_runs(two.location, site.location, ENGINE)
     same_scores(Model.load(two.location), model, X)
-
-
-@pytest.mark.slow
-def test_refresh__combines_as_many_again(tmp_path):
-    X, y = spirals(300)
-    dataset = write_table(tmp_path / "data", X, y)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    assert refresh_run(run.location, [], ENGINE).stages["components"]["n_components"] == 9
 
 
 NEEDS = "components is 9, but"

@@ -26,8 +26,6 @@ LOSSES = TuneParams(effort="quick", losses=("squared", "logistic"), alphas=ALPHA
 SEARCHED = TuneParams(alphas=ALPHAS, folds=2, width_factors=(1.0,), localities=(0.0, 1e-4))
 SPANS = TuneParams(effort="quick", components=(3, 5), alphas=ALPHAS, width_factors=(1.0,))
 GIVEN = np.random.default_rng(3).normal(size=(12, 5))
-# Needed by any stage that scales rows, where the parameters say so.
-SCALED = {"columns", "metric/root"}
 FITS = {
     "classes": ("plain", {}),
     "partitions": ("plain", {"neighbors": "approximate", "n_partitions": 4, "n_neighbors": 5}),
@@ -170,18 +168,3 @@ def test_stages__touch_and_leave_what_they_declare(finished, name):
     }
     kept = {each for stage in stages for each in (*stage.leaves(run), *stage.passes)}
     assert {each for each in arrays if not covered(each, kept | {"given"})} == set()
-
-
-@pytest.mark.slow
-def test_stages__need_nothing_in_vain(finished):
-    read = defaultdict(set)
-    for run in map(finished, NAMES):
-        for stage in stages_of_run(run):
-            read[stage.name, stage.needs] |= run.location.read[stage.name]
-    vain = {
-        (stage, need)
-        for (stage, needs), names in read.items()
-        for need in needs
-        if need not in SCALED and not any(covered(name, [need]) for name in names)
-    }
-    assert vain == set()

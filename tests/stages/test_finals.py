@@ -11,7 +11,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import write_report
 from dask_nrbfn.stages import finals
-from dask_nrbfn.stages.finals import Final, close_to_best, finalists, smallest_of, winner_of
+from dask_nrbfn.stages.finals import Final, finalists, smallest_of, winner_of
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.trials import (
     Combination,
@@ -42,10 +42,6 @@ def final(losses, *, n_basis=10, smooth=0.0, scale="standard", weights=None):
     return Final(both, weights / weights.sum(), combination(scale), {"n_basis": n_basis})
 
 
-def close(*finals):
-    return close_to_best(finals, finals[0])
-
-
 def tune(X, y, params=PARAMS, tuning=QUICK, *, place=None, engine=None, kind="y"):
     dataset = write_table(MemoryStore(), X, **{kind: y})
     return tune_dataset(dataset, place or MemoryStore(), params, tuning, engine or InlineEngine())
@@ -73,15 +69,6 @@ def test_gain__is_of_the_same_rows_and_weighted():
     assert errors[0] == pytest.approx(np.std(losses[1] - losses[0], ddof=1) / np.sqrt(50))
 
 
-def test_close__is_told_by_rows_that_differ():
-    # Both have errors in 50 of 100 rows and one more; only where they are the same rows does the
-    # difference tell something.
-    best, alike, other = np.zeros((3, 100))
-    best[:50] = alike[:59] = other[41:] = 1
-    assert len(close(final(best), final(alike))) == 1
-    assert len(close(final(best), final(other))) == 2
-
-
 def test_smallest__is_within_one_standard_error():
     losses = np.zeros((3, 100))
     losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
@@ -97,14 +84,6 @@ def test_smallest__probabilities_are_close_to_the_best_too():
     assert smallest_of(curve) is curve[1]
 
 
-def test_smallest__of_small_ones_has_the_least_errors(monkeypatch):
-    monkeypatch.setattr(finals, "_CHEAP", 8)
-    losses = np.zeros((3, 100))
-    losses[0, :11] = losses[1, 2:12] = losses[2, 4:13] = 1
-    curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
-    assert smallest_of(curve) is curve[1]
-
-
 @pytest.mark.parametrize(("n_wrong", "scale"), [(11, "standard"), (30, "learned")])
 def test_winner__equal_columns_unless_learned_ones_gain(n_wrong, scale):
     losses = np.zeros((2, 100))
@@ -112,11 +91,6 @@ def test_winner__equal_columns_unless_learned_ones_gain(n_wrong, scale):
     learned = final(losses[0], scale="learned", smooth=0.1)
     equal = final(losses[1], smooth=0.2)
     assert winner_of([learned, equal]).combination.scale == scale
-
-
-def test_winner__of_equal_errors_has_the_best_probabilities():
-    first, second = final(np.arange(9) % 2, smooth=0.3), final(np.arange(9) % 2, smooth=0.2)
-    assert winner_of([first, second]) is second
 
 
 def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
@@ -183,13 +157,6 @@ def test_size__of_numbers():
     assert run.chosen_params.basis_size == 16
 
 
-def test_size__at_least_one_row_of_every_class():
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 6
-    run = tune(rng.normal(size=(60, 2)) + 5 * y[:, None], y)
-    assert min(each["n_basis"] for each in SEARCH.recorded(run).curve) == 8
-
-
 def test_size__of_more_classes_than_the_first_sizes(monkeypatch):
     monkeypatch.setattr(finals, "_FIRST_SIZES", (2, 4))
     X = np.random.default_rng(0).normal(size=(60, 2))
@@ -238,13 +205,3 @@ def test_finals__a_search_that_is_stopped_goes_on(basis_size):
             pass
     assert SEARCH.recorded(found) == SEARCH.recorded(expected)
     np.testing.assert_array_equal(found.read("weights/values"), expected.read("weights/values"))
-
-
-def test_finals__are_of_several_kinds():
-    tuning = replace(
-        QUICK, effort="normal", scales=("none",), width_factors=(0.3, 0.5, 1.0),
-        kernels=("gaussian", "laplacian", "matern32"), features=("plain", "normalized"),
-    )  # fmt: skip
-    record = SEARCH.recorded(tune(*spirals(300), replace(PARAMS, basis_size=20), tuning))
-    assert len(record.rounds) > 1
-    assert len({(each["features"], each["kernel"]) for each in record.finals}) == 3

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
@@ -143,40 +142,3 @@ def test_estimators__take_it(tmp_path):
     np.testing.assert_array_equal(again.predict(X), network.predict(X))
     assert NRBFNRegressor(**options).fit(*surfaces(120)).score(*surfaces(120)) > 0.5
     assert DiffusionMap(**options).fit_transform(X).shape == (120, 2)
-
-
-def test_fit__of_rows_in_csr_is_that_of_an_array():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(120, 60)) * (rng.random((120, 60)) < 0.05)
-    y = (X.sum(axis=1) > 0).astype(int)
-    of_csr, of_arrays = (Model.load(fit(rows, y).location) for rows in (csr_array(X), X))
-    assert of_csr.width == pytest.approx(of_arrays.width, rel=1e-12)
-    np.testing.assert_allclose(of_csr.scores(csr_array(X)), of_arrays.scores(X), atol=1e-7)
-
-
-def test_metric__weights_are_those_that_are_written_out(monkeypatch):
-    tables, original = [], metric.learned_root
-
-    def recording(table, *arguments, **options):
-        tables.append(table)
-        return original(table, *arguments, **options)
-
-    monkeypatch.setattr(metric, "learned_root", recording)
-    monkeypatch.setattr(metric, "_best_round", lambda rounds, dataset, n_held_out: len(rounds) - 1)
-    monkeypatch.setattr(metric, "_FACTORS", {"laplace-l1": (0.6,)})
-    X, y = steps(300, 4)
-    run = fit(X, y, replace(PARAMS, scale="learned", metric_rounds=1))
-    (seen,) = tables
-    alpha = METRIC.recorded(run).rounds[0]["alpha"]
-    rows, basis = ((each - X.mean(axis=0)) / X.std(axis=0) for each in (seen.X, seen.basis))
-    distances = reference_l1_distances(rows, basis)
-    width = 0.6 * distances.mean()
-    K = np.exp(-distances / width)
-    gram = K.T @ K
-    ridge = alpha * np.trace(gram) * np.eye(len(gram))
-    weights = np.linalg.solve(gram + ridge, K.T @ np.eye(2)[seen.y]).T
-    signs = np.sign(rows[:, None] - basis)
-    gradients = np.einsum("cj,ij,ijl->icl", weights, K, signs) / width
-    squares = np.square(gradients).sum(axis=(0, 1))
-    found = Model.load(run.location).scaling.feature_weights
-    np.testing.assert_allclose(found, squares / squares.mean() + LEAST_WEIGHT, rtol=1e-5)

@@ -11,7 +11,6 @@ from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.ridge_path import Ridge
@@ -19,7 +18,6 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages import locality
 from dask_nrbfn.stages.locality import LOCALITY
-from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.neighbors.naive import naive_distances
@@ -34,7 +32,7 @@ from tests.stages.fits import (
     overlapping,
     write,
 )
-from tests.tables import surfaces, write_table
+from tests.tables import surfaces
 
 PARAMS = FitParams(
     basis="random", basis_size=16, features="plain", width_factor=0.3, alpha=1e-4,
@@ -152,33 +150,6 @@ def test_fit__is_the_ridge_with_locality(features):
         assert_same(model.scores(X), Phi @ W + intercept, rtol=1e-8)
 
 
-@pytest.mark.slow
-def test_fit__smooths_over_neighbours():
-    X, y = table(300)
-    runs = [fit(X, y, replace(PARAMS, locality=value)) for value in (0.0, 1e-3, 1.0)]
-    assert "locality" not in runs[0].stages
-    R = R_of(runs[1])
-    weights = [Model.load(run.location).weights for run in runs]
-    rough = [np.sum((W @ R) * W) for W in weights]
-    assert rough[0] > rough[1] > rough[2]
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("penalty", ["kernel", "clusters"])
-def test_fit__with_other_penalties(penalty):
-    X, y = table()
-    run = fit(X, y, replace(PARAMS, basis="kmeans", penalty=penalty))
-    model, R = Model.load(run.location), R_of(run)
-    Phi = model.features.activations(X)
-    P = model.features.activations(model.basis)
-    if penalty == "clusters":
-        P = np.diag(1 / run.read("width/shares"))
-    trace = np.sum(Phi**2)
-    ridge = trace * 16 * (1e-4 * P / np.trace(P) + 1e-2 * R / np.trace(R))
-    W = np.linalg.solve(Phi.T @ Phi + ridge, Phi.T @ np.eye(3)[y])
-    assert_same(model.scores(X), Phi @ W, rtol=1e-7)
-
-
 def test_fit__pruned_is_the_ridge_of_the_chosen():
     X, y = table()
     run = fit(X, y, replace(PARAMS, prune=7))
@@ -186,25 +157,6 @@ def test_fit__pruned_is_the_ridge_of_the_chosen():
     Phi, R = model.features.activations(X), naive_R(run, X, y)[np.ix_(places, places)]
     W, _ = naive_weights(Phi, np.eye(3)[y], 1e-4, 1e-2, R)
     assert_same(model.weights, W.T, rtol=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tuned", [False, True])
-def test_fit__of_another_loss_has_it_in_its_ridge(tuned):
-    X, y = table()
-    if tuned:
-        tuning = replace(TUNING, alphas=(1e-4,), localities=(1e-2,), losses=("squared-hinge",))
-        run = tune(X, y, tuning=tuning)
-    else:
-        run = fit(X, y, replace(PARAMS, loss="squared-hinge"))
-    model, R = Model.load(run.location), R_of(run)
-    Phi = model.features.activations(X)
-    trace = np.sum(Phi**2)
-    ridge = 1e-4 * trace * np.eye(16) + 1e-2 * trace * 16 / np.trace(R) * R
-    signs = 2 * np.eye(3)[y] - 1
-    missed = np.maximum(0, 1 - signs * (Phi @ model.weights.T))
-    expected = np.sum(missed**2) + np.sum((model.weights @ ridge) * model.weights)
-    assert REFINE.recorded(run).objective == pytest.approx(expected, rel=1e-9)
 
 
 def test_fit__unbound_rows_change_nothing(caplog):
@@ -303,12 +255,6 @@ def test_tune__searches_without_locality_and_tries_every_penalty():
     assert "locality" not in tuning_table(plain)
 
 
-def test_tune__the_locality_of_the_fit_where_none_are_given():
-    X, y = table()
-    run = tune(X, y, replace(PARAMS, locality=0.2), replace(TUNING, localities=None))
-    assert {entry["locality"] for entry in describe_tuning(run)["path"]} == {0.2}
-
-
 def versions_of(X, y, run):
     """Return the latest model, and what it must be with the neighbours of the first 120 rows."""
     model = Model.load(run.location)
@@ -333,23 +279,6 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     assert_same(Model.load(run.location).weights, before, rtol=1e-6)
     merge_runs(run.location, site.location, ENGINE)
     assert_same(*versions_of(X, y, run), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_refresh__sums_neighbours_anew():
-    X, y = table(200)
-    place = "memory://test-locality-refresh"
-    parts = [
-        write_table(f"{place}/{start}", X[start:stop], y[start:stop])
-        for start, stop in ((0, 120), (120, 200))
-    ]
-    run = fit_dataset(parts[0], f"{place}/run", PARAMS, ENGINE)
-    update_run(run.location, parts[1], ENGINE)
-    new = refresh_run(run.location, [], ENGINE)
-    # Ten rows for each of 16 basis rows.
-    rows = new.read("locality/rows")
-    assert rows.max() >= 120
-    assert_same(R_of(new), naive_R(new, X, y, rows))
 
 
 def test_plan__has_the_stage():

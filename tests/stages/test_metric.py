@@ -152,16 +152,6 @@ def test_metric__estimators_have_the_weights():
     assert NRBFNRegressor(scale="learned", metric_rounds=1).fit(X, Y).feature_weights_[0] > 0
 
 
-def test_metric__centres_of_clusters_are_in_its_space():
-    X, y = spirals(150)
-    run = fit(X, y, FitParams(**vars(PARAMS) | {"basis": "kmeans"}))
-    model = Model.load(run.location)
-    np.testing.assert_allclose(
-        model.scaling.apply(run.read("basis/values")), model.basis, rtol=1e-9
-    )
-    assert Model.load(run.location).digest() == model.digest()
-
-
 def test_metric__an_embedding_has_none():
     with pytest.raises(ParameterError, match="learned needs targets"):
         DiffusionMap(scale="learned").fit(spirals(100)[0])

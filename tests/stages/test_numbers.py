@@ -89,21 +89,6 @@ def test_fit__activations_are_those_of_the_paper():
     np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
 
 
-@pytest.mark.slow
-def test_fit__two_targets_are_two_fits():
-    X, T = diabetes()
-    both = fit(X, T).scores(X)
-    for column in range(2):
-        alone = fit(X, T[:, column]).scores(X)
-        np.testing.assert_allclose(both[:, [column]], alone, rtol=1e-8)
-
-
-def test_fit__of_targets_far_from_0():
-    X, T = diabetes(1)
-    near, far = fit(X[:90], T[:90]), fit(X[:90], T[:90] + 1e7)
-    np.testing.assert_allclose(far.scores(X) - 1e7, near.scores(X), rtol=1e-5)
-
-
 def test_tune__figures_are_those_of_rows_held_out():
     X, T = diabetes()
     dataset, tuning = (

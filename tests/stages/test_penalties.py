@@ -4,26 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.commands.describe import describe, describe_tuning
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.fit import with_search
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.path import PATH, each_system
-from dask_nrbfn.stages.search import SEARCH
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.weights import WEIGHTS
+from dask_nrbfn.stages.path import each_system
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
 from tests.stages.fits import (
@@ -33,7 +26,6 @@ from tests.stages.fits import (
     fit_table,
     held_out_scores,
     naive_error,
-    write,
 )
 from tests.tables import spirals
 
@@ -110,11 +102,6 @@ def diabetes(n_rows=150):
     return 20 * X[:n_rows], y[:n_rows]
 
 
-def digits(n_rows=200):
-    X, y = load_digits(return_X_y=True)
-    return X[:n_rows], y[:n_rows]
-
-
 @pytest.mark.parametrize("alpha", [1e-4, 1e-2])
 @pytest.mark.parametrize("rows", [spirals, cancer])
 def test_kernel__of_all_rows_is_kernel_ridge_regression(rows, alpha):
@@ -166,14 +153,6 @@ def test_clusters__are_the_weighted_network(rows):
     assert np.abs(model.weights - v.T).max() / np.abs(v).max() < 1e-10
 
 
-def test_shares__are_counted_only_where_a_penalty_asks_for_them():
-    X, y = spirals(100)
-    for params in (replace(CENTRES, alpha=1e-3), replace(CENTRES, alpha=1e-3, penalty="kernel")):
-        assert not fit(X, y, params).has("width/shares")
-    assert tune(X, y, CENTRES).has("width/shares")
-    assert not tune(X, y, CENTRES, replace(TUNING, penalties=None)).has("width/shares")
-
-
 def test_shares__are_those_of_balanced_classes():
     X, y = spirals(100)
     y[y == 1] = 0
@@ -190,7 +169,6 @@ def test_shares__are_those_of_balanced_classes():
     [
         (cancer, CENTRES, PENALTIES),
         (diabetes, CENTRES, PENALTIES),
-        (digits, DRAWN, ("kernel", "weights")),
         (diabetes, DRAWN, ("kernel", "weights")),
     ],
 )
@@ -220,28 +198,6 @@ def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
         found = path[best][name]
         assert found == pytest.approx(alone.stages["weights"][name], rel=1e-7)
         assert run.stages["weights"][name] == pytest.approx(found, rel=1e-12)
-
-
-def test_solve_all__without_a_fold_is_a_solve_without_its_basis_rows():
-    X, y = spirals(120)
-    features = RadialFeatures.from_basis(X[::6], 0.6, normalized=False)
-    Phi, K = features.activations(X), plain(X[::6], X[::6], 0.6)
-    moments = Moments.from_block(Phi[40:], ClassTargets(3).bordered(y[40:]))
-    system, kept = RidgeSystem.of(moments, ClassTargets(3), normalized=False), np.arange(20) >= 7
-    (weights, *_), conditions = solve_all(
-        system,
-        kept,
-        tried=[Ridge("kernel", alpha) for alpha in ALPHAS],
-        penalize=lambda system, ridge: replace(system, penalty=K),
-    )
-    for own, alpha in zip(weights, ALPHAS, strict=True):
-        np.testing.assert_array_equal(own[:, ~kept], 0.0)
-        network = naive_network(
-            Phi[40:, kept], np.eye(3)[y[40:]], K[np.ix_(kept, kept)], alpha, centred=False
-        )
-        expected = network(np.eye(13)).T
-        np.testing.assert_allclose(own[:, kept], expected, atol=1e-11 * np.abs(expected).max())
-    assert all(conditions)
 
 
 def test_solve_all__same_bits_however_many_run_side_by_side():
@@ -306,12 +262,6 @@ def test_search__leaves_out_features_that_no_penalty_is_for():
     assert single.chosen_params.features == "plain"
 
 
-def test_tune__the_penalty_of_the_fit_where_none_are_given():
-    X, y = spirals(120)
-    run = tune(X, y, replace(DRAWN, penalty="kernel"), replace(TUNING, penalties=None))
-    assert {entry["penalty"] for entry in describe_tuning(run)["path"]} == {"kernel"}
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -358,20 +308,3 @@ def test_tune__is_described_and_reported(tmp_path):
     confusion = run.read("validation/confusion")[place]
     error_rate = 1 - np.trace(confusion) / confusion.sum()
     assert error_rate == pytest.approx(run.stages["validation"]["error_rate"])
-
-
-@pytest.mark.parametrize("stage", [WEIGHTS, PATH, SEARCH])
-def test_cost__counts_the_penalty(stage):
-    dataset = write(*spirals(600))
-
-    def cost(penalty):
-        tuning = None if stage is WEIGHTS else replace(TUNING, penalties=(penalty,))
-        params = replace(CENTRES, penalty=penalty)
-        context = FitContext.resolve(dataset, params, InlineEngine(), tuning)
-        sizes = FitSizes.of(with_search(context), n_basis=500)
-        n_basis = params.basis_size if stage is SEARCH else sizes.r
-        return n_basis, stage.cost(sizes).held_bytes
-
-    (r, own), (_, of_clusters), (_, of_kernel) = map(cost, ("weights", "clusters", "kernel"))
-    assert of_clusters - own >= 8 * r
-    assert of_kernel - own >= 8 * r**2

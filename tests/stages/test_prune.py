@@ -10,23 +10,16 @@ from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import IllConditionedError, ParameterError
-from dask_nrbfn.fit import STAGES
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import forward_selection
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.facts import run_facts
-from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.results import results_of
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.prune import PRUNE, choose_kept
+from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
-from tests.commands.test_plan import RATES
 from tests.numeric.test_forward import system_of
 from tests.sites import write_site
 from tests.stages.stopping import CountingEngine
@@ -83,13 +76,6 @@ def test_fit__more_than_the_distinct_rows():
     assert PRUNE.recorded(run).n_kept == 30
 
 
-def test_plan__more_than_there_are_costs_as_all_of_them():
-    X, y = spirals(300)
-    dataset, whole = write_table(MemoryStore(), X, y), replace(PARAMS, basis_size=None)
-    plans = [plan_fit(dataset, replace(whole, prune=prune), ENGINE, RATES) for prune in (75, 10**6)]
-    assert plans[0].stages == plans[1].stages
-
-
 @pytest.mark.parametrize("unit", [1.0, 1e6])
 def test_fit__of_numbers_in_any_units(unit):
     X, Y = surfaces(300)
@@ -136,15 +122,6 @@ def test_merge__is_the_update():
     site = write_site(two, MemoryStore(), first, second)
     merge_runs(two.location, site.location, ENGINE)
     same_network(Model.load(two.location), Model.load(one.location), X)
-
-
-def test_refresh__prunes_again(tmp_path):
-    X, y = spirals(300)
-    dataset = write_table(tmp_path / "data", X[:200], y[:200])
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    update_run(run.location, write_table(tmp_path / "more", X[200:], y[200:]), ENGINE)
-    refreshed = refresh_run(run.location, [], ENGINE)
-    assert len(Model.load(refreshed.location).basis) == 12
 
 
 def test_tune__judges_the_whole_network():
@@ -202,7 +179,6 @@ def test_estimators__number_the_rows_that_were_given():
     ("changes", "message"),
     [
         ({"features": "normalized"}, r"prune is 12, but features is normalized\. Give features=pl"),
-        ({"features": "auto"}, r"prune is 12, but features is normalized\."),
         ({"prune": 41}, r"prune is 41, but the basis has only 40 rows\. Set prune to at most 40\."),
     ],
 )
@@ -212,18 +188,3 @@ def test_fit__refuses(changes, message):
     with pytest.raises(ParameterError, match=message):
         fit_dataset(dataset, MemoryStore(), replace(PARAMS, **changes), engine)
     assert engine.done.total() == 0
-
-
-def test_choose_kept__of_features_that_are_0():
-    system = system_of(np.zeros((9, 3)), np.ones((9, 1)))
-    with pytest.raises(IllConditionedError, match=r"at every penalty\. Check the features"):
-        choose_kept(system, PARAMS, numbers=True)
-
-
-def test_stage__has_its_place_and_its_words():
-    X, y = spirals(150)
-    run = fit(X, y)
-    names = [stage.name for stage in STAGES]
-    assert names.index("validation") < names.index("prune") < names.index("weights")
-    facts = {fact.name: fact.value for fact in run_facts(results_of(FinishedRun.of(run), None))}
-    assert facts["pruned to"].startswith("12, which leave ")

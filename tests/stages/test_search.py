@@ -87,11 +87,6 @@ def test_effort__penalties_are_for_some_combination():
     assert meant(SIZED, "thorough", bases=("random",)).penalties == ("kernel", "weights")
 
 
-def test_effort__twice_is_once():
-    tuning = meant(SIZED, "normal")
-    assert resolve_tuning(SIZED.resolve_auto(numbers=False), tuning, numbers=False) == tuning
-
-
 def test_bases__need_a_size():
     X, y = spirals(60)
     with pytest.raises(ParameterError, match="bases are random, kmeans, but the default sizes"):
@@ -131,9 +126,9 @@ def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
     assert widths["gaussian"] == sorted(widths["gaussian"], reverse=True)
 
 
-@pytest.mark.parametrize("n_tried", [1, 6, 7, 50, 500])
-@pytest.mark.parametrize("n_rows", [10, 2500, 10**5])
-@pytest.mark.parametrize("n_basis", [2, 300, 1000])
+@pytest.mark.parametrize("n_tried", [1, 7, 500])
+@pytest.mark.parametrize("n_rows", [10, 10**5])
+@pytest.mark.parametrize("n_basis", [2, 1000])
 def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
     rounds = planned_rounds(n_tried, n_rows, n_basis, 5)
     assert rounds[0].n_tried == n_tried
@@ -245,7 +240,7 @@ def test_search__weights_that_are_not_chosen_are_not_shown():
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("bases", [("kmeans", "sknn"), ("random",), ("kmeans", "random")])
+@pytest.mark.parametrize("bases", [("kmeans", "sknn"), ("kmeans", "random")])
 def test_search__a_basis_brings_its_stages(bases):
     X, y = spirals(300)
     run = tune(X, y, replace(SIZED, basis="random"), replace(QUICK, bases=bases))

@@ -90,11 +90,7 @@ def is_like(found, expected, size=1e-10):
 
 
 OPTIONS = [
-    *(
-        {"kernel": kernel, "features": kind}
-        for kernel in KERNELS
-        for kind in ("normalized", "plain")
-    ),
+    *({"kernel": kernel, "features": "plain"} for kernel in KERNELS),
     *({"scale": scale} for scale in ("none", "unit", "standard")),
     *({"scale": scale, "basis": "kmeans"} for scale in ("none", "unit", "standard")),
     *({"scale": scale, "basis": "sknn"} for scale in ("none", "standard")),
@@ -124,20 +120,6 @@ def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
     is_like(scores(of_csr), scores(of_arrays), size)
     drawn = options.get("basis") != "kmeans"
     assert is_sparse(Model.load(of_csr.location).basis) == drawn
-
-
-@pytest.mark.slow
-def test_fit__of_rows_with_weights():
-    weights = np.random.default_rng(2).uniform(0.1, 2.0, N)
-    of_csr, of_arrays = fitted({"basis": "random"}, weights=weights)
-    is_like(scores(of_csr), scores(of_arrays))
-
-
-@pytest.mark.slow
-def test_fit__of_a_given_basis():
-    basis = texts(12, seed=3)[0]
-    of_csr, of_arrays = fitted({"basis_size": None}, basis=basis)
-    is_like(scores(of_csr), scores(of_arrays))
 
 
 @pytest.mark.slow

@@ -71,9 +71,3 @@ def test_partitions__find_most():
     run = fit(X, y, params(n_partitions=4), chunk_rows=170)
     assert run.stages["neighbors"]["n_partitions"] > 1
     assert run.stages["recall"]["recall"] > 0.9
-
-
-@pytest.mark.slow
-def test_approximate__finds_most():
-    run = fit(*table(900), params(neighbors="approximate"))
-    assert run.stages["recall"]["recall"] > 0.9

@@ -21,18 +21,14 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
-from dask_nrbfn.numeric.calibration import Calibration, DrawnRows
+from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
-from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.refine import guess_as_good
-from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.reference import fitted_ones, reference_activations, reference_distances
@@ -62,26 +58,6 @@ def outcome(run):
     names = ("basis/values", "moments/packed_gram", "weights/values", "validation/confusion")
     bits = [run.read(name).tobytes() for name in names]
     return bits, describe_tuning(run), Model.load(run.location).digest()
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-@pytest.mark.parametrize("n_parts", [1, 4])
-def test_moments__of_folds_are_those_of_the_other_rows(features, n_parts):
-    X, y = spirals(300)
-    run = tune(X, y, replace(PARAMS, n_parts=n_parts), replace(ONE, folds=4, features=(features,)))
-    folds = folds_of_rows(0, 300, n_folds=4, seed=0)
-    Phi = read_features(run).activations(X)
-    for fold in (None, 0, 1, 2, 3):
-        others = np.ones(300, dtype=bool) if fold is None else folds != fold
-        direct = Moments.from_block(Phi[others], ClassTargets(3).bordered(y[others]))
-        found = read_moments(run, without=fold)
-        for name in ("packed_gram", "products", "target_products"):
-            expected = getattr(direct, name)
-            np.testing.assert_allclose(
-                getattr(found, name), expected, rtol=1e-12, atol=1e-14 * expected.max()
-            )
-    assert len(np.unique(folds)) == 4
 
 
 def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
@@ -246,19 +222,6 @@ def test_search__rules_of_the_basis(rules):
     assert run.read("basis/rows").tolist() == plain.read("basis/rows").tolist()
 
 
-@pytest.mark.slow
-def test_search__rules_do_not_matter_without_a_size():
-    X, y = spirals(150)
-    both = replace(ONE, basis_rules=("least-confident", "uniform"))
-    # A threshold says the size, so that nothing is left to search.
-    run = tune(X, y, FitParams(n_neighbors=10, confidence_threshold=0.8), both)
-    assert "search" not in run.stages
-    run = tune(X, y, FitParams(n_neighbors=10), both)
-    assert len(run.stages["search"]["tried"]) == 1
-    run = tune(X, y, FitParams(n_neighbors=10), replace(both, width_factors=(1.0, 0.3)))
-    assert len(run.stages["search"]["tried"]) == 2
-
-
 def test_tune__second_start_does_nothing(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y)
@@ -322,18 +285,6 @@ def test_calibration__of_validation_rows_by_the_model_of_all_rows():
     record, model = run.stages["validation"], Model.load(run.location)
     own = model.probabilities(model.scores(X_new))[np.arange(200), y_new]
     assert record["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
-
-
-def test_calibration__of_few_scores_is_near_that_of_all(monkeypatch):
-    X, y = spirals(900)
-    all_scores = tune(X, y, PARAMS, ONE).stages["validation"]
-    monkeypatch.setattr(DrawnRows.of_counts.__func__, "__kwdefaults__", {"most_scores": 9 * 150})
-    few = tune(X, y, PARAMS, ONE).stages["validation"]
-    drawn = sum(each["n_rows"] for each in few["reliability"])
-    assert drawn == pytest.approx(900, rel=0.15)
-    assert few["biases"] != all_scores["biases"]
-    assert few["log_loss"] == pytest.approx(all_scores["log_loss"], rel=0.3)
-    assert few["path"] == all_scores["path"]
 
 
 def test_guess__is_told_at_the_end_of_a_tuning(caplog):
@@ -476,7 +427,7 @@ def test_singular__penalties_are_passed_over(width_factors):
     assert np.isfinite(Model.load(run.location).weights).all()
 
 
-@pytest.mark.parametrize("width_factors", [(1e-4,), (1e-4, 2e-4)])
+@pytest.mark.parametrize("width_factors", [(1e-4, 2e-4)])
 def test_singular__at_every_penalty(width_factors):
     X, y = spirals(120)
     basis = with_a_useless_row(X)
@@ -514,20 +465,6 @@ def test_tune__other_values_to_try_are_another_run(tmp_path):
     tune(X, y, tuning=replace(TWO, alphas=np.array(ALPHAS)), place=tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_tune__rows_sorted_by_class():
-    X, y = spirals(240)
-    order = np.argsort(y, kind="stable")
-    apart, mixed = (
-        tune(X[rows], y[rows], replace(PARAMS, n_parts=3)) for rows in (order, np.arange(240))
-    )
-    # Without a whole class among the training rows every row of it would be wrong.
-    confusion = apart.read("validation/confusion")[0]
-    assert np.all(np.diag(confusion) > 0.5 * confusion.sum(axis=1))
-    rates = [run.stages["validation"]["error_rate"] for run in (apart, mixed)]
-    assert rates[0] == pytest.approx(rates[1], abs=0.08)
-
-
 @pytest.mark.parametrize("folds", [2, 10])
 def test_tune__a_class_of_two_rows_and_folds_without_rows(folds):
     X, y = spirals(20)
@@ -547,19 +484,6 @@ def test_tune__more_folds_than_half_the_rows():
         tune(X, y, tuning=replace(ONE, folds=21))
     with pytest.raises(ParameterError, match="folds is 1000000000000"):
         tune(X, y, tuning=replace(ONE, folds=10**12))
-
-
-def test_tune__scaled_columns():
-    X, y = spirals(150)
-    stretched = X * [1, 10, 100, 0.1] + [0, 5, -3, 7]
-    run = tune(stretched, y, replace(PARAMS, scale="standard"), TWO)
-    X_new, y_new = spirals(150, seed=1)
-    labels = (
-        Model.load(run.location).scores(X_new * [1, 10, 100, 0.1] + [0, 5, -3, 7]).argmax(axis=1)
-    )
-    assert run.stages["validation"]["error_rate"] == pytest.approx(
-        np.mean(labels != y_new), abs=0.12
-    )
 
 
 def test_tune__probabilities_are_calibrated():
@@ -645,17 +569,6 @@ def test_tune__memory_for_many_folds_is_refused_before_any_task():
 def test_tune_params__bad_values(values, message):
     with pytest.raises(ParameterError, match=message):
         TuneParams(**values)
-
-
-def test_tune_params__any_sequence():
-    tuning = TuneParams(
-        effort="quick", alphas=np.array([0.1, 0.01]), features=["plain"], kernels=["gaussian"]
-    )
-    assert tuning == TuneParams(
-        effort="quick", alphas=(0.1, 0.01), features=("plain",), kernels=("gaussian",)
-    )
-    assert tuning.to_dict()["alphas"] == [0.1, 0.01]
-    assert type(tuning.to_dict()["alphas"][0]) is float
 
 
 @pytest.mark.slow

@@ -10,9 +10,7 @@ from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import update_run
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -27,7 +25,6 @@ from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.reference import fitted_ones
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
-from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import surfaces, write_table
 
 PARAMS = FitParams(basis="random", basis_size=20, n_parts=2)
@@ -165,19 +162,6 @@ def test_losses__replace_that_of_the_fit():
 
 
 @pytest.mark.slow
-def test_losses__keep_no_factors_once_they_have_ended(tmp_path):
-    X, y = table(120)
-    dataset = write_table(MemoryStore(), X, y)
-    tuning = replace(TUNING, folds=2, losses=("logistic", "hinge"))
-    engine = CountingEngine()
-    tune_dataset(dataset, tmp_path / "whole", PARAMS, tuning, engine)
-    stopping = CountingEngine(engine.done["refine"] - 1, label="refine")
-    with pytest.raises(StoppedError):
-        tune_dataset(dataset, tmp_path / "run", PARAMS, tuning, stopping)
-    assert not list((tmp_path / "run").glob("refine-*/parts/0/*/factor"))
-
-
-@pytest.mark.slow
 def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
     monkeypatch.setattr(descents, "next_weights", lambda points, _: 9 * points[0].weights)
     X, y = table()
@@ -218,17 +202,6 @@ def test_validation__a_dataset_of_its_own_is_judged():
 def test_losses__refused_for_numbers():
     message = "losses is logistic, but the targets are numbers"
     assert_refused(*surfaces(100), PARAMS, message, tuning=TUNING)
-
-
-@pytest.mark.slow
-def test_refresh__tries_the_losses_again(tmp_path):
-    X, y = table()
-    dataset = write_table(tmp_path / "data", X, y)
-    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
-    with pytest.raises(ParameterError, match="loss is logistic"):
-        update_run(run.location, dataset, ENGINE)
-    refreshed = refresh_run(run.location, [dataset], ENGINE)
-    assert REFINE.recorded(refreshed).tried == REFINE.recorded(run).tried
 
 
 @pytest.mark.slow

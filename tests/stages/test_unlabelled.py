@@ -118,35 +118,6 @@ def test_unlabelled__neighbours_are_searched_among_the_others():
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
 
 
-@pytest.mark.slow
-def test_unlabelled__neighbours_in_partitions_are_of_the_others_too():
-    X, y, labelled = partly(700, 500)
-    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
-    few = write_table(MemoryStore(), X[labelled], y[labelled])
-    params = {"n_partitions": 3, "n_neighbors": 5, "neighbors": "exact"}
-    confidences = [
-        fitted(rows, **params).of_labelled().read("confidence/values") for rows in (dataset, few)
-    ]
-    np.testing.assert_array_equal(*confidences)
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("basis", ["kmeans", "random", "sknn"])
-def test_unlabelled__in_any_chunks(basis):
-    X, y, labelled = partly(90, 30)
-    order = np.argsort(~labelled, kind="stable")
-    X, y = X[order], y[order]
-    params = {"basis": basis, "basis_size": 12, "alpha": 1e-6, "n_parts": 2, "n_neighbors": 5}
-    tables = [
-        write_table(MemoryStore(), X, y, unlabelled=NONE),
-        write_table(MemoryStore(), X, y, unlabelled=NONE, chunk_rows=7),
-    ]
-    assert len({table.content for table in tables}) == 1
-    expected, *others = (weights_of(fitted(table, **params)) for table in tables)
-    for weights in others:
-        np.testing.assert_array_equal(weights, expected)
-
-
 def test_unlabelled__are_neighbours_in_locality():
     X, y, labelled = partly(120, 60)
     dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
