@@ -204,3 +204,38 @@ def test_locality__of_all_rows_helps_where_few_have_labels():
         ).weights
         errors[strength] = np.mean((Phi[others] @ weights.T).argmax(axis=1) != y[others])
     assert errors[1e-4] < 0.7 * errors[0.0]
+
+
+@pytest.mark.parametrize("lam", [0.1, 0.5, 2.0])
+def test_locality__fixed_point_is_the_least_of_xue(lam):
+    """min sqrt(|t - Phi w|^2 / n) + lam sqrt(w' R w) is a ridge solution, found by bisection."""
+    Phi, y, distances, neighbors = table(120, 12)
+    t = np.where(y == 0, 1.0, -1.0)
+    shares = neighbor_shares(distances, scale=2.0, codes=y, neighbor_codes=y[neighbors])
+    R = sum_of(Phi, np.arange(120), neighbors, shares).matrix(12) / 120
+    gram, cross = Phi.T @ Phi, t[None] @ Phi
+    unit = Locality(1.0, R).factor(gram, None)
+
+    def solve(logarithm):
+        locality = Locality(np.exp(logarithm) / unit, R)
+        return solve_weights(gram, cross, alpha=0.0, locality=locality).weights[0]
+
+    def parts(w):
+        residuals = t - Phi @ w
+        return np.sqrt(residuals @ residuals / 120), np.sqrt(w @ R @ w)
+
+    def excess(logarithm):
+        error, differences = parts(solve(logarithm))
+        return logarithm - np.log(lam * 120 * error / differences)
+
+    def objective(w):
+        error, differences = parts(w)
+        slope = Phi.T @ (Phi @ w - t) / (120 * error) + lam * R @ w / differences
+        return error + lam * differences, slope
+
+    w = solve(brentq(excess, -15, 25, xtol=1e-12))
+    start = np.random.default_rng(0).normal(size=12)
+    options = {"gtol": 1e-10, "maxiter": 10000}
+    found = minimize(objective, start, jac=True, method="BFGS", options=options).fun
+    assert objective(w)[0] == pytest.approx(found, rel=1e-7)
+    assert objective(w)[0] <= found * (1 + 1e-12)
