@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize
 from sklearn.datasets import load_digits
 
 from dask_nrbfn.neighbors.exact import exact_neighbors
