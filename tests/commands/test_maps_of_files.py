@@ -20,6 +20,7 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.commands.maps import MapLayout
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.cli.program import refuse, succeed
@@ -310,3 +311,30 @@ def test_scene__behind_a_url(dated, tmp_path, suffix):
     fs.pipe_file(f"/scenes/scene{suffix}/{inside}".rstrip("/"), b"other")
     after = File(url).stamps()
     assert {name for name in before if before[name] != after[name]} == {inside}
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+def test_map__of_a_scene_that_changes(dated, tmp_path, monkeypatch, suffix):
+    place, out = write(dated_scene(), tmp_path / f"scene{suffix}"), tmp_path / "map"
+    real = Scorer.pixels
+
+    def change(scorer, rows):
+        other = dated_scene()
+        other["ndvi"] = -other["ndvi"]
+        if suffix == ".nc":
+            place.unlink()
+            write(other, place)
+        else:
+            other[["ndvi"]].to_zarr(place, mode="r+")
+        return real(scorer, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorer, "pixels", change)
+        with pytest.raises(NRBFNError, match=r"changed while it was mapped.*overwrite"):
+            labels(dated / "run", place, out, **BY_TIME)
+    with pytest.raises(NRBFNError, match=r"has another state of the scene.*overwrite"):
+        labels(dated / "run", place, out, **BY_TIME)
+    found = labels(dated / "run", place, out, **BY_TIME, overwrite=True)
+    network = NRBFNClassifier.load(dated / "run")
+    expected = predicted(network, -dated_scene()["ndvi"], "time")
+    np.testing.assert_array_equal(found, expected)
