@@ -62,11 +62,11 @@ BUDGETS = {
     "neighbors": (1111, 6),
     "storage": (4980, 18),
     "engine": (1141, 9),
-    "sources": (8453, 30),
+    "sources": (8446, 30),
     "stages": (8129, 38),
     "commands": (5712, 20),
     "estimators": (1953, 8),
-    "report": (1900, 12),
+    "report": (1898, 12),
     "cli": (1763, 10),
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 700

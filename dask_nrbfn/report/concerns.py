@@ -52,9 +52,7 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
     if recall - 2 * error < FitLimits.min_recall:
         yield Concern(
             f"The search found {decimals(recall)} +- {decimals(error)} of the true neighbours.",
-            "Give neighbors=exact."
-            if finished.searched == "candidate"
-            else "Raise overlap, lower n_partitions, or give neighbors=exact.",
+            "Raise overlap, lower n_partitions, or give neighbors=exact.",
         )
 
 

@@ -94,7 +94,7 @@ class Cube:
 
     arrays: "Mapping[str, xr.DataArray]"
     feature_dims: tuple[str, ...]
-    place: str | None = None
+    place: str
 
     def __post_init__(self) -> None:
         absent = next((dim for dim in self.feature_dims if dim not in self.dims), None)
@@ -112,7 +112,7 @@ class Cube:
     @property
     def name(self) -> str:
         """The name of the arrays in errors."""
-        return "X" if self.place is None else f"{', '.join(self.arrays)} in {self.place}"
+        return f"{', '.join(self.arrays)} in {self.place}"
 
     @cached_property
     def dims(self) -> tuple[Any, ...]:
@@ -188,11 +188,8 @@ class Cube:
             if all(np.array_equal(other, value) for also, other in every if also == name)
         }
 
-    def values(self, box: Box | None = None) -> Any:
-        """Return the features of the pixels of a box, or of all, (..., p).
-
-        The values of a box are loaded into memory; all values of dask arrays are not.
-        """
+    def values(self, box: Box) -> np.ndarray:
+        """Return the features of the pixels of a box, (..., p)."""
         parts = []
         for array in self.arrays.values():
             part = self._spread(array, box)
@@ -219,8 +216,8 @@ class Cube:
         if not all(isinstance(each, str) for each in text.tolist()):
             raise DataError(
                 f"{array.name} holds Python objects that are not text.",
-                f"Convert {array.name} to one type, such as y.astype(float), where NaN marks a "
-                "missing label.",
+                f"Convert {array.name} to one type, such as float64, where NaN marks a missing "
+                "label.",
             )
         return text.astype(STRING)
 
@@ -238,19 +235,15 @@ class Cube:
         """Return the feature dimensions that an array has."""
         return [dim for dim in self.feature_dims if dim in array.dims]
 
-    def _spread(self, array: "xr.DataArray", box: Box | None) -> Any:
+    def _spread(self, array: "xr.DataArray", box: Box) -> Any:
+        sizes: dict[Any, int] = {name: each.stop - each.start for name, each in box.items()}
         variable: Any = array.variable
-        sizes: dict[Any, int] = dict(self.grid.sizes)
-        if box is not None:
-            sizes = {name: each.stop - each.start for name, each in box.items()}
-            variable = variable.isel({name: box[name] for name in variable.dims if name in box})
+        variable = variable.isel({name: box[name] for name in variable.dims if name in box})
         sizes |= {dim: variable.sizes[dim] for dim in self._along(array)}
         try:
-            # All values of a dask array stay lazy.
-            variable = variable if box is None else variable.compute()
-            return variable.set_dims(sizes).data
+            return variable.compute().set_dims(sizes).data
         except (ValueError, RuntimeError, TypeError, OSError) as error:
-            if self.place is None or isinstance(error, NRBFNError):
+            if isinstance(error, NRBFNError):
                 raise
             raise DamagedDataError(
                 f"{array.name} in {self.place} cannot be read ({error}).",

@@ -106,13 +106,13 @@ import os
 import numpy as np
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
 logging.basicConfig(level="INFO")
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 rows = np.arange(40, dtype=np.float32)[:, None]
 print(approximate_neighbors(rows, n_neighbors=2, seed=0, threads=8)[20].tolist())
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinities")
 def test_approximate_neighbors__needs_one_core_and_no_cache_that_can_be_written(tmp_path):
     # For root too, files in the places of the directories keep numba from writing.
     copy, home = tmp_path / "pynndescent", tmp_path / "home"

@@ -16,6 +16,7 @@ DRAWN = FitParams(basis="random", basis_size=2500, alpha=1e-6)
 COMPONENTS = replace(DRAWN, features="normalized", width_factor=0.3, components=2000)
 KERNEL = replace(DRAWN, features="plain", penalty="kernel")
 EXACT = FitParams(neighbors="exact", candidates="all", n_neighbors=300, basis_size=40, alpha=1e-6)
+CANDIDATES = replace(EXACT, candidates=2000, n_neighbors=60)
 QUICK = TuneParams(effort="quick", folds=3)
 SIZES = replace(QUICK, alphas=(1e-6,), components=(100, 2000), width_factors=(0.3,))
 PENALTIES = replace(
@@ -50,6 +51,8 @@ def in_csr():
         (KERNEL, PENALTIES, partial(dense, 40), "path"),
         (EXACT, None, partial(dense, 400), "neighbors"),
         (EXACT, None, in_csr, "neighbors"),
+        (CANDIDATES, None, partial(dense, 400), "neighbors"),
+        (CANDIDATES, None, in_csr, "neighbors"),
     ],
     ids=[
         "drawn",
@@ -59,6 +62,8 @@ def in_csr():
         "kernel tuned",
         "exact neighbours",
         "exact neighbours in csr",
+        "candidates",
+        "candidates in csr",
     ],
 )
 def test_stages__hold_less_than_predicted(tmp_path, params, tuning, rows, most):
