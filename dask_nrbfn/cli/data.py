@@ -20,7 +20,7 @@ from dask_nrbfn.sources.formats import listing_suffixes
 
 @click.command(cls=Command)
 @click.argument("source")
-@click.argument("dataset")
+@click.argument("dataset", required=False)
 @x_option
 @target_options
 @written_options
@@ -47,19 +47,23 @@ from dask_nrbfn.sources.formats import listing_suffixes
 @click.pass_obj
 @listing_suffixes
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
-    """Write DATASET from a Zarr group, a file or a directory of files.
+    """Write DATASET from a Zarr group, a file, a directory of files or a query.
 
     SOURCE is a Zarr group or array, a file of one of the formats below, a text table with any other
-    suffix, or a directory of files of one suffix, for Parquet and Arrow also in subdirectories
-    key=value. It may be a URL such as s3://bucket/rows.csv. With --feature-dim or --variable it is
-    a scene: its pixels with all features and a label are rows. SOURCE is streamed; only sparse
-    matrices in another format than CSR are held in memory as a whole.
+    suffix, or a directory of files of one suffix, for Parquet also in subdirectories key=value; or
+    an SQL query that begins with FROM, SELECT or WITH. With --sql it may be left out. It may be a
+    URL such as s3://bucket/rows.csv. With --feature-dim or --variable it is a scene: its pixels
+    with all features and a label are rows. SOURCE is streamed; only sparse matrices in another
+    format than CSR are held in memory as a whole.
 
     {formats}
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file
 
+    if dataset is None and options["sql"] is None:
+        raise click.UsageError("Missing argument 'DATASET'.")
+    source, dataset = (None, source) if dataset is None else (source, dataset)
     job.begin("ingest", dataset)
     written = ingest_file(_without_foreign_options(source, dataset), dataset, **options)
     job.n_rows = written.n_rows

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from dask_nrbfn.cli.options import together
-from dask_nrbfn.sources.formats import NAMED_FORMATS, meanings
+from dask_nrbfn.sources.formats import meanings
 
 x_option = click.option(
     "--x",
@@ -45,36 +45,24 @@ target_options = together(
     ),
 )
 
-# The format of a file, and how CSV is written.
+# A query, and how text tables are written.
 written_options = together(
     click.option(
-        "--format",
-        metavar="NAME",
-        help=f"Format of the files to read: {', '.join(NAMED_FORMATS)}.  [default: by the "
-        "suffix; if it is unknown, by the first lines]",
+        "--sql",
+        metavar="QUERY",
+        help="Read the rows of a query, such as \"FROM 'rides/*.parquet' WHERE fare > 0\". A file "
+        "that is given too is its table source; a DuckDB or SQLite file has its own tables.",
     ),
     click.option(
         "--delimiter",
         metavar="MARK",
-        help="Delimiter of CSV cells: tab for a tab, a space for any number of blanks.  "
-        "[default: by the first lines; in doubt a comma, in .tsv a tab]",
-    ),
-    click.option(
-        "--quote",
-        metavar="MARK",
-        help='Quote around text in CSV, " or \'.  [default: by the first lines; in doubt "]',
-    ),
-    click.option("--decimal", metavar="MARK", help="Decimal mark of CSV, . or ,  [default: .]"),
-    click.option(
-        "--encoding",
-        help="Encoding of CSV, such as latin-1.  [default: utf-8, or utf-16 if a file begins with "
-        "its mark]",
+        help="Delimiter of a text table.  [default: by the first lines]",
     ),
     click.option(
         "--no-header",
         is_flag=True,
-        help="The first line of CSV is a row; the columns are column_0, column_1 and so on.  "
-        "[default: by the first lines; in doubt the first line is a header]",
+        help="The first line of a text table is a row; the columns are column0, column1, ...  "
+        "[default: by the first lines]",
     ),
     click.option(
         "--missing-values",
@@ -127,17 +115,10 @@ table_options = together(
     click.option(
         "--numeric",
         metavar="COLUMNS",
-        help="Columns of numbers, even if the first rows are not; also with a unit or marks.",
+        help="Columns of numbers, even if the first rows are not.",
     ),
     click.option(
         "--date", metavar="COLUMNS", help="Columns of dates, even if the first rows are not."
-    ),
-    click.option(
-        "--date-format",
-        metavar="FORMAT",
-        multiple=True,
-        help="Format of dates, such as %d/%m/%Y, or COLUMN=FORMAT for one column; may be "
-        "repeated.  [default: by the values]",
     ),
     click.option(
         "--missing",
@@ -171,7 +152,7 @@ table_options = together(
 
 _NAMES = (
     *("x", "y", "label", "target", "weights", "unlabelled", "id"),
-    *("format", "delimiter", "quote", "decimal", "encoding", "no_header", "missing_values"),
+    *("sql", "delimiter", "no_header", "missing_values"),
 )
 
 

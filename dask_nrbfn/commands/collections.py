@@ -168,15 +168,17 @@ def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delay
     """Return the survey of the cells of each column over all parts."""
     import dask
 
-    from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
+    from dask_nrbfn.sources.stored import kinds_of, survey_columns, types_of
+    from dask_nrbfn.sources.survey import merged
 
     found = [types_of(_no_rows(X))]
-    if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
+    if '"NULL"' in found[0].values() or _has_unknown_categories(X):
         # Only the parts show the types of these columns.
         found = dask.compute(*map(dask.delayed(types_of), parts))
     types = {column: {part[column] for part in found} for column in found[0]}
     kinds = kinds_of(types, options)
-    surveys = [dask.delayed(survey_columns)(part, kinds) for part in parts]
+    fills = options.missing == "impute"
+    surveys = [dask.delayed(survey_columns)(part, kinds, fills=fills) for part in parts]
     while len(surveys) > 1:
         groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
         surveys = list(map(dask.delayed(merged), groups))

@@ -12,7 +12,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.dtypes import checked_mark
-from dask_nrbfn.sources.formats import holds_rows, open_source
+from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, kind_of, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation, normalize
@@ -59,9 +59,9 @@ def opened_rows(
 
     Parameters
     ----------
-    place : path, URL or RemoteLocation
-        Location of a dataset, or of a file or directory that `ingest_file` accepts. Columns of a
-        table are found by name.
+    place : path, URL, RemoteLocation or query
+        Location of a dataset, or a file, directory or query that `ingest_file` accepts. Columns of
+        a table are found by name.
     model : Location
         Location of a model or a run.
     beside : Location
@@ -89,7 +89,7 @@ def opened_rows(
     path, storage_options = (
         (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
     )
-    if not holds_rows(path, storage_options, format=options.get("format")):
+    if not holds_rows(path, storage_options):
         dataset = Dataset.open(place)
         said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
         check_nothing_said(place, "a dataset", **said, **options, keep=keep)
@@ -109,9 +109,6 @@ def opened_rows(
         read_as=read_as,
         **options,
     )
-    if trained.schema is not None:
-        # Without labels the schema of the source does not name the label column.
-        source.check_places(trained.schema)
     schema = source.schema
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
@@ -119,10 +116,10 @@ def opened_rows(
         copy = f"a temporary copy beside {beside}"
         mark = _mark_for(source, recorded) if unlabelled is None else unlabelled
         ingest_source(source, scratch, unlabelled=mark, gaps=spoiled, place=copy)
-        dataset = Dataset.open(scratch).named(str(normalize(place)))
+        name = str(place if is_query(path) else normalize(place))
+        dataset = Dataset.open(scratch).named(name)
         unused = tuple(name for name in ignored if name not in keep)
-        unseen = {name: each.n_values for name, each in source.unseen.items()}
-        yield OpenedRows(dataset, kept, unused, source.bad_rows, unseen)
+        yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
 
 
 def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
@@ -130,12 +127,12 @@ def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatc
     if not names:
         return None
     # Imports pyarrow, which files of arrays do not need.
-    from dask_nrbfn.sources.tabular import TableSource
+    from dask_nrbfn.sources.tables import TableSource
 
     if not isinstance(source, TableSource):
         raise ParameterError(
             f"`keep` is given, but {place} is not a table.",
-            "Give a CSV, Parquet or Arrow file, or leave `keep` out.",
+            "Give a text, Parquet or Arrow file, or leave `keep` out.",
         )
     return source.carried(names)
 

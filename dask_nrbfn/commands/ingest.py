@@ -48,7 +48,6 @@ from dask_nrbfn.storage.group import Location, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
-    import zarr
     from dask.delayed import Delayed
 
     from dask_nrbfn.sources.survey import TableOptions
@@ -61,19 +60,16 @@ Names = str | Sequence[str] | None
 
 @listing_formats
 def ingest_file(
-    source: "str | os.PathLike[str] | RemoteLocation | zarr.Group | zarr.Array[Any]",
+    source: Any,
     location: Location,
     *,
-    format: str | None = None,
+    sql: str | None = None,
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
     target: str | None = None,
     weights: str | None = None,
     delimiter: str | None = None,
-    quote: str | None = None,
-    decimal: str | None = None,
-    encoding: str | None = None,
     no_header: bool = False,
     columns: Names = None,
     drop: Names = None,
@@ -81,7 +77,6 @@ def ingest_file(
     categorical: Names = None,
     numeric: Names = None,
     date: Names = None,
-    date_format: str | Sequence[str] | None = None,
     variable: str | None = None,
     feature_dim: str | None = None,
     missing: str = "error",
@@ -99,12 +94,14 @@ def ingest_file(
 
     Parameters
     ----------
-    source : path, URL, RemoteLocation, zarr.Group or zarr.Array
-        A file, a directory of files of one suffix, or a store; Notes list the formats.
+    source : path, URL, query, RemoteLocation, zarr.Group, zarr.Array, relation, frame or reader
+        A file, a directory of files of one suffix, or a store; Notes list the formats. An SQL
+        query that begins with FROM, SELECT or WITH, such as
+        ``"FROM 'rides/*.parquet' WHERE fare > 0"``; DuckDB answers it. A relation of DuckDB, a
+        frame of any library, or an Arrow reader. None with `sql`.
     location : Location
-    format : str, optional
-        A name from the list in Notes. By default the suffix decides; the first lines of text decide
-        if the suffix is unknown.
+    sql : str, optional
+        A query of `source`, which is the table "source"; a DuckDB or SQLite file has its tables.
     x, y : str, optional
         Where features and labels are, as listed in Notes. Each element of a list of numbers becomes
         a feature.
@@ -115,14 +112,12 @@ def ingest_file(
         Numeric targets instead of labels, as listed in Notes: (n,) or (n, q).
     weights : str, optional
         One sample weight above 0 per row, as listed in Notes; such a column is not a feature.
-    delimiter, quote, decimal, encoding : str, optional
-        How CSV is written. Delimiter: by default a comma (in .tsv a tab, with decimal commas a
-        semicolon); a space stands for any number of blanks. Quote around text: by default ". Both
-        defaults hold unless the first lines contradict them. Decimal mark: by default a point.
-        Encoding: by default UTF-8, or UTF-16 where a file begins with its byte order mark.
+    delimiter : str, optional
+        Delimiter of a text table, by default found from its first lines. Write other habits of
+        text, such as decimal commas or another encoding, as SQL: ``FROM read_csv(...)``.
     no_header : bool
-        Whether the first line of CSV is a row; the columns are column_0, column_1, ... By default
-        the first lines decide, and options that name a column of the first line.
+        Whether the first line of a text table is a row; the columns are column0, column1, ... By
+        default the first lines decide.
     columns, drop : str or sequence of str, optional
         Columns of a table that become features, by default all without another use; and columns
         to leave out. Here and below, names can be given as "A,B", with double quotes around a name
@@ -130,12 +125,8 @@ def ingest_file(
     id : str, optional
         Column or Zarr array that names the rows and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional
-        Columns of that kind. By default the cells decide: text is numeric if 99 % of the cells have
-        one unit, a date if all cells have one format, and otherwise a category. A category is left
-        out if nearly all rows differ.
-    date_format : str or sequence of str, optional
-        How dates are written, such as "%d/%m/%Y", or "COLUMN=%d/%m/%Y" for one column; by default
-        inferred from the values.
+        Columns of that kind. By default the cells decide. A category is left out if nearly all
+        rows differ.
     variable, feature_dim : str, optional
         `source` is a scene: the pixels of this variable are rows and their features lie along this
         dimension; along "time,band" there is a feature for each band of each time. Variables "A,B"
@@ -197,7 +188,6 @@ def ingest_file(
             **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
             **{"date": date, "missing_values": missing_values},
         },
-        date_format=(date_format,) if isinstance(date_format, str) else tuple(date_format or ()),
         id=id,
         missing=missing,
         max_categories=max_categories,
@@ -207,16 +197,13 @@ def ingest_file(
         check_output_file(write_schema, overwrite=overwrite)
     opened = open_source(
         path,
-        format=format,
+        sql=sql,
         x=x,
         y=y,
         label=label,
         target=target,
         weights=weights,
         delimiter=delimiter,
-        quote=quote,
-        decimal=decimal,
-        encoding=encoding,
         no_header=no_header,
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
         table=table,

@@ -18,7 +18,7 @@ _SUFFIXES = (".toml", ".json")
 def load_schema(location: Location) -> Schema:
     """Return the schema of a TOML or JSON file, a dataset, a run or a model."""
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
-        return _of_file(Path(location))
+        return Schema.from_dict(_read_file(Path(location)))
     schema = Schema.of_record(_attributes(location)["schema"])
     if schema is None:
         raise DataError(
@@ -50,33 +50,6 @@ def _attributes(location: Location) -> dict[str, Any]:
     from dask_nrbfn.storage.model import open_model_group
 
     return attributes_of(open_model_group(location))
-
-
-def _of_file(path: Path) -> Schema:
-    """Return the schema of a file; raise DataError if no cell can be read as it says."""
-    import pyarrow as pa
-
-    from dask_nrbfn.sources.cells import texts_of
-    from dask_nrbfn.sources.written import is_way
-
-    schema = Schema.from_dict(_read_file(path))
-    for column in schema.columns:
-        if column.written and not is_way(column.kind, column.written):
-            raise DataError(
-                f"column {column.name!r} of {path} is a {column.kind} written as "
-                f"{column.written!r}, which is not supported.",
-                "For numbers, give 1234.5 with the marks and unit of the column, such as $1,234.5. "
-                "For dates, give a format such as %d/%m/%Y. For other columns, give nothing.",
-            )
-        texts = texts_of(pa.array(column.categories, pa.string())).to_pylist()
-        for category, text in zip(column.categories, texts, strict=True):
-            if category != text:
-                raise DataError(
-                    f"column {column.name!r} of {path} has the category {category!r}, but a cell "
-                    f"with this text is read as {text!r}.",
-                    "Write the category as cells are read, or leave out a category read as None.",
-                )
-    return schema
 
 
 def _read_file(path: Path) -> dict[str, Any]:

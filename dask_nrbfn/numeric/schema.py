@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, Self
@@ -28,7 +27,6 @@ _EXPANDED_VALUES = 2**20
 _YEAR_DAYS = 365.2425
 # Limit of numbers in a schema, because integers of JSON have no limit.
 _LARGEST = float(np.finfo(np.float64).max)
-_WRITTEN_NUMBER = re.compile(r"(\D*)1\D?234[.,]5(\D*)")
 # A column with more missing values than this share has an indicator feature for them.
 _OFTEN_MISSING = 0.01
 
@@ -44,8 +42,6 @@ class Column:
     others: whether further categories share one feature.
     fill: the median, used for missing numbers, booleans and dates.
     missing: share of rows with a missing value.
-    written: text form of numbers or dates, if not the usual one: the number 1234.5 with its unit
-        and marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
     times: whether dates have a time of day that varies, which is then a feature.
     """
 
@@ -55,7 +51,6 @@ class Column:
     others: bool = False
     fill: float = 0.0
     missing: float = 0.0
-    written: str = ""
     times: bool = False
 
     @property
@@ -87,16 +82,6 @@ class Column:
     def is_stored_as_feature(self) -> bool:
         """Whether the stored values are the only feature."""
         return self.kind in ("number", "boolean") and not self.tells_missing
-
-    @property
-    def unit(self) -> tuple[str, str]:
-        """The text before and after the numbers of the column; empty if unknown.
-
-        >>> Column("price", "number", written="$1,234.5").unit
-        ('$', '')
-        """
-        found = _WRITTEN_NUMBER.fullmatch(self.written)
-        return ("", "") if found is None else (found[1].strip(), found[2].strip())
 
     @property
     def coding(self) -> tuple[str, tuple[str, ...], bool] | None:
@@ -155,7 +140,7 @@ class Schema:
     targets: names of the columns with numeric targets.
     ignored: names of the columns that are left out.
     missing: rows with missing values are refused, filled or left out.
-    written: text form of tables: `delimiter` and other options, as given.
+    written: how text tables are written, such as `delimiter`, as given or found.
     """
 
     columns: tuple[Column, ...]
@@ -226,8 +211,7 @@ class Schema:
     @cached_property
     def digest(self) -> str:
         """A digest that identifies the features made of stored values."""
-        columns = [replace(each, written="") for each in self.columns]
-        made = [self.fills, [[each.name, each.to_dict()] for each in columns]]
+        made = [self.fills, [[each.name, each.to_dict()] for each in self.columns]]
         return hashlib.blake2b(json.dumps(made).encode(), digest_size=16).hexdigest()
 
     @cached_property
@@ -238,15 +222,6 @@ class Schema:
             return 1
         digest = hashlib.blake2b(json.dumps(codings).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 1
-
-    def other_unit(self, other: "Schema") -> str | None:
-        """Return the first column whose unit differs from that in another schema, or None."""
-        others = {column.name: column for column in other.columns}
-        for own in self.columns:
-            its = others.get(own.name, own)
-            if any(own.unit) and any(its.unit) and own.unit != its.unit:
-                return f"has the column {own.name!r} written as {own.written}, not as {its.written}"
-        return None
 
     def difference(self, other: "Schema") -> str | None:
         """Return the first difference that keeps another schema from reading the stored values."""
@@ -351,16 +326,14 @@ _COLUMN_FIELDS = {
     "others": _FLAG,
     "fill": _NUMBER,
     "missing": _SHARE,
-    "written": _TEXT,
     "times": _FLAG,
 }
 _WRITTEN_FIELDS = {
     "delimiter": _TEXT,
-    "quote": _TEXT,
-    "decimal": _TEXT,
-    "encoding": _TEXT,
     "no_header": _FLAG,
     "missing_values": _LIST,
+    "dateformat": _TEXT,
+    "timestampformat": _TEXT,
 }
 
 

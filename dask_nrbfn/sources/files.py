@@ -68,7 +68,7 @@ class File:
         if self._is_web:
             return {}
         with _explained(self):
-            fs, path = self._file_system()
+            fs, path = self.file_system()
             found = fs.find(path, detail=True)
             tags = ("ETag", "etag", "mtime", "updated", "LastModified", "created")
             return {
@@ -86,7 +86,7 @@ class File:
         if not self.is_remote:
             return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
         with _explained(self):
-            fs, path = self._file_system()
+            fs, path = self.file_system()
             names = sorted(name.rstrip("/") for name in fs.ls(path, detail=False))
             # Some stores list the directory itself, as an object without bytes.
             inside = [name for name in names if name != path.rstrip("/")]
@@ -101,7 +101,7 @@ class File:
         if not self.is_remote:
             return open(self, "rb")
         with _explained(self):
-            fs, path = self._file_system()
+            fs, path = self.file_system()
             how: dict[str, Any] = {"block_size": REQUEST_BYTES}
             how["cache_type"] = "readahead" if ahead else "none"
             if self._is_web and not _sends_parts(fs, path):
@@ -113,7 +113,8 @@ class File:
                 how = {"block_size": 0}
             return io.BufferedReader(_RemoteFile(fs.open(path, "rb", **how), self))
 
-    def _file_system(self) -> tuple[Any, str]:
+    def file_system(self) -> tuple[Any, str]:
+        """Return the fsspec file system, and the path in it."""
         from fsspec.core import url_to_fs
 
         try:
@@ -133,7 +134,7 @@ class File:
 
     def _info(self) -> dict[str, Any]:
         with _explained(self):
-            fs, path = self._file_system()
+            fs, path = self.file_system()
             return dict(fs.info(path))
 
 

@@ -4,33 +4,21 @@ The module has a function `open_rows(reading) -> Source`. It is imported when a 
 is read, so that a command can list the formats without loading their libraries.
 """
 
-import json
-import logging
 import os
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import unquote
 
-from dask_nrbfn.errors import (
-    DamagedDataError,
-    DataError,
-    MissingDataError,
-    NRBFNError,
-    ParameterError,
-)
+from dask_nrbfn.errors import DataError, MissingDataError, NRBFNError, ParameterError
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
-    import zarr
-
     from dask_nrbfn.sources.source import Reading, Source
-
-logger = logging.getLogger(__name__)
 
 _Listing = TypeVar("_Listing", bound=Callable[..., Any])
 
@@ -41,7 +29,6 @@ class Format:
 
     `options` are the accepted options, each with its meaning, or "" if the help of the option has
     it. `files` tells whether a directory may have several files, and subdirectories key=value.
-    Formats that are not named are recognized by their content or options.
     """
 
     module: str
@@ -49,22 +36,31 @@ class Format:
     suffixes: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     files: Literal["one", "several", "keyed"] = "several"
-    is_named: bool = True
 
 
 _TABLE = {"label": "a column", "target": "columns, A or A,B", "weights": "a column"}
 _TABLE |= dict.fromkeys(("id", "columns", "drop", "categorical", "numeric", "date"), "")
-_TABLE |= dict.fromkeys(("date_format", "missing", "missing_values", "max_categories"), "")
-_TABLE |= {"schema": ""}
-_COLUMNS = {"x": "columns, A or A,B, also of lists of numbers [default: all others]"} | _TABLE
-_CSV = _TABLE | dict.fromkeys(("delimiter", "quote", "decimal", "encoding", "no_header"), "")
+_TABLE |= dict.fromkeys(("missing", "missing_values", "max_categories", "schema"), "")
+_TABLE |= dict.fromkeys(("delimiter", "no_header"), "")
 _NPZ = {"x": "an array [default: X]", "y": "an array [default: y]", "target": "an array"}
 _NPY = dict.fromkeys(("y", "target", "weights"), "an .npy file or a directory of them")
 _OBS = {"x": "X, raw/X, layers/NAME or obsm/NAME [default: X]", "y": "obs/NAME"}
 _OBS |= {"target": "obs/NAME or obs/A,obs/B", "weights": "obs/NAME"}
 _ZARR_OPTIONS = {"x": "an array [default: X]", "y": "an array", "target": "an array"}
 _ZARR_OPTIONS |= {"weights": "an array", "id": ""}
-_CSV_SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst")
+# DuckDB reads these, text tables also compressed.
+_TABLES: tuple[str, ...] = (
+    ".csv",
+    ".tsv",
+    ".txt",
+    ".csv.gz",
+    ".tsv.gz",
+    ".txt.gz",
+    ".csv.zst",
+    ".tsv.zst",
+)
+_TABLES += (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
+_TABLES += (".duckdb", ".ddb", ".sqlite", ".sqlite3")
 FORMATS = {
     "npz": Format(
         "npz",
@@ -74,35 +70,30 @@ FORMATS = {
         "one",
     ),
     "npy": Format("npy", "numpy arrays", (".npy",), _NPY),
-    "csv": Format("delimited", "text tables", _CSV_SUFFIXES, _CSV),
-    "parquet": Format("parquet", "Parquet", (".parquet",), _COLUMNS, "keyed"),
-    "arrow": Format("arrowfile", "Arrow", (".arrow", ".arrows", ".feather"), _COLUMNS, "keyed"),
-    "zarr": Format(
-        "zarr_arrays", "arrays of a Zarr group, or one array", (), _ZARR_OPTIONS, "one", False
+    "table": Format(
+        "tables", "text tables, Parquet, JSON lines, Arrow, databases", _TABLES, _TABLE, "keyed"
     ),
-    "anndata": Format("anndata", "AnnData, also a Zarr store", (".h5ad",), _OBS, "one", False),
+    "zarr": Format("zarr_arrays", "arrays of a Zarr group, or one array", (), _ZARR_OPTIONS, "one"),
+    "anndata": Format("anndata", "AnnData, also a Zarr store", (".h5ad",), _OBS, "one"),
     "scene": Format(
         "scene",
         "pixels of Zarr, netCDF or other files that xarray opens",
         options={"label": "a variable", "target": "variables", "variable": "", "feature_dim": ""},
-        is_named=False,
     ),
 }
 """Every format by name, in the order of lists of formats."""
 
 SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
-NAMED_FORMATS = tuple(name for name, each in FORMATS.items() if each.is_named)
 # Suffixes of spreadsheets whose programs can save CSV.
 _SHEETS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
 # Suffixes of rasters that xarray can open.
 _RASTERS = (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff")
+_QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
 # Metadata of a Zarr group.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 _SCENE_REMEDY = (
     "For a scene, name its feature dimension with `feature_dim`, or its variables with `variable`."
 )
-# Files that Hugging Face's `datasets` writes beside Arrow files, and beside several datasets.
-_HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
 
 
 def meanings(option: str) -> str:
@@ -146,19 +137,18 @@ def _with_lines(function: _Listing, lines: list[str]) -> _Listing:
 
 
 def open_source(
-    source: "str | os.PathLike[str] | zarr.Group | zarr.Array[Any]",
+    source: Any,
     *,
-    format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    sql: str | None = None,
     **options: Any,
 ) -> "Source":
-    r"""Return the rows of a file, of a directory of files, or of a store.
+    r"""Return the rows of a file, a directory, a store, a query, a relation, a frame or a reader.
 
     source: files of a directory have one suffix and are read in the order of their names. Parquet
-        and Arrow files may be in subdirectories key=value, whose keys become columns.
-    format: A name in `FORMATS`. By default the suffix decides, or the first lines of text if the
-        suffix is unknown.
+        files may be in subdirectories key=value, whose keys become columns.
     storage_options: arguments of the fsspec file system that opens a URL.
+    sql: a query of the source, which is its table "source" or, for databases, has its own tables.
     **options: attributes of `Reading`.
 
     Examples
@@ -176,17 +166,19 @@ def open_source(
         from dask_nrbfn.sources.zarr_arrays import place_of
 
         source, storage_options = place_of(source)
-    if not isinstance(source, str | os.PathLike):
-        raise ParameterError(
-            f"source is of type {type(source).__name__}.",
-            "Give the path of a file or directory, or an open Zarr group.",
-        )
-    place = _place(source, storage_options)
-    if format is not None and format not in NAMED_FORMATS:
-        raise ParameterError(f"`format` is {format!r}.", f"Give one of {', '.join(NAMED_FORMATS)}.")
-    reading = Reading(place=place, **options)
-    name, files = _recognized(reading, format)
-    _check_options(reading, name, format)
+    reading = Reading(storage_options=storage_options or {}, query=sql, **options)
+    if is_query(source):
+        reading = replace(reading, query=source)
+    elif isinstance(source, str | os.PathLike):
+        reading = replace(reading, place=_place(source, storage_options))
+    elif source is not None:
+        reading = replace(reading, rows=source)
+    elif sql is None:
+        raise ParameterError("no source is given.", "Give a file, a directory or a query.")
+    name, files = _recognized(reading)
+    if reading.query is not None and name != "table":
+        raise ParameterError(f"{source} has no table.", "Leave `sql` out, or give a table.")
+    _check_options(reading, name)
     check_one_kind("y", reading.y, reading.target)
     check_one_kind("label", reading.label, reading.target)
     module = import_module(f"{__package__}.{FORMATS[name].module}")
@@ -196,15 +188,21 @@ def open_source(
     return opened
 
 
-def holds_rows(
-    source: str | os.PathLike[str],
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    format: str | None = None,
-) -> bool:
-    """Return whether `open_source` reads a path or URL, by the names of its files."""
+def is_query(source: object) -> bool:
+    """Return whether a source is an SQL query.
+
+    >>> is_query("FROM 'rides.parquet' WHERE fare > 0"), is_query("from.csv")
+    (True, False)
+    """
+    return isinstance(source, str) and _QUERY.match(source) is not None
+
+
+def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Return whether `open_source` reads a source, by the names of its files."""
+    if is_query(source) or not isinstance(source, str | os.PathLike):
+        return True
     place = _place(source, storage_options)
-    by_name = format is not None or suffix_of(place) in SUFFIXES
+    by_name = suffix_of(place) in SUFFIXES
     try:
         if not place.is_directory():
             # Some servers do not list directories.
@@ -214,9 +212,7 @@ def holds_rows(
     inside = place.entries()
     if any(entry.name in _ZARR for entry in inside):
         return _zarr_format(place) is not None
-    return format is not None or any(
-        suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside
-    )
+    return any(suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside)
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
@@ -247,22 +243,24 @@ def how_to_ingest(source: str) -> str:
     return f"{scene}To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr{options}"
 
 
-def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File, dict[str, str]]]:
-    """Return the name of the format of a place, and its files with their keys."""
+def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
+    """Return the name of the format of a place, and its files."""
     place = reading.place
+    if not place.path:
+        return "table", ()
     if reading.variable is not None or reading.feature_dim is not None:
         place.is_directory()
-        return "scene", {}
+        return "scene", ()
     is_directory = place.is_directory()
-    if is_directory and format is None and any(each.name in _ZARR for each in place.entries()):
+    if is_directory and any(each.name in _ZARR for each in place.entries()):
         kind = _zarr_format(place)
         if kind is None:
             raise DataError(
                 f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
                 "Ingest the file or the Zarr group that has the rows.",
             )
-        return kind, {}
-    files = data_files(place) if is_directory else {place: {}}
+        return kind, ()
+    files = data_files(place) if is_directory else (place,)
     for file in files:
         if file.n_bytes() == 0:
             if not (file.is_remote or os.path.isfile(file)):
@@ -271,22 +269,21 @@ def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File,
                     "Write its rows to a file first, and give the file.",
                 )
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
-    first, keys = next(iter(files.items()))
-    name = format or _format_of(first, is_csv=bool(reading.written))
+    name = _format_of(files[0])
     if is_directory and FORMATS[name].files == "one":
         raise DataError(
-            f"{place} is a directory of {suffix_of(first)} files.",
-            f"Give one {suffix_of(first)} file instead.",
+            f"{place} is a directory of {suffix_of(files[0])} files.",
+            f"Give one {suffix_of(files[0])} file instead.",
         )
-    if keys and FORMATS[name].files != "keyed":
-        raise _subdirectory_error(place, "=".join(next(iter(keys.items()))))
+    keyed = [file for file in files if "=" in file.path.removeprefix(place.path)]
+    if keyed and suffix_of(files[0]) not in (".parquet", ".pq"):
+        raise _subdirectory_error(place, "key=value")
     return name, files
 
 
-def _check_options(reading: "Reading", name: str, format: str | None) -> None:
+def _check_options(reading: "Reading", name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
-    taken = FORMATS[name].options
-    given = reading.given | ({"format": format} if format and not FORMATS[name].is_named else {})
+    taken, given = FORMATS[name].options, reading.given
     if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
         # Arrays have the columns of a plain schema, in the same order.
         del given["schema"]
@@ -295,14 +292,15 @@ def _check_options(reading: "Reading", name: str, format: str | None) -> None:
             others = [other for other, each in FORMATS.items() if option in each.options]
             mend = f"`{option}` goes with {', '.join(others)}; " * bool(others)
             raise ParameterError(
-                f"`{option}`={value} does not go with {reading.place}, whose format is {name}.",
+                f"`{option}`={value} does not go with {reading.place.path or 'the rows'}, whose "
+                f"format is {name}.",
                 f"{mend}{name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )
 
 
-def data_files(directory: File) -> dict[File, dict[str, str]]:
-    """Return the files of a directory, in order, with the keys that their directories name."""
-    found = _files_below(directory, {})
+def data_files(directory: File) -> tuple[File, ...]:
+    """Return the files of a directory and of its directories key=value, in order."""
+    found = tuple(_files_below(directory))
     suffixes = sorted({suffix_of(file) for file in found})
     if len(suffixes) > 1:
         raise DataError(
@@ -312,59 +310,27 @@ def data_files(directory: File) -> dict[File, dict[str, str]]:
     return found
 
 
-def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
+def _files_below(directory: File) -> Iterator[File]:
     # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
     entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
-    names = {entry.name for entry in entries}
-    if _HUGGING_FACE_DICT in names:
-        splits = ", ".join(sorted(names - {_HUGGING_FACE_DICT}))
-        raise DataError(
-            f"{directory} has several datasets of Hugging Face: {splits}.",
-            "Give the directory of one dataset.",
-        )
-    if names >= _HUGGING_FACE:
-        entries = _hugging_face_files(directory, {entry.name: entry for entry in entries})
     if not entries:
         raise DataError(
             f"{directory} is empty: it has no files.", "Give a directory with data files."
         )
-    found = {}
     for entry in entries:
         if not entry.is_directory():
-            found[entry] = keys
+            yield entry
         elif "=" in entry.name:
-            key, _, value = map(unquote, entry.name.partition("="))
-            found |= _files_below(entry, {**keys, key: value})
+            yield from _files_below(entry)
         else:
             raise _subdirectory_error(directory, entry.name)
-    return found
-
-
-def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[File]:
-    """Return the data files that the state.json of a directory lists."""
-    state = entries["state.json"]
-    try:
-        with state.open() as file:
-            names = [told["filename"] for told in json.loads(file.read())["_data_files"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise DamagedDataError(
-            f"{state} does not list the data files of {directory} ({error!r}).",
-            "Write the directory again.",
-        ) from error
-    absent = [name for name in names if name not in entries]
-    if absent:
-        raise MissingDataError(
-            f"{directory} lacks {', '.join(absent)}, which its state.json lists.",
-            "Copy all files of the dataset.",
-        )
-    return [entries[name] for name in names]
 
 
 def _subdirectory_error(directory: File, name: str) -> DataError:
     return DataError(
         f"{directory} has a subdirectory, {name}.",
-        "Put all data files into one directory; Parquet and Arrow files may be in subdirectories "
-        "named key=value.",
+        "Put all data files into one directory; Parquet files may be in subdirectories named "
+        "key=value.",
     )
 
 
@@ -374,11 +340,9 @@ def suffix_of(file: File) -> str:
     return max(matches, key=len) if matches else PurePath(file.name).suffix or "(none)"
 
 
-def _format_of(file: File, *, is_csv: bool) -> str:
-    """Return the format of a file by its suffix or, if that is unknown, by its first lines."""
+def _format_of(file: File) -> str:
+    """Return the format of a file by its suffix; a file of another suffix is a text table."""
     suffix = suffix_of(file)
-    if suffix in SUFFIXES:
-        return SUFFIXES[suffix]
     if suffix.lower() in _SHEETS:
         raise DataError(
             f"{file} has the suffix {suffix}, which is not supported.",
@@ -389,14 +353,4 @@ def _format_of(file: File, *, is_csv: bool) -> str:
             f"{file} is read as a scene, but its features are not known.",
             _SCENE_REMEDY,
         )
-    from dask_nrbfn.sources.textfile import is_table
-
-    if not is_csv and not is_table(file):
-        raise DataError(
-            f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
-            "a table of text.",
-            f"Pass `format` as one of {', '.join(NAMED_FORMATS)}. Supported suffixes are "
-            f"{', '.join(SUFFIXES)}. Scenes need `feature_dim` or `variable`.",
-        )
-    logger.info("ingest: %s is read as csv, as its first lines show", file)
-    return "csv"
+    return SUFFIXES.get(suffix, "table")

@@ -2,7 +2,7 @@
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +14,14 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
-    from dask_nrbfn.sources.survey import ColumnSurvey, TableOptions
+    from dask_nrbfn.sources.survey import TableOptions
 
 # A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
 # damaged header, or from a number that is no feature index.
 MAX_FEATURES = 2**24
+
+
+_NOWHERE = File("")
 
 
 class Block(NamedTuple):
@@ -67,7 +70,7 @@ class Source(ABC):
     boolean_labels: whether the labels 0 and 1 mean false and true.
     bad_rows: indices of the rows, read so far, that have a cell of a wrong kind, which counts as
         missing. Only for tables whose cells may be spoiled.
-    unseen: cells, read so far, whose category is not in the given schema, by column.
+    unseen: number of cells, read so far, whose category is not in the given schema, by column.
     """
 
     n_rows: int
@@ -85,10 +88,7 @@ class Source(ABC):
     stored_at: StoredAt | None = None
     boolean_labels: bool = False
     bad_rows: list[int] = field(default_factory=list)
-    unseen: "dict[str, ColumnSurvey]" = field(default_factory=dict)
-
-    def check_places(self, trained: Schema) -> None:  # noqa: B027  Other sources than tables pass.
-        """Raise DataError if unnamed columns may differ from the columns of a schema."""
+    unseen: Mapping[str, int] = field(default_factory=dict)
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time; the last block may be shorter."""
@@ -103,23 +103,27 @@ class Source(ABC):
 class Reading:
     """A place and the options with which its rows are read, given to a format's `open_rows`.
 
-    place: the file or directory that the user named.
-    files: its files in order, each with the key=value pairs of its subdirectories.
+    place: the file or directory that the user named; empty if only a query or `rows` is given.
+    files: its files in order.
+    query: SQL whose rows are the table.
+    rows: a DuckDB relation, a frame or an Arrow reader.
     x, y, label, target, weights: where features, labels, numeric targets and sample weights are;
         `FORMATS` says which of them each format accepts.
-    schema: the columns of a table, and how its text is written; by default inferred from the cells.
+    schema: the columns of a table; by default inferred from the cells.
     table: the other options of a table.
     variable, feature_dim: variables of a scene, and the dimensions along which its features lie.
     unlabelled: the marker for a missing label. In a table "" and nan mean empty cells.
-    classes: the labels of a model. Labels of a table may differ from them by a final full stop.
+    classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
-    delimiter, quote, decimal, encoding, no_header: how CSV is written; by default found from the
-        first lines.
+    delimiter, no_header: how CSV is written; by default found from the first lines.
+    storage_options: arguments of fsspec file systems that a query reads from.
     """
 
-    place: File
-    files: Mapping[File, Mapping[str, str]] = field(default_factory=dict)
+    place: File = _NOWHERE
+    files: Sequence[File] = ()
+    query: str | None = None
+    rows: Any = None
     x: str | None = None
     y: str | None = None
     label: str | None = None
@@ -134,10 +138,8 @@ class Reading:
     spoiled: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
-    quote: str | None = None
-    decimal: str | None = None
-    encoding: str | None = None
     no_header: bool = False
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Return the comma-separated names in an option, None if the option is not given."""
@@ -145,19 +147,14 @@ class Reading:
         return None if given is None else named_columns(option, given)
 
     @property
-    def written(self) -> dict[str, Any]:
-        """The given options about the dialect of CSV."""
-        names = ("delimiter", "quote", "decimal", "encoding", "no_header")
-        return {name: value for name in names if (value := getattr(self, name))}
-
-    @property
     def given(self) -> dict[str, Any]:
         """All given options that some formats do not accept."""
-        names = ("x", "y", "label", "target", "weights", "variable", "feature_dim")
+        names = ("x", "y", "label", "target", "weights", "variable", "feature_dim", "delimiter")
         given = {name: getattr(self, name) for name in names}
         given |= {} if self.table is None else self.table.said
         given["schema"] = None if self.schema is None else "FILE"
-        return {name: value for name, value in given.items() if value is not None} | self.written
+        given["no_header"] = self.no_header or None
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:

@@ -1,27 +1,35 @@
 """The stored values of tables in memory: frames of any library, and arrays of columns."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial, reduce
-from operator import add
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
-from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.cells import CellError, encoded, filtered, stored_values
 from dask_nrbfn.sources.decide import FOR_FRAMES, decide
 from dask_nrbfn.sources.frames import as_frame, has_kinds
-from dask_nrbfn.sources.survey import CellKind, ColumnSurvey, Roles, TableOptions
-from dask_nrbfn.sources.tables import schema_columns
-from dask_nrbfn.sources.tabular import SURVEY_ROWS, add_unseen, unseen_lines
+from dask_nrbfn.sources.relation import Table, table_of_arrow
+from dask_nrbfn.sources.survey import (
+    CellKind,
+    Cells,
+    Roles,
+    TableOptions,
+    cell_kind,
+    stored_of,
+    survey,
+    unread_of,
+)
+from dask_nrbfn.sources.tables import bad_cells, schema_columns
 
 logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1 << 16
 
 
 def schema_of(
@@ -36,11 +44,9 @@ def schema_of(
     options = frame_options(missing)
     if not needs_schema(X, options, name):
         return None
-    X = _framed(X, name)
-    types = {column: {arrow} for column, arrow in types_of(X, name).items()}
-    kept = None if weights is None else np.asarray(weights) != 0
-    surveys = survey_columns(X, kinds_of(types, options, name), name, kept)
-    return decided(surveys, options, gap=partial(_first_gap, X, surveys, name), name=name)
+    table = table_in_memory(X, name, kept=None if weights is None else np.asarray(weights) != 0)
+    kinds = kinds_of({column: {of} for column, of in table.types.items()}, options, name)
+    return decided(survey(table, kinds, fills=missing == "impute"), options, name)
 
 
 def frame_options(missing: str) -> TableOptions:
@@ -53,84 +59,45 @@ def frame_options(missing: str) -> TableOptions:
 
 
 def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
-    """Return whether a schema is needed to make features of the columns of a table.
-
-    name: the table, for errors.
-    X (n, c).
-    """
+    """Return whether a schema is needed to make features of the columns of a table (n, c)."""
     return options.missing == "impute" or has_kinds(X, name)
 
 
-def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
-    """Return the Arrow types of the columns of a frame, or of an array (n, c) as x0, x1, ...
-
-    name: the table, for errors.
-    X (n, c).
-    """
-    frame = _framed(X, name)
-    return {str(column.name): _arrow(column, name).type for column in frame.iter_columns()}
+def types_of(X: Any, name: str = "X") -> dict[str, str]:
+    """Return the SQL types of the columns of a frame, or of an array (n, c) as x0, x1, ..."""
+    return dict(table_in_memory(X, name).types)
 
 
 def kinds_of(
-    types: Mapping[str, Collection[pa.DataType]], options: TableOptions, name: str = "X"
+    types: Mapping[str, Collection[str]], options: TableOptions, name: str = "X"
 ) -> dict[str, CellKind]:
     """Return the kind that the cells of each column are read as.
 
-    types: types of each column in the parts of a table.
+    types: SQL types of each column in the parts of a table.
     name: the table, for errors.
     """
     kinds = {}
     for column, given in types.items():
-        kind = options.kind(column, given)
+        kind = cell_kind(options.kinds.get(column), given)
         if kind is None:
             raise DataError(
-                f"Column {column!r} of {name} has type {', '.join(map(str, given))}, which is not "
-                "a number, boolean, text, category or date.",
+                f"Column {column!r} of {name} has type {', '.join(given)}, which is not a number, "
+                "boolean, text, category or date.",
                 "Leave the column out, or convert it.",
             )
         kinds[column] = kind
     return kinds
 
 
-def survey_columns(
-    X: Any, kinds: Mapping[str, CellKind], name: str = "X", kept: NDArray[np.bool_] | None = None
-) -> dict[str, ColumnSurvey]:
-    """Return the survey of each column of a table, or of a part of one.
-
-    kinds: kind that the cells of each column are read as.
-    name: the table, for errors.
-    kept (n,): which rows count, by default all.
-    X (n, c).
-    """
-    surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
-    for column in _framed(X, name).iter_columns():
-        values = _arrow(column, name)
-        # Weights of another shape are refused where they are used.
-        if kept is not None and kept.shape == (len(values),):
-            values = filtered(values, kept)
-        for start in range(0, len(values), SURVEY_ROWS):
-            surveys[str(column.name)].add(values.slice(start, SURVEY_ROWS))
-    return surveys
+def survey_columns(X: Any, kinds: Mapping[str, CellKind], *, fills: bool) -> dict[str, Cells]:
+    """Return the statistics of each column of a part of a table (n, c)."""
+    return survey(table_in_memory(X, "X"), kinds, fills=fills, all_bins=True)
 
 
-def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurvey]:
-    """Return the surveys of a table from the surveys of its parts."""
-    return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
-
-
-def decided(
-    surveys: Mapping[str, ColumnSurvey],
-    options: TableOptions,
-    gap: Callable[[str], str] | None = None,
-    name: str = "X",
-) -> Schema:
-    """Return the schema of surveyed columns; choices that no option made are logged.
-
-    gap: see `decide`.
-    name: the table, for errors.
-    """
-    schema, lines, _ = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES, origin=name)
-    if surveys and not schema.columns:
+def decided(cells: Mapping[str, Cells], options: TableOptions, name: str = "X") -> Schema:
+    """Return the schema of surveyed columns; choices that no option made are logged."""
+    schema, lines = decide(cells, Roles(), options, remedies=FOR_FRAMES, origin=name)
+    if cells and not schema.columns:
         raise DataError(f"{name} has no feature: {lines[0]}", "Add feature columns.")
     for line in lines:
         logger.info("%s", Advice(line))
@@ -142,33 +109,46 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
 
     name: the table, for errors.
     """
-    labels = {str(label): label for label in _framed(X, name).columns}
+    labels = {str(label): label for label in X.columns}
     names = tuple(labels)
     return [labels[column] for column in schema_columns(schema, names, name, names)]
 
 
 def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
-    """Return the stored rows of a table, float64 (n, c).
+    """Return the stored rows (n, c) of a table (n, c).
 
     name: name of `X`, for the errors.
-    X (n, c).
     """
-    frame = _framed(X, name, schema)
-    given = {column.name: column for column in frame.iter_columns()}
-    stored = np.empty((len(frame), len(schema.columns)))
-    unseen: dict[str, ColumnSurvey] = {}
-    for place, label in enumerate(column_labels(frame, schema, name)):
-        cells = _arrow(given[label], name)
-        try:
-            stored[:, place] = stored_values(cells, schema.columns[place])
-        except CellError as error:
-            where = f"row {error.row} (the first is 0)"
-            remedy = "Give a value of the column's kind, or a missing value."
-            raise error.within(name, where, remedy) from error
-        add_unseen(unseen, cells, stored[:, place], schema.columns[place])
-    for line in unseen_lines(unseen):
-        logger.warning("%s: %s", name, line)
-    return stored
+    table = table_in_memory(X, name, schema)
+    schema_columns(schema, table.names, name, table.names)
+    n_columns = len(schema.columns)
+    wanted = [stored_of(table, column) for column in schema.columns]
+    wanted += [unread_of(table, column) for column in schema.columns]
+    blocks = [np.empty((0, n_columns))]
+    n_rows = 0
+    for batch in table.batches(wanted, _BATCH_ROWS):
+        values, unread = batch.columns[:n_columns], batch.columns[n_columns:]
+        stored = np.stack([column.to_numpy(zero_copy_only=False) for column in values], axis=1)
+        stored = stored.astype(np.float64)
+        for row, place in np.argwhere(bad_cells(stored, unread)):
+            cell = unread[place][int(row)].as_py() or stored[row, place]
+            raise DataError(
+                f"Column {schema.columns[place].name!r} of {name} has {cell!r} in row "
+                f"{n_rows + row} (the first is 0).",
+                "Give a value of the column's kind, or a missing value.",
+            )
+        blocks.append(stored)
+        n_rows += len(stored)
+    rows = np.concatenate(blocks)
+    for place, column in enumerate(schema.columns):
+        if column.kind == "category" and (n_unseen := int((rows[:, place] == UNSEEN).sum())):
+            logger.warning(
+                "%s: column %s: %d rows have a category that training did not have",
+                name,
+                column.name,
+                n_unseen,
+            )
+    return rows
 
 
 def check_gaps(
@@ -198,24 +178,37 @@ def check_gaps(
         )
 
 
-def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame[Any]:
-    """Return a frame, or an array (n, c) as a frame with the columns of a schema."""
+def table_in_memory(
+    X: Any, name: str, schema: Schema | None = None, kept: NDArray[np.bool_] | None = None
+) -> Table:
+    """Return a frame, or an array (n, c) with the columns of a schema, as a table.
+
+    kept (n,): which rows count, by default all.
+    """
     frame = as_frame(X, name)
     if frame is not None:
-        return frame
-    # Masked cells have no value.
-    rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
-    if rows.ndim != 2:
-        raise DataError(
-            f"{name} has shape {rows.shape}.",
-            "Give a frame in memory, or a dense array with two dimensions.",
-        )
-    names = _array_names(rows.shape[1], name, schema)
-    columns = {
-        column: _arrow_of(partial(pa.array, values, from_pandas=True), column, name)
-        for column, values in zip(names, rows.T, strict=True)
-    }
-    return nw.from_native(pa.table(columns), eager_only=True)
+        columns = {
+            str(column.name): _arrow_of(column.to_arrow, column.name, name)
+            for column in frame.iter_columns()
+        }
+    else:
+        # Masked cells have no value.
+        rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+        if rows.ndim != 2:
+            raise DataError(
+                f"{name} has shape {rows.shape}.",
+                "Give a frame in memory, or a dense array with two dimensions.",
+            )
+        names = _array_names(rows.shape[1], name, schema)
+        columns = {
+            column: _arrow_of(partial(pa.array, values, from_pandas=True), column, name)
+            for column, values in zip(names, rows.T, strict=True)
+        }
+    cells = pa.table(columns)
+    # Weights of another shape are refused where they are used.
+    if kept is not None and kept.shape == (cells.num_rows,):
+        cells = cells.filter(pa.array(kept))
+    return table_of_arrow(name, cells)
 
 
 def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
@@ -234,27 +227,17 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
     return names
 
 
-def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
-    """Return where a column first lacks a value, as part of an error."""
-    (column,) = (each for each in _framed(X, name).iter_columns() if str(each.name) == wanted)
-    values = _arrow(column, name)
-    if surveys[wanted].kind in ("category", "text"):
-        none = encoded(values)[0] < 0
-    else:
-        none = np.isnan(stored_values(values, surveys[wanted].column()))
-    return f"of {name} has no value in row {none.argmax()} (the first is 0)"
-
-
-def _arrow(column: nw.Series[Any], name: str) -> pa.Array:
-    return _arrow_of(column.to_arrow, column.name, name)
-
-
 def _arrow_of(convert: Callable[[], pa.Array], column: Any, name: str) -> pa.Array:
     try:
-        return convert()
+        values = convert()
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise DataError(
             f"Column {column!r} of {name} has values of several types, or of an unknown "
             f"type ({error}).",
             "Convert the column to one type, such as float or str.",
         ) from error
+    # DuckDB knows categories of text only.
+    is_other = pa.types.is_dictionary(values.type) and not pa.types.is_string(
+        values.type.value_type
+    )
+    return values.dictionary_decode() if is_other else values

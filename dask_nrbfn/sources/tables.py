@@ -1,233 +1,437 @@
-"""Tables with named columns of any format: the role of each column, and checks of names."""
+"""Rows of tables with named columns: the role of each column, checks of names, stored values."""
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources.cells import kind_of
-from dask_nrbfn.sources.decide import unnamed_error
-from dask_nrbfn.sources.dialect import BLANKS
-from dask_nrbfn.sources.dtypes import STRING, means_empty
-from dask_nrbfn.sources.source import Reading, check_apart
-from dask_nrbfn.sources.survey import Roles, TableOptions
+from dask_nrbfn.errors import Advice, DataError
+from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
+from dask_nrbfn.sources.decide import FOR_FILES, decide
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
+from dask_nrbfn.sources.relation import Table, kind_of, table_of, table_of_object
+from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size
+from dask_nrbfn.sources.survey import (
+    CellKind,
+    Roles,
+    TableOptions,
+    cell_kind,
+    stored_of,
+    survey,
+    text_of,
+    unread_of,
+    value_of,
+)
 
 logger = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 10
+_CARRIED_ROWS = 1 << 16
+# Bytes of ``X`` in one batch, and the smallest batch, a vector of DuckDB.
+_BATCH_BYTES, _VECTOR = 4 << 20, 2048
 
 
-def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the columns of all files; raises DataError if they differ or lack names."""
-    first, *others = columns
-    for path, names in columns.items():
-        name, count = Counter(names).most_common(1)[0] if names else ("", 1)
-        if count > 1:
-            raise DataError(
-                f"{path} has several columns named {name!r}.",
-                "Give each column a different name, in the first line of a CSV file.",
-            )
-        # The first may be the index that pandas wrote.
-        if "" in names[1:]:
-            raise unnamed_error(path, names.index(""))
-    for path in others:
-        for name in sorted(set(columns[first]) ^ set(columns[path])):
-            has, lacks = (first, path) if name in columns[first] else (path, first)
-            raise DataError(
-                f"{lacks} has no column {name!r}, which {has} has.",
-                "Write the same columns to every file of a directory.",
-            )
-    return columns[first]
+class Purposes(NamedTuple):
+    """The purpose of each column of a table: features, roles, ids, or none."""
 
-
-class MissingLabelError(DataError):
-    """A row has no label or target, but every row must have one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The options with which a table is read.
-
-    origin: the path that the user named.
-    schema: the columns; None: inferred from the cells.
-    classes: the labels of a model.
-    spoiled: whether cells may be missing, or not of their column's kind; both are read as missing.
-    unlabelled: the marker for a missing label; "" and nan mean empty cells too.
-    """
-
-    origin: str
-    roles: Roles
-    options: TableOptions
-    schema: Schema | None = None
-    classes: tuple[int | str, ...] | None = None
-    spoiled: bool = False
-    unlabelled: int | str | float | None = None
-
-    @classmethod
-    def of(cls, reading: Reading) -> Self:
-        """Return the options of a table from the options of its source."""
-        options = reading.table or TableOptions()
-        roles = Roles(reading.label, reading.names("target"), reading.weights)
-        schema = reading.schema
-        if schema is not None:
-            options = options.beside(schema)
-            if not schema.is_complete:
-                options = options.like(schema)
-                if not any(roles):
-                    roles = Roles(schema.label, schema.targets, schema.weights)
-                schema = None
-        return cls(
-            origin=str(reading.place),
-            roles=roles,
-            options=options,
-            schema=schema,
-            classes=None if reading.classes is None else tuple(reading.classes),
-            spoiled=reading.spoiled,
-            unlabelled=reading.unlabelled,
-        )
-
-    @property
-    def drops(self) -> bool:
-        """Whether rows that lack a value are left out."""
-        missing = self.options.missing if self.schema is None else self.schema.missing
-        return missing == "drop" and not self.spoiled
-
-    @property
-    def may_lack_labels(self) -> bool:
-        """Whether cells of the label and target columns may be empty."""
-        return self.drops or means_empty(self.unlabelled)
-
-    @property
-    def classes_are_text(self) -> bool:
-        """Whether labels of the model are text."""
-        return any(isinstance(known, str) for known in self.classes or ())
-
-    def cell_remedy(self, name: str) -> str | None:
-        """Return the remedy for a cell that is not of its column's kind; None: the default."""
-        roles, known = self.roles, self.schema or Schema(())
-        if name in (*(roles.targets or ()), *(known.targets or ())):
-            return (
-                "Write plain numbers, such as 1234.5, in the column of a `target`, or name a "
-                "column of classes as `label`."
-            )
-        if name in (roles.weights, known.weights):
-            return "Write one number above 0 per row in the column of `weights`."
-        if self.schema is None:
-            return None
-        return (
-            "Correct the cell, pass its text in `missing_values`, or leave the row out, as "
-            "`skip_bad` does."
-        )
-
-    def no_label_error(self, problem: str, *, is_target: bool = False) -> MissingLabelError:
-        """Return the error about a row without a label or target."""
-        mark, noun = ("nan", "target") if is_target else ("", "label")
-        keep = f"pass `unlabelled`='{mark}' to keep"
-        # The schema decided how missing values are handled.
-        if self.schema:
-            return MissingLabelError(problem, f"Remove rows without a {noun}, or {keep} them.")
-        leave_out = "pass `missing`='drop' to leave out every row that lacks any value"
-        remedy = f"{keep.capitalize()} rows without a {noun}, or {leave_out}."
-        return MissingLabelError(problem, remedy)
-
-    @property
-    def named(self) -> set[str] | None:
-        """All columns that options name; None if a schema is given."""
-        if self.schema is not None:
-            return None
-        (label, targets, weights), options = self.roles, self.options
-        named = {label, weights, *(targets or ()), options.id, *options.columns, *options.drop}
-        return {name for name in named.union(*options.kinds.values()) if name is not None}
-
-    def columns(self, names: tuple[str, ...]) -> "TableColumns":
-        """Return the purpose of each column of a table."""
-        options, roles, ids = self.options, self._roles(names), self._ids(names)
-        targets = tuple(("target", name) for name in roles.targets or ())
-        used = [("label", roles.label), *targets, ("weights", roles.weights), ("id", ids)]
-        check_apart("weights", roles.weights, roles.label, *(roles.targets or ()))
-        check_apart("id", ids, roles.label, roles.weights, *(roles.targets or ()))
-        dated = tuple(filter(None, options.formats))
-        groups = {"columns": options.columns, "drop": options.drop, **options.kinds}
-        groups["date_format"] = dated
-        named = [(option, name) for option, group in groups.items() for name in group]
-        for option, name in (*used, *named):
-            if name is not None:
-                check_column(self.origin, name, names, option)
-        taken = {name for _, name in used}
-        for option, name in named:
-            check_apart(option, name, *taken)
-        if self.schema is not None:
-            known = {column.name for column in self.schema.columns}
-            for option, name in used[:-1]:
-                check_apart(option, name, *known)
-            # The column of ids may have been a feature when the schema was decided.
-            taken -= known
-        rest = tuple(name for name in names if name not in taken)
-        if self.schema is not None:
-            features = schema_columns(self.schema, rest, self.origin, names)
-        else:
-            wanted = options.columns or rest
-            features = tuple(name for name in rest if name in wanted and name not in options.drop)
-        ignored = tuple(name for name in rest if name not in features)
-        return TableColumns(self, features, ignored, roles, ids, names)
-
-    def _roles(self, names: tuple[str, ...]) -> Roles:
-        """Return the requested roles, or the roles of the schema whose columns exist."""
-        roles, schema = self.roles, self.schema
-        if schema is None:
-            return roles
-        label, targets, weights = roles
-        known = (schema.label, *(schema.targets or ()), schema.weights)
-        if absent := [name for name in known if name is not None and name not in names]:
-            logger.info(
-                "%s has no column %s, which the schema names as label, target or weights",
-                self.origin,
-                shown_names(absent),
-            )
-        if label is None and targets is None:
-            label = schema.label if schema.label in names else None
-            targets = schema.targets if {*(schema.targets or ("",))} <= {*names} else None
-        return Roles(
-            label, targets, weights or (schema.weights if schema.weights in names else None)
-        )
-
-    def _ids(self, names: tuple[str, ...]) -> str | None:
-        """Return the requested id column, or the id column of the schema if it exists."""
-        own = None if self.schema is None else self.schema.id
-        # The name of a column may be empty.
-        if self.options.id is not None:
-            return self.options.id
-        return own if own in names else None
-
-
-class TableColumns(NamedTuple):
-    """The purpose of each column of a table.
-
-    features, ignored: columns that become features, and columns that are not used.
-    id: the column of ids.
-    names: all columns.
-    """
-
-    asked: Asked
     features: tuple[str, ...]
     ignored: tuple[str, ...]
     roles: Roles
     id: str | None
-    names: tuple[str, ...]
 
-    @property
-    def given_schema(self) -> Schema:
-        """The requested schema, with the roles of the columns in this table."""
-        assert self.asked.schema is not None
-        used = {**self.roles._asdict(), "id": self.id, "ignored": self.ignored}
-        return replace(self.asked.schema, **used)
+
+@dataclass(kw_only=True)
+class TableSource(Source):
+    """Rows of a table, in their order, and the stored values of their columns.
+
+    may_lack_labels: whether labels and targets may be missing.
+    empty_label: the label that is stored for a missing one.
+    spoiled: whether cells may be missing, or not of their column's kind; both are read as missing.
+    """
+
+    table: Table
+    purposes: Purposes
+    schema: Schema
+    may_lack_labels: bool
+    empty_label: int | str
+    spoiled: bool
+    unseen: Counter[str] = field(default_factory=Counter)
+
+    def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
+        """Return some columns of all rows unchanged."""
+        for name in names:
+            check_column(self.table.origin, name, self.table.names, "keep")
+        own = self.table.relation.project(", ".join(map(self.table.identifier, names)))
+        types = own.limit(0).to_arrow_table().schema
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            # A connection has one open result: the rows may be read meanwhile.
+            with own.to_arrow_reader(_CARRIED_ROWS) as rows:
+                yield from rows
+
+        return pa.RecordBatchReader.from_batches(types, batches())
+
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        self.unseen.clear()
+        self.bad_rows.clear()
+        first_row = 0
+        row_bytes = FLOAT64.itemsize * (self.n_features + len(self.target_names or ()))
+        rows = max(_VECTOR, min(block_rows, _BATCH_BYTES // row_bytes))
+        of_features, of_others = self._expressions()
+        for batch in self.table.batches([*of_features, *of_others.values()], rows):
+            columns = batch.columns
+            X = np.empty((batch.num_rows, self.n_features), dtype=self.x_dtype)
+            for j, values in enumerate(columns[: self.n_features]):
+                X[:, j] = _numbers(values)
+            others = dict(zip(of_others, columns[len(of_features) :], strict=True))
+            self._check_cells(X, columns[self.n_features : len(of_features)], first_row)
+            yield self._block(X, others, first_row)
+            first_row += batch.num_rows
+        for name, count in self.unseen.items():
+            logger.warning(
+                "ingest: column %s: %d rows have a category that training did not have", name, count
+            )
+
+    def _expressions(self) -> tuple[list[str], dict[str, str]]:
+        """Return the SQL of features, then of whether they are unread; and of the other columns."""
+        table, (label, targets, weights) = self.table, self.purposes.roles
+        columns = self.schema.columns
+        features = [stored_of(table, column) for column in columns]
+        flags = [unread_of(table, column) for column in columns]
+        others = {name: value_of(table, name, "number") for name in targets or ()}
+        if weights is not None:
+            others[weights] = value_of(table, weights, "number")
+        if label is not None:
+            others[label] = _name_sql(table, label, self.y_dtype)
+        if self.purposes.id is not None:
+            # A column of ids may be a feature too.
+            others[f"{self.purposes.id} as id"] = _name_sql(table, self.purposes.id, self.id_dtype)
+        return features + flags, others
+
+    def _check_cells(self, X: np.ndarray, unread: Sequence[pa.Array], first_row: int) -> None:
+        """Count unseen categories; note or refuse cells that are unreadable, infinite or empty."""
+        for j, column in enumerate(self.schema.columns):
+            if column.kind == "category" and (n_unseen := int((X[:, j] == UNSEEN).sum())):
+                self.unseen[column.name] += n_unseen
+        bad = bad_cells(X, unread)
+        if self.spoiled:
+            X[bad] = np.nan
+            self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
+        elif bad.any():
+            row, j = np.argwhere(bad)[0]
+            cell = unread[j][int(row)].as_py() or X[row, j]
+            raise self._bad_cell(self.schema.columns[j].name, cell, first_row + int(row))
+        elif self.schema.missing == "error" and np.isnan(X).any():
+            row, j = np.argwhere(np.isnan(X))[0]
+            raise DataError(
+                f"Column {self.schema.columns[j].name!r} of {self.table.origin} has no value in "
+                f"row {first_row + row} (the first is 0).",
+                "Fill in the cell, or leave the row out, as `skip_bad` does.",
+            )
+
+    def _bad_cell(self, name: str, cell: object, row: int) -> DataError:
+        return DataError(
+            f"Column {name!r} of {self.table.origin} has {cell!r} in row {row} (the first is 0).",
+            "Correct the cell, pass its text in `missing_values`, or leave the row out, as "
+            "`skip_bad` does.",
+        )
+
+    def _block(self, X: np.ndarray, others: Mapping[str, pa.Array], first_row: int) -> Block:
+        (label, targets, weights), id = self.purposes.roles, self.purposes.id
+        y = row_weights = ids = None
+        if targets is not None:
+            y = np.stack([self._given(others, name, first_row) for name in targets], axis=1)
+        elif label is not None:
+            y = self._labels(others[label], label, first_row)
+        if weights is not None:
+            row_weights = self._given(others, weights, first_row, may_lack=False)
+        if id is not None:
+            column = others[f"{id} as id"]
+            self._check_given(column, id, first_row)
+            ids = _names(column, self.id_dtype, id, first_row)
+        return Block(X, y, row_weights, ids)
+
+    def _given(
+        self,
+        others: Mapping[str, pa.Array],
+        name: str,
+        first_row: int,
+        may_lack: bool | None = None,
+    ) -> np.ndarray:
+        """Return target numbers or weights (b,), NaN where a target may be missing."""
+        column = others[name]
+        if not (self.may_lack_labels if may_lack is None else may_lack):
+            self._check_given(column, name, first_row)
+        values = _numbers(column)
+        if np.isinf(values).any():
+            row = int(np.isinf(values).argmax())
+            raise self._bad_cell(name, float(values[row]), first_row + row)
+        return values
+
+    def _labels(self, column: pa.Array, name: str, first_row: int) -> np.ndarray:
+        if not self.may_lack_labels:
+            self._check_given(column, name, first_row)
+            return _names(column, self.y_dtype, name, first_row)
+        labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        labels[given] = _names(column.drop_null(), self.y_dtype, name, first_row)
+        return labels
+
+    def _check_given(self, column: pa.Array, name: str, first_row: int) -> None:
+        if column.null_count:
+            row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+            raise DataError(
+                f"Column {name!r} of {self.table.origin} has no value in row {first_row + row} "
+                "(the first is 0), or none of its kind.",
+                "Fill in the cell, or leave the row out.",
+            )
+
+
+def bad_cells(X: np.ndarray, unread: Sequence[pa.Array]) -> np.ndarray:
+    """Return which cells are infinite or, by the texts of `unread_of`, unread, bool (b, c)."""
+    texts = [column.is_valid().to_numpy(zero_copy_only=False) for column in unread]
+    return np.isinf(X) | np.stack(texts, axis=1)
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    """Return numbers (b,) as float64, NaN for NULL."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _name_sql(table: Table, name: str, dtype: np.dtype[Any] | None) -> str:
+    """Return the SQL of labels or ids: text, or numbers that must be whole."""
+    own = table.identifier(name)
+    if dtype == STRING:
+        return text_of(table, name, ())
+    return f"{own}::{'DOUBLE' if _is_float(table.types[name]) else 'BIGINT'}"
+
+
+def _names(column: pa.Array, dtype: np.dtype[Any] | None, name: str, first_row: int) -> np.ndarray:
+    values = column.to_numpy(zero_copy_only=False)
+    values = values.astype(STRING) if dtype == STRING else values
+    return to_labels(values, f"Column {name!r}", first_row=first_row)
+
+
+def _is_float(type_name: str) -> bool:
+    return type_name.startswith(("FLOAT", "DOUBLE", "DECIMAL"))
+
+
+def _name_dtype(table: Table, name: str, classes: Sequence[int | str] | None) -> np.dtype[Any]:
+    """Return the type of labels or ids: that of the classes of a model, or the column's."""
+    if classes:
+        return STRING if any(isinstance(known, str) for known in classes) else INT64
+    kind = kind_of(table.types[name])
+    if kind in ("number", "boolean"):
+        return INT64
+    if kind != "category":
+        raise DataError(
+            f"Column {name!r} of {table.origin} has type {table.types[name]}.",
+            "Give labels and ids as whole numbers, true and false, or text.",
+        )
+    return STRING
+
+
+def open_rows(reading: Reading) -> TableSource:
+    """Return the rows of files, of a query, or of a relation, frame or reader."""
+    options, schema = reading.table or TableOptions(), reading.schema
+    roles = Roles(reading.label, reading.names("target"), reading.weights)
+    if schema is not None:
+        options = options.beside(schema)
+        if not schema.is_complete:
+            options = options.like(schema)
+            roles = roles if any(roles) else Roles(schema.label, schema.targets, schema.weights)
+            schema = None
+    reading = replace(reading, table=options, schema=schema)
+    kinds = {each.name: each.kind for each in schema.columns} if schema else dict(options.kinds)
+    if reading.spoiled:
+        # Unreadable cells then do not stop DuckDB.
+        kinds = dict.fromkeys(kinds, "category")
+    kinds |= dict.fromkeys(roles.targets or (), "number")
+    kinds |= _label_kind(reading, roles.label or (schema.label if schema else None))
+    table = (
+        table_of_object(reading.rows, _given_marks(options)) if reading.rows is not None else None
+    )
+    table = table or table_of(reading, tuple(reading.files), kinds)
+    known = () if schema is None else [each.name for each in schema.columns]
+    table = table.with_elements(options.columns, known)
+    purposes = _purposes(table, roles, options, schema)
+    return _opened(table, purposes, reading)
+
+
+def _given_marks(options: TableOptions) -> tuple[str, ...]:
+    return options.missing_values if "missing_values" in options.said else ()
+
+
+def _label_kind(reading: Reading, label: str | None) -> dict[str, Kind]:
+    of_text = any(isinstance(known, str) for known in reading.classes or ())
+    return {label: "category"} if label is not None and of_text else {}
+
+
+def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
+    options, known = reading.table, reading.schema
+    assert options is not None
+    label, targets, weights = purposes.roles
+    missing = (known or options).missing
+    drops = missing == "drop" and not reading.spoiled
+    may_lack = drops or means_empty(reading.unlabelled)
+    if known is None:
+        schema = _decided(table, purposes, options, may_lack=may_lack)
+    else:
+        used = {**purposes.roles._asdict(), "id": purposes.id, "ignored": purposes.ignored}
+        schema = replace(known, **used)
+    schema = replace(schema, written={**table.written, **(known.written if known else {})})
+    if drops:
+        table = _whole_rows(table, schema, purposes, reading.unlabelled)
+    (n_rows,) = table.aggregate(["count(*)"])
+    check_size(table.origin, n_rows=n_rows, n_features=len(schema.columns))
+    types = {table.types[column.name] for column in schema.columns}
+    y_dtype = FLOAT64 if targets is not None else None
+    if label is not None:
+        y_dtype = _name_dtype(table, label, reading.classes)
+    return TableSource(
+        n_rows=n_rows,
+        n_features=len(schema.columns),
+        x_dtype=np.dtype(np.float32) if types == {"FLOAT"} else FLOAT64,
+        y_dtype=y_dtype,
+        has_weights=weights is not None,
+        feature_names=tuple(column.name for column in schema.columns),
+        target_names=targets,
+        schema=schema,
+        id_dtype=None if purposes.id is None else _name_dtype(table, purposes.id, None),
+        boolean_labels=label is not None and table.types[label] == "BOOLEAN",
+        table=table,
+        purposes=purposes,
+        may_lack_labels=may_lack,
+        empty_label=str(reading.unlabelled) if y_dtype == STRING else NO_LABEL,
+        spoiled=reading.spoiled,
+    )
+
+
+def _decided(table: Table, purposes: Purposes, options: TableOptions, *, may_lack: bool) -> Schema:
+    """Return the schema of a table from its cells; choices that no option made are logged."""
+    kinds = {name: _kind(table, name, options) for name in purposes.features}
+    cells = survey(table, kinds, fills=options.missing == "impute")
+    gaps = {} if may_lack else _role_gaps(table, purposes)
+    schema, lines = decide(
+        cells,
+        purposes.roles,
+        replace(options, id=purposes.id),
+        ignored=purposes.ignored,
+        label_gaps=gaps,
+        remedies=FOR_FILES,
+        origin=table.origin,
+    )
+    for line in lines:
+        logger.info("ingest: %s", Advice(line))
+    return schema
+
+
+def _kind(table: Table, name: str, options: TableOptions) -> CellKind:
+    kind = cell_kind(options.kinds.get(name), [table.types[name]])
+    if kind is None:
+        raise DataError(
+            f"Column {name!r} of {table.origin} has type {table.types[name]}, which cannot be a "
+            "feature.",
+            "Leave the column out with `drop`, or name a column of lists of numbers in `columns`.",
+        )
+    return kind
+
+
+def _role_gaps(table: Table, purposes: Purposes) -> dict[str, int]:
+    """Return the number of rows without a label or target, by column."""
+    label, targets, _ = purposes.roles
+    names = [name for name in (label, *(targets or ())) if name is not None]
+    if not names:
+        return {}
+    n_rows, *given = table.aggregate(
+        ["count(*)", *(f"count({_given_sql(table, name, purposes.roles)})" for name in names)]
+    )
+    return {name: n_rows - count for name, count in zip(names, given, strict=True)}
+
+
+def _given_sql(table: Table, name: str, roles: Roles) -> str:
+    return text_of(table, name, ()) if name == roles.label else value_of(table, name, "number")
+
+
+def _whole_rows(table: Table, schema: Schema, purposes: Purposes, unlabelled: object) -> Table:
+    """Return the table without rows that lack a value; say how many are left out."""
+    wanted = {column.name: stored_of(table, column) for column in schema.columns}
+    label, targets, weights = purposes.roles
+    named = (weights,) if means_empty(unlabelled) else (label, *(targets or ()), weights)  # type: ignore[arg-type]
+    wanted |= {name: _given_sql(table, name, purposes.roles) for name in named if name is not None}
+    n_rows, *given = table.aggregate(["count(*)", *(f"count({sql})" for sql in wanted.values())])
+    whole = table.filtered(" AND ".join(f"({sql}) IS NOT NULL" for sql in wanted.values()))
+    (n_whole,) = whole.aggregate(["count(*)"])
+    counts = zip(wanted, given, strict=True)
+    where = ", ".join(f"{name} {n_rows - count}" for name, count in counts if count < n_rows)
+    if n_rows and not n_whole:
+        raise DataError(
+            f"every row of {table.origin} lacks a value: {where}.",
+            "Pass `missing`='impute' for features, or leave columns out with `drop`. Set "
+            "`unlabelled` to keep rows without a label.",
+        )
+    if n_whole < n_rows:
+        logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, where)
+    return whole
+
+
+def _purposes(table: Table, roles: Roles, options: TableOptions, schema: Schema | None) -> Purposes:
+    """Return the purpose of each column; raise DataError for names that are not columns."""
+    names = table.names
+    roles = _known_roles(table, roles, schema)
+    id = options.id
+    if id is None and schema is not None and schema.id in names:
+        id = schema.id
+    used = [("label", roles.label), *(("target", name) for name in roles.targets or ())]
+    used += [("weights", roles.weights), ("id", id)]
+    check_apart("weights", roles.weights, roles.label, *(roles.targets or ()))
+    check_apart("id", id, *roles.names)
+    groups = {"columns": options.columns, "drop": options.drop, **options.groups}
+    named = [(option, name) for option, group in groups.items() for name in group]
+    for option, own in (*used, *named):
+        if own is not None:
+            check_column(table.origin, own, names, option)
+    taken = {own for _, own in used}
+    for option, own in named:
+        check_apart(option, own, *taken)
+    if schema is not None:
+        known = {column.name for column in schema.columns}
+        for option, own in used[:-1]:
+            check_apart(option, own, *known)
+        # The column of ids may have been a feature when the schema was decided.
+        taken -= known
+    rest = tuple(name for name in names if name not in taken)
+    if schema is not None:
+        features = schema_columns(schema, rest, table.origin, names)
+    else:
+        wanted = options.columns or rest
+        features = tuple(name for name in rest if name in wanted and name not in options.drop)
+        check_size(table.origin, n_rows=1, n_features=len(features))
+    ignored = tuple(name for name in rest if name not in features)
+    return Purposes(features, ignored, roles, id)
+
+
+def _known_roles(table: Table, roles: Roles, schema: Schema | None) -> Roles:
+    """Return the requested roles, or the roles of the schema whose columns exist."""
+    if schema is None:
+        return roles
+    names = table.names
+    known = Roles(schema.label, schema.targets, schema.weights)
+    if absent := [name for name in known.names if name not in names]:
+        logger.info(
+            "%s has no column %s, which the schema names as label, target or weights",
+            table.origin,
+            shown_names(absent),
+        )
+    label, targets, weights = roles
+    if label is None and targets is None:
+        label = schema.label if schema.label in names else None
+        targets = schema.targets if {*(schema.targets or ("",))} <= {*names} else None
+    return Roles(label, targets, weights or (schema.weights if schema.weights in names else None))
 
 
 def schema_columns(
@@ -253,11 +457,7 @@ def schema_columns(
 
 
 def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:
-    """Raise DataError if a table does not have a column that an option names.
-
-    origin: the table, for the error.
-    names: all columns of the table.
-    """
+    """Raise DataError if a table does not have a column that an option names."""
     if name not in names:
         raise DataError(
             f"{origin} has no column {name!r}; it has {shown_names(names)}.",
@@ -273,28 +473,3 @@ def shown_names(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
-
-
-def label_values(column: pa.Array) -> np.ndarray:
-    """Return the cells of a label column, text as strings of numpy."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    values = column.to_numpy(zero_copy_only=False)
-    return values.astype(STRING) if values.dtype == object else values
-
-
-def lacks_label(column: pa.Array) -> np.ndarray:
-    """Return which cells of a label column have no value, bool (b,).
-
-    These are nulls, NaN (also as text, which pandas may write) and empty text.
-
-    >>> lacks_label(pa.array(["a", " ", None, "NaN"])).tolist()
-    [False, True, True, True]
-    """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    none = pc.is_null(column, nan_is_null=True)
-    if kind_of(column.type) == "category":
-        texts = pc.utf8_trim(column.cast(pa.string()), BLANKS)
-        none = pc.or_(none, pc.is_in(texts, pa.array(["", "nan", "NaN"])))
-    return none.to_numpy(zero_copy_only=False)

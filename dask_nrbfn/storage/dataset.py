@@ -386,11 +386,9 @@ class Dataset(Shown):
         own = self.schema
         if own is None or schema is None:
             return self
-        difference = own.other_unit(schema)
-        same = own.digest == schema.digest or (own.is_plain and schema.is_plain)
-        if difference is None and same:
+        if own.digest == schema.digest or (own.is_plain and schema.is_plain):
             return self
-        difference = difference or own.difference(schema)
+        difference = own.difference(schema)
         if not isinstance(self.X, zarr.Array):
             difference = "stores its features in CSR, but the schema fills missing values"
         if difference is not None:

@@ -1,0 +1,402 @@
+"""Tables of any origin as one DuckDB relation: files, queries, databases, frames."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.source import Reading
+
+MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
+"""Markers of a missing value in text, besides empty text."""
+
+# DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
+_MEMORY, _MOST_THREADS = "512MB", 4
+_SNIFFED_ROWS = 100_000
+_QUERY = "the query"
+_PROTOCOL = re.compile(r"\b(\w+)://")
+_PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
+_ARROW, _DUCKDB, _SQLITE = (".arrow", ".feather"), (".duckdb", ".ddb"), (".sqlite", ".sqlite3")
+_PACKED = (".gz", ".zst")
+_BAD_CELL = re.compile(
+    r"Line: (?P<line>\d+).*column \"(?P<column>.*?)\"\. .*string \"(?P<text>.*?)\"", re.DOTALL
+)
+_KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
+_KINDS |= {"UUID": "category", "DATE": "date"}
+_NUMBER_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL")
+
+
+def quoted(name: str) -> str:
+    """Return a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: object) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def kind_of(type_name: str) -> Kind | None:
+    """Return the kind of values of an SQL type; None if a feature cannot have the type.
+
+    >>> [kind_of(name) for name in ("BIGINT", "DECIMAL(9,2)", "TIMESTAMP_NS", "BLOB", "INT[3]")]
+    ['number', 'number', 'date', None, None]
+    """
+    name = type_name.partition("(")[0]
+    if type_name.endswith("]"):
+        return None
+    if _NUMBER_TYPES.fullmatch(name):
+        return "number"
+    return "date" if name.startswith("TIMESTAMP") else _KINDS.get(name)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A relation, and the names that its columns have for users.
+
+    types: SQL type of each column.
+    marks: texts that mean a missing value; NULL always does.
+    written: how text files are written, for `Schema.written`.
+    """
+
+    origin: str
+    relation: Any
+    types: Mapping[str, str]
+    marks: tuple[str, ...] = ()
+    written: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, origin: str, relation: Any, names: Sequence[str] = (), **options: Any) -> Self:
+        """Return a table of the columns of a relation; `names` are those that users know."""
+        names = tuple(names or relation.columns)
+        _check_names(origin, names)
+        return cls(
+            origin, relation, dict(zip(names, map(str, relation.types), strict=True)), **options
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return tuple(self.types)
+
+    def identifier(self, name: str) -> str:
+        """Return the SQL identifier of a column."""
+        return quoted(self.relation.columns[self.names.index(name)])
+
+    def aggregate(self, expressions: Sequence[str]) -> tuple[Any, ...]:
+        """Return the values of aggregates, in one pass."""
+        with explained(self.origin):
+            return tuple(self.relation.aggregate(", ".join(expressions)).fetchall()[0])
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query on the table "own"."""
+        with explained(self.origin):
+            return self.relation.query("own", sql).fetchall()
+
+    def batches(self, expressions: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield expressions of all rows in order, as columns c0, c1 and so on."""
+        named = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
+        with (
+            explained(self.origin),
+            self.relation.project(named).to_arrow_reader(batch_rows) as rows,
+        ):
+            yield from rows
+
+    def filtered(self, condition: str) -> Self:
+        """Return the table of the rows that meet a condition."""
+        return replace(self, relation=self.relation.filter(condition))
+
+    def with_elements(self, names: Sequence[str], known: Sequence[str]) -> Self:
+        """Return the table with a column NAME_0, NAME_1, ... for each element of lists of numbers.
+
+        names: columns that may have lists.
+        known: columns of a schema, which may be such elements.
+        """
+        lists = {
+            name: self._length(name)
+            for name, of in self.types.items()
+            if of.endswith("]") and (name in names or f"{name}_0" in known)
+        }
+        if not lists:
+            return self
+        columns: dict[str, str] = {}
+        for name in self.names:
+            own = self.identifier(name)
+            elements = {f"{name}_{j}": f"{own}[{j + 1}]" for j in range(lists.get(name, 0))}
+            columns |= elements if name in lists else {name: own}
+        named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in columns.items())
+        return self.of(
+            self.origin, self.relation.project(named), marks=self.marks, written=self.written
+        )
+
+    def _length(self, name: str) -> int:
+        own = self.identifier(name)
+        shortest, longest = self.aggregate([f"min(len({own}))", f"max(len({own}))"])
+        if not shortest or shortest != longest:
+            raise DataError(
+                f"Column {name!r} of {self.origin} has lists of {shortest} to {longest} elements.",
+                "Write lists of one length, of at least 1.",
+            )
+        return int(longest)
+
+
+def _check_names(origin: str, names: Sequence[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"{origin} has several columns named {twice!r}.", "Give each column a different name."
+        )
+
+
+@contextmanager
+def explained(origin: str) -> Iterator[None]:
+    """Raise DataError in place of errors of DuckDB."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error)
+        if cell := _BAD_CELL.search(text):
+            raise DataError(
+                f"Column {cell['column']!r} of {origin} has {cell['text']!r} in line "
+                f"{cell['line']}, which is not of the column's kind.",
+                "Correct the cell, pass its text in `missing_values` if it marks a missing value, "
+                f"or pass `categorical`={cell['column']!r}.",
+            ) from error
+        told = " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())
+        damaged = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
+        raise (DamagedDataError if damaged else DataError)(
+            f"{origin} cannot be read ({told}).",
+            'Correct the file, or read it with other options, as `sql`="FROM read_csv(...)".',
+        ) from error
+
+
+def connected() -> duckdb.DuckDBPyConnection:
+    """Return a connection to a new database in memory."""
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    return duckdb.connect(
+        config={
+            "memory_limit": _MEMORY,
+            "threads": threads,
+            "temp_directory": os.path.join(tempfile.gettempdir(), f"duckdb-{os.getpid()}"),
+            "python_enable_replacements": False,
+        }
+    )
+
+
+def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind]) -> Table:
+    """Return the table that a query or files hold.
+
+    files: files of one suffix.
+    kinds: kinds of columns that are known, with which text is read.
+    """
+    suffix = _suffix_of(reading.place)
+    if reading.query is not None:
+        return _of_query(reading, files, reading.query)
+    if suffix in _DUCKDB + _SQLITE:
+        return _of_database(reading, suffix)
+    suffix = _suffix_of(files[0])
+    connection = connected()
+    _register(connection, files)
+    paths = "[" + ", ".join(map(literal, files)) + "]"
+    origin = str(reading.place)
+    with explained(origin):
+        if suffix in _ARROW:
+            from pyarrow import dataset
+
+            fs = files[0].file_system()[0] if files[0].is_remote else None
+            inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
+            rows = dataset.dataset(inside, format="feather", filesystem=fs)
+            return Table.of(origin, connection.from_arrow(rows), marks=_marks(reading))
+        if suffix in _PARQUET:
+            relation = connection.sql(f"FROM read_parquet({paths})")
+            return Table.of(origin, relation, marks=_marks(reading))
+        if suffix in _JSON:
+            relation = connection.sql(f"FROM read_json({paths})")
+            return Table.of(origin, relation, marks=_marks(reading))
+        return _of_text(connection, paths, reading, kinds)
+
+
+def _suffix_of(file: File) -> str:
+    """Return the suffix of a file in small letters, without that of its compression."""
+    stem, suffix = os.path.splitext(file.name.lower())
+    return os.path.splitext(stem)[1] if suffix in _PACKED else suffix
+
+
+def _register(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> None:
+    if files and files[0].is_remote:
+        connection.register_filesystem(files[0].file_system()[0])
+
+
+def _marks(reading: Reading) -> tuple[str, ...]:
+    """Return the marks of missing values in text that is not of a text file."""
+    assert reading.table is not None
+    return reading.table.missing_values if "missing_values" in reading.table.said else ()
+
+
+def _of_text(
+    connection: duckdb.DuckDBPyConnection, paths: str, reading: Reading, kinds: Mapping[str, Kind]
+) -> Table:
+    assert reading.table is not None
+    marks = tuple(mark for mark in reading.table.missing_values if mark != str(reading.unlabelled))
+    known = {} if reading.schema is None else reading.schema.written
+    options = [f"nullstr = [{', '.join(map(literal, ('', *marks)))}]"]
+    options += [f"sample_size = {_SNIFFED_ROWS}"]
+    given = {"delim": reading.delimiter or known.get("delimiter")}
+    given |= {name: known.get(name) for name in ("dateformat", "timestampformat")}
+    options += [f"{name} = {literal(value)}" for name, value in given.items() if value]
+    no_header = reading.no_header or known.get("no_header")
+    if no_header or reading.schema is not None:
+        options.append(f"header = {'false' if no_header else 'true'}")
+    relation = connection.sql(f"FROM read_csv({paths}, {', '.join(options)})")
+    types = {}
+    for name, of in zip(relation.columns, map(str, relation.types), strict=True):
+        kind = kinds.get(name, kind_of(of))
+        is_name = name in (reading.label, reading.table.id)
+        if is_name and kind == "boolean":
+            types[name] = _type_of_truth(connection, paths, name, options)
+        elif kind is not None and (name in kinds or (kind == "number" and not is_name)):
+            types[name] = _sql_type(kind)
+    if types:
+        listed = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in types.items())
+        relation = connection.sql(
+            f"FROM read_csv({paths}, types = {{{listed}}}, {', '.join(options)})"
+        )
+    written: dict[str, Any] = {"delimiter": reading.delimiter} if reading.delimiter else {}
+    if "missing_values" in reading.table.said:
+        written["missing_values"] = list(reading.table.missing_values)
+    written |= _found_by(connection, paths.strip("[]").split(", ")[0], options)
+    return Table.of(
+        str(reading.place), relation, marks=reading.table.missing_values, written=written
+    )
+
+
+def _type_of_truth(
+    connection: duckdb.DuckDBPyConnection, paths: str, name: str, options: Sequence[str]
+) -> str:
+    """Return the type of labels that DuckDB takes for truth: texts, unless true and false."""
+    own = f"{quoted(name)} FROM read_csv({paths}, all_varchar = true, {', '.join(options)})"
+    ((first,),) = connection.sql(
+        f"SELECT {own} WHERE {quoted(name)} IS NOT NULL LIMIT 1"
+    ).fetchall()
+    return "BOOLEAN" if first.strip().lower() in ("true", "false") else "VARCHAR"
+
+
+def _found_by(
+    connection: duckdb.DuckDBPyConnection, path: str, options: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the first rows of a text file show about its header and dates."""
+    columns = "HasHeader, DateFormat, TimestampFormat"
+    sniffed = connection.sql(f"SELECT {columns} FROM sniff_csv({path}, {', '.join(options)})")
+    header, dates, times = sniffed.fetchall()[0]
+    found = {"no_header": not header, "dateformat": dates, "timestampformat": times}
+    return {name: value for name, value in found.items() if value}
+
+
+def _sql_type(kind: Kind) -> str:
+    return {"category": "VARCHAR", "date": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "DOUBLE")
+
+
+def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
+    """Return the rows of a query, in which the given files are the table "source"."""
+    suffix, connection, marks = _suffix_of(reading.place), connected(), _marks(reading)
+    with explained(_QUERY):
+        statements = connection.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM statement.")
+    if suffix in _SQLITE:
+        return _of_sqlite(reading, query)
+    if files and suffix not in _DUCKDB:
+        source = table_of(replace(reading, query=None), files, {})
+        with explained(_QUERY):
+            return Table.of(_QUERY, source.relation.query("source", query), marks=marks)
+    with explained(_QUERY):
+        if suffix in _DUCKDB:
+            connection.execute(f"ATTACH {literal(reading.place)} AS given (READ_ONLY); USE given")
+        for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
+            file = File(f"{protocol}://", reading.storage_options)
+            connection.register_filesystem(file.file_system()[0])
+        return Table.of(_QUERY, connection.sql(query), marks=marks)
+
+
+def _of_database(reading: Reading, suffix: str) -> Table:
+    """Return the only table of a database."""
+    if suffix in _SQLITE:
+        listed = _of_sqlite(reading, "SELECT name FROM sqlite_master WHERE type = 'table'")
+        names = listed.query("FROM own")
+    else:
+        with (
+            explained(str(reading.place)),
+            duckdb.connect(reading.place.path, read_only=True) as own,
+        ):
+            names = own.sql("SELECT table_name FROM duckdb_tables()").fetchall()
+    if len(names) != 1:
+        shown = ", ".join(name for (name,) in names)
+        raise ParameterError(
+            f"{reading.place} has {len(names)} tables: {shown}.", "Choose rows with `sql`."
+        )
+    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}")
+
+
+def _of_sqlite(reading: Reading, query: str) -> Table:
+    """Return the rows of a query that SQLite answers; they are copied once."""
+    try:
+        import adbc_driver_sqlite.dbapi as sqlite
+    except ImportError as error:
+        raise ParameterError(
+            f"{reading.place} needs a package that is not installed ({error}).",
+            "Install dask-nrbfn[sqlite].",
+        ) from error
+    connection = connected()
+    try:
+        with (
+            sqlite.connect(f"file:{reading.place}?mode=ro") as database,
+            database.cursor() as cursor,
+        ):
+            cursor.execute(query)
+            rows = connection.from_arrow(cursor.fetch_record_batch())
+            rows.create("rows")
+    except sqlite.Error as error:
+        raise DataError(
+            f"{reading.place} cannot be read ({error}).", "Correct the query."
+        ) from error
+    return Table.of(str(reading.place), connection.table("rows"), marks=_marks(reading))
+
+
+def table_of_arrow(origin: str, rows: pa.Table, marks: tuple[str, ...] = ()) -> Table:
+    """Return the table of Arrow columns in memory, whose names may differ only in case."""
+    names = [str(name) for name in rows.column_names]
+    rows = without_halves(rows).rename_columns([f"c{place}" for place in range(len(names))])
+    with explained(origin):
+        return Table.of(origin, connected().from_arrow(rows), names, marks=marks)
+
+
+def without_halves(rows: pa.Table) -> pa.Table:
+    """Return a table with float16, which DuckDB does not know, as float32."""
+    for place, of in enumerate(rows.schema.types):
+        if pa.types.is_float16(of):
+            name = rows.column_names[place]
+            rows = rows.set_column(place, name, rows.column(place).cast(pa.float32()))
+    return rows
+
+
+def table_of_object(source: Any, marks: tuple[str, ...]) -> Table | None:
+    """Return the table of a relation, a frame or an Arrow reader; None for anything else."""
+    if isinstance(source, duckdb.DuckDBPyRelation):
+        return Table.of("the relation", source, marks=marks)
+    if isinstance(source, pa.RecordBatchReader):
+        connection = connected()
+        connection.from_arrow(source).create("rows")
+        return Table.of("the reader", connection.table("rows"), marks=marks)
+    from dask_nrbfn.sources.frames import as_frame
+
+    frame = as_frame(source, "the frame")
+    return None if frame is None else table_of_arrow("the frame", frame.to_arrow(), marks)
