@@ -12,6 +12,8 @@ from dask_nrbfn.sources.survey import MOST_TEXTS, Cells, Roles, TableOptions, nu
 
 # Name of an index column that pandas wrote to a file, as pandas or DuckDB name it when reading.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?")
+# Name that pandas gives to an index without a name in Parquet and Arrow.
+_STORED_INDEX = re.compile(r"__index_level_\d+__")
 # Share of texts that are numbers or dates, from which a few others may be mistakes.
 _MOST = 0.5
 
@@ -129,6 +131,8 @@ def _reason_against(
         return "it has no value in any row."
     if _INDEX.fullmatch(name) and name not in options.columns and cells.counts_rows:
         return "it counts the rows, as an index of pandas does."
+    if _STORED_INDEX.fullmatch(name) and name not in options.columns:
+        return "it is an index of pandas."
     if cells.kind != "category":
         return None
     asked = name in options.categorical

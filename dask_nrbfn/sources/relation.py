@@ -1,5 +1,6 @@
 """Tables of any origin as one DuckDB relation: files, queries, databases, frames."""
 
+import datetime
 import os
 import re
 import tempfile
@@ -23,6 +24,7 @@ MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A"
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
 _QUERY = "the query"
+_NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
 _ARROW, _DUCKDB, _SQLITE = (".arrow", ".feather"), (".duckdb", ".ddb"), (".sqlite", ".sqlite3")
@@ -159,10 +161,10 @@ def _check_names(origin: str, names: Sequence[str]) -> None:
 
 @contextmanager
 def explained(origin: str) -> Iterator[None]:
-    """Raise DataError in place of errors of DuckDB."""
+    """Raise DataError in place of errors of DuckDB and Arrow."""
     try:
         yield
-    except duckdb.Error as error:
+    except (duckdb.Error, pa.ArrowException) as error:
         text = str(error)
         if cell := _BAD_CELL.search(text):
             raise DataError(
@@ -172,7 +174,9 @@ def explained(origin: str) -> Iterator[None]:
                 f"or pass `categorical`={cell['column']!r}.",
             ) from error
         told = " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())
-        damaged = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
+        damaged = isinstance(
+            error, duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException
+        )
         raise (DamagedDataError if damaged else DataError)(
             f"{origin} cannot be read ({told}).",
             'Correct the file, or read it with other options, as `sql`="FROM read_csv(...)".',
@@ -233,7 +237,19 @@ def _suffix_of(file: File) -> str:
 
 def _register(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> None:
     if files and files[0].is_remote:
-        connection.register_filesystem(files[0].file_system()[0])
+        # DuckDB reads bytes out of order. A server that cannot send them is named here.
+        files[0].open(jumps=True).close()
+        _register_protocol(connection, files[0])
+
+
+def _register_protocol(connection: duckdb.DuckDBPyConnection, file: File) -> None:
+    """Let a connection read URLs of the protocol of a file."""
+    fs, _ = file.file_system()
+    if "http" in fs.protocol:
+        # DuckDB asks for the time of the last change, which fsspec does not know of web servers.
+        untimed = type("Untimed", (type(fs),), {"modified": lambda self, path: _NO_TIME})
+        fs = untimed(**fs.storage_options)
+    connection.register_filesystem(fs)
 
 
 def _marks(reading: Reading) -> tuple[str, ...]:
@@ -323,7 +339,7 @@ def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
             connection.execute(f"ATTACH {literal(reading.place)} AS given (READ_ONLY); USE given")
         for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
             file = File(f"{protocol}://", reading.storage_options)
-            connection.register_filesystem(file.file_system()[0])
+            _register_protocol(connection, file)
         return Table.of(_QUERY, connection.sql(query), marks=marks)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn.errors import Advice, DataError
+from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.sources.decide import FOR_FILES, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
@@ -152,7 +152,7 @@ class TableSource(Source):
         if id is not None:
             column = others[f"{id} as id"]
             self._check_given(column, id, first_row)
-            ids = _names(column, self.id_dtype, id, first_row)
+            ids = self._names(column, self.id_dtype, id, first_row)
         return Block(X, y, row_weights, ids)
 
     def _given(
@@ -175,11 +175,19 @@ class TableSource(Source):
     def _labels(self, column: pa.Array, name: str, first_row: int) -> np.ndarray:
         if not self.may_lack_labels:
             self._check_given(column, name, first_row)
-            return _names(column, self.y_dtype, name, first_row)
+            return self._names(column, self.y_dtype, name, first_row)
         labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
         given = column.is_valid().to_numpy(zero_copy_only=False)
-        labels[given] = _names(column.drop_null(), self.y_dtype, name, first_row)
+        labels[given] = self._names(column.drop_null(), self.y_dtype, name, first_row)
         return labels
+
+    def _names(
+        self, column: pa.Array, dtype: np.dtype[Any] | None, name: str, first_row: int
+    ) -> np.ndarray:
+        """Return labels or ids (b,), text or whole numbers."""
+        values = column.to_numpy(zero_copy_only=False)
+        values = values.astype(STRING) if dtype == STRING else values
+        return to_labels(values, f"Column {name!r} of {self.table.origin}", first_row=first_row)
 
     def _check_given(self, column: pa.Array, name: str, first_row: int) -> None:
         if column.null_count:
@@ -208,12 +216,6 @@ def _name_sql(table: Table, name: str, dtype: np.dtype[Any] | None) -> str:
     if dtype == STRING:
         return text_of(table, name, ())
     return f"{own}::{'DOUBLE' if _is_float(table.types[name]) else 'BIGINT'}"
-
-
-def _names(column: pa.Array, dtype: np.dtype[Any] | None, name: str, first_row: int) -> np.ndarray:
-    values = column.to_numpy(zero_copy_only=False)
-    values = values.astype(STRING) if dtype == STRING else values
-    return to_labels(values, f"Column {name!r}", first_row=first_row)
 
 
 def _is_float(type_name: str) -> bool:
@@ -255,6 +257,12 @@ def open_rows(reading: Reading) -> TableSource:
     table = (
         table_of_object(reading.rows, _given_marks(options)) if reading.rows is not None else None
     )
+    if reading.rows is not None and table is None:
+        raise ParameterError(
+            f"source is of type {type(reading.rows).__name__}.",
+            "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
+            "`ingest_arrays` takes arrays.",
+        )
     table = table or table_of(reading, tuple(reading.files), kinds)
     known = () if schema is None else [each.name for each in schema.columns]
     table = table.with_elements(options.columns, known)
