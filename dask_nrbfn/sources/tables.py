@@ -92,8 +92,9 @@ class TableSource(Source):
             yield self._block(X, others, first_row)
             first_row += batch.num_rows
         for name, count in self.unseen.items():
+            rows_have = "1 row has" if count == 1 else f"{count} rows have"
             logger.warning(
-                "ingest: column %s: %d rows have a category that training did not have", name, count
+                "ingest: column %s: %s a category that training did not have", name, rows_have
             )
 
     def _expressions(self) -> tuple[list[str], dict[str, str]]:
@@ -265,9 +266,25 @@ def open_rows(reading: Reading) -> TableSource:
         )
     table = table or table_of(reading, tuple(reading.files), kinds)
     known = () if schema is None else [each.name for each in schema.columns]
-    table = table.with_elements(options.columns, known)
+    elements = table.with_elements(options.columns, known)
+    options = replace(options, columns=_with_elements(options.columns, table, elements))
+    reading, table = replace(reading, table=options), elements
     purposes = _purposes(table, roles, options, schema)
     return _opened(table, purposes, reading)
+
+
+def _with_elements(names: Sequence[str], table: Table, elements: Table) -> tuple[str, ...]:
+    """Return names of columns, with those of the elements in place of lists."""
+    new = [name for name in elements.names if name not in table.names]
+    return tuple(
+        own
+        for name in names
+        for own in (
+            [each for each in new if each.rpartition("_")[0] == name]
+            if name in table.names and name not in elements.names
+            else [name]
+        )
+    )
 
 
 def _given_marks(options: TableOptions) -> tuple[str, ...]:
