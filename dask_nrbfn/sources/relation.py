@@ -300,10 +300,10 @@ def _type_of_truth(
 ) -> str:
     """Return the type of labels that DuckDB takes for truth: texts, unless true and false."""
     own = f"{quoted(name)} FROM read_csv({paths}, all_varchar = true, {', '.join(options)})"
-    ((first,),) = connection.sql(
-        f"SELECT {own} WHERE {quoted(name)} IS NOT NULL LIMIT 1"
-    ).fetchall()
-    return "BOOLEAN" if first.strip().lower() in ("true", "false") else "VARCHAR"
+    others = connection.sql(
+        f"SELECT {own} WHERE lower(trim({quoted(name)})) NOT IN ('true', 'false') LIMIT 1"
+    )
+    return "VARCHAR" if others.fetchall() else "BOOLEAN"
 
 
 def _found_by(
