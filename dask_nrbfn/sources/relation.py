@@ -170,8 +170,8 @@ def explained(origin: str) -> Iterator[None]:
             raise DataError(
                 f"Column {cell['column']!r} of {origin} has {cell['text']!r} in line "
                 f"{cell['line']}, which is not of the column's kind.",
-                "Correct the cell, pass its text in `missing_values` if it marks a missing value, "
-                f"or pass `categorical`={cell['column']!r}.",
+                "Correct the cell, or pass its text in `missing_values` if it marks a missing "
+                "value. `sql` reads numbers and dates of other forms.",
             ) from error
         told = " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())
         damaged = isinstance(
@@ -274,12 +274,17 @@ def _of_text(
         options.append(f"header = {'false' if no_header else 'true'}")
     relation = connection.sql(f"FROM read_csv({paths}, {', '.join(options)})")
     types = {}
+    schema = reading.schema
+    names = {reading.label, reading.table.id}
+    names |= set() if schema is None else {schema.label, schema.id}
     for name, of in zip(relation.columns, map(str, relation.types), strict=True):
         kind = kinds.get(name, kind_of(of))
-        is_name = name in (reading.label, reading.table.id)
-        if is_name and kind == "boolean":
-            types[name] = _type_of_truth(connection, paths, name, options)
-        elif kind is not None and (name in kinds or (kind == "number" and not is_name)):
+        if name in names and name not in kinds:
+            types[name] = _type_of_names(connection, paths, name, options, of)
+        elif schema is not None and name not in kinds:
+            # Columns that are kept with the predictions stay as they are written.
+            types[name] = "VARCHAR"
+        elif kind is not None and (name in kinds or kind == "number"):
             types[name] = _sql_type(kind)
     if types:
         listed = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in types.items())
@@ -295,15 +300,20 @@ def _of_text(
     )
 
 
-def _type_of_truth(
-    connection: duckdb.DuckDBPyConnection, paths: str, name: str, options: Sequence[str]
+def _type_of_names(
+    connection: duckdb.DuckDBPyConnection, paths: str, name: str, options: Sequence[str], of: str
 ) -> str:
-    """Return the type of labels that DuckDB takes for truth: texts, unless true and false."""
-    own = f"{quoted(name)} FROM read_csv({paths}, all_varchar = true, {', '.join(options)})"
-    others = connection.sql(
-        f"SELECT {own} WHERE lower(trim({quoted(name)})) NOT IN ('true', 'false') LIMIT 1"
-    )
-    return "VARCHAR" if others.fetchall() else "BOOLEAN"
+    """Return the type of labels or ids: text, unless all are numbers, or true and false.
+
+    Numbers with leading zeros, as of postal codes, are text.
+    """
+    usual = {"BOOLEAN": "true|false", "BIGINT": "[+-]?(0|[1-9][0-9]*)"}.get(of)
+    if usual is None:
+        return of if kind_of(of) == "number" else "VARCHAR"
+    rows = f"read_csv({paths}, all_varchar = true, {', '.join(options)})"
+    is_usual = f"regexp_full_match(trim({quoted(name)}), '{usual}', 'i')"
+    others = connection.sql(f"SELECT 1 FROM {rows} WHERE NOT {is_usual} LIMIT 1")
+    return "VARCHAR" if others.fetchall() else of
 
 
 def _found_by(

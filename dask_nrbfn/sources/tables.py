@@ -193,10 +193,13 @@ class TableSource(Source):
     def _check_given(self, column: pa.Array, name: str, first_row: int) -> None:
         if column.null_count:
             row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+            label, targets, _ = self.purposes.roles
+            may_lack = name == label or name in (targets or ())
             raise DataError(
                 f"Column {name!r} of {self.table.origin} has no value in row {first_row + row} "
                 "(the first is 0), or none of its kind.",
-                "Fill in the cell, or leave the row out.",
+                "Fill in the cell, or leave the row out."
+                + " Pass `unlabelled`='' ('nan' for numeric targets) to keep such rows." * may_lack,
             )
 
 
@@ -236,6 +239,11 @@ def _name_dtype(table: Table, name: str, classes: Sequence[int | str] | None) ->
             "Give labels and ids as whole numbers, true and false, or text.",
         )
     return STRING
+
+
+def _id_dtype(table: Table, name: str) -> np.dtype[Any]:
+    """Return the type of ids, which may be fractions, as text."""
+    return STRING if _is_float(table.types[name]) else _name_dtype(table, name, None)
 
 
 def open_rows(reading: Reading) -> TableSource:
@@ -326,7 +334,7 @@ def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
         feature_names=tuple(column.name for column in schema.columns),
         target_names=targets,
         schema=schema,
-        id_dtype=None if purposes.id is None else _name_dtype(table, purposes.id, None),
+        id_dtype=None if purposes.id is None else _id_dtype(table, purposes.id),
         boolean_labels=label is not None and table.types[label] == "BOOLEAN",
         table=table,
         purposes=purposes,
@@ -431,6 +439,7 @@ def _purposes(table: Table, roles: Roles, options: TableOptions, schema: Schema 
         taken -= known
     rest = tuple(name for name in names if name not in taken)
     if schema is not None:
+        _check_places(table, schema)
         features = schema_columns(schema, rest, table.origin, names)
     else:
         wanted = options.columns or rest
@@ -438,6 +447,28 @@ def _purposes(table: Table, roles: Roles, options: TableOptions, schema: Schema 
         check_size(table.origin, n_rows=1, n_features=len(features))
     ignored = tuple(name for name in rest if name not in features)
     return Purposes(features, ignored, roles, id)
+
+
+def _check_places(table: Table, schema: Schema) -> None:
+    """Raise DataError if columns that have numbers as names may be others than in training."""
+    roles = (schema.label, *(schema.targets or ()), schema.weights, schema.id)
+    features = [column.name for column in schema.columns]
+    trained = {*features, *schema.ignored, *(name for name in roles if name is not None)}
+    if not schema.written.get("no_header") or len(table.names) >= len(trained):
+        return
+    # The last columns may be missing, where no feature comes after them.
+    lacking = [*schema.ignored, *(name for name in roles if name is not None)]
+    if any(_place(name) < max(map(_place, features)) for name in lacking):
+        raise DataError(
+            f"{table.origin} has no header and {len(table.names)} columns, but training had "
+            f"{len(trained)}: it is unknown which are missing.",
+            "Give all columns of training, or a header with their names.",
+        )
+
+
+def _place(name: str) -> int:
+    """Return the number in the name of a column without a header."""
+    return int(name.removeprefix("column"))
 
 
 def _known_roles(table: Table, roles: Roles, schema: Schema | None) -> Roles:

@@ -269,6 +269,8 @@ def test_cell__that_is_no_number_is_named_by_line_and_column(tmp_path):
         (["u", "v, w"], ["u", "v, w"]),
         (["true", "false"], [True, False]),
         (["yes", "no"], ["yes", "no"]),
+        (["01", "10"], ["01", "10"]),
+        (["true", "yes"], ["true", "yes"]),
     ],
 )
 def test_labels__of_csv(tmp_path, cells, labels):
@@ -294,7 +296,7 @@ def test_labels__that_are_missing(tmp_path, text):
     assert ingest_text(tmp_path, rows, label="y", unlabelled="").n_unlabelled == 2 - bool(text)
 
 
-@pytest.mark.parametrize("ids", [["7", "-3"], ["u7", "u3"]])
+@pytest.mark.parametrize("ids", [["7", "-3"], ["u7", "u3"], ["07", "10"], ["1.5", "2.25"]])
 def test_ids__are_kept_as_they_are(tmp_path, ids):
     text = f"i,a\n{ids[0]},1\n{ids[1]},2\n"
     dataset = ingest_text(tmp_path, text, id="i")
@@ -373,6 +375,23 @@ def test_index__that_pandas_wrote_is_no_feature(tmp_path):
     for name in ("d.csv", "d.parquet"):
         columns = ingest(tmp_path / name, label="y").schema.columns
         assert [column.name for column in columns] == ["size", "town"]
+
+
+@pytest.mark.parametrize("labels", [["yes", "no"], ["01", "02"]])
+def test_schema__reads_labels_as_in_training(tmp_path, labels):
+    text = f"a,y\n1,{labels[0]}\n2,{labels[1]}\n"
+    schema = ingest_text(tmp_path, text, label="y").schema
+    assert labels_of(ingest_text(tmp_path, text, schema=schema)) == labels
+
+
+def test_schema__without_a_header_needs_all_columns_before_the_features(tmp_path):
+    rows = [f"{'uv'[row % 2]},{row % 7},{row % 5}\n" for row in range(60)]
+    schema = ingest_text(tmp_path, "".join(rows), label="column0", no_header=True).schema
+    with pytest.raises(DataError, match="no header and 2 columns, but training had 3: "):
+        ingest_text(tmp_path, "".join(row[2:] for row in rows), schema=schema)
+    rows = [f"{row % 7},{row % 5},{'uv'[row % 2]}\n" for row in range(60)]
+    schema = ingest_text(tmp_path, "".join(rows), label="column2", no_header=True).schema
+    assert ingest_text(tmp_path, "".join(row[:-3] + "\n" for row in rows), schema=schema).y is None
 
 
 def test_schema__of_a_dataset_reads_other_files_by_name(tmp_path, caplog):
