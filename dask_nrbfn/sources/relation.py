@@ -285,7 +285,8 @@ def _of_text(
             # Columns that are kept with the predictions stay as they are written.
             types[name] = "VARCHAR"
         elif kind is not None and (name in kinds or kind == "number"):
-            types[name] = _sql_type(kind)
+            # Formats of dates and of times are apart: the type that was found has its own.
+            types[name] = of if kind == kind_of(of) == "date" else _sql_type(kind)
     if types:
         listed = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in types.items())
         relation = connection.sql(

@@ -237,7 +237,11 @@ def value_of(table: Table, name: str, kind: CellKind) -> str:
         table.identifier(name) if kind_of(table.types[name]) != "category" else text_of(table, name)
     )
     if kind == "date":
-        return f"(epoch_us(TRY_CAST({own} AS TIMESTAMP)) / 86400e6)"
+        times = [f"TRY_CAST({own} AS TIMESTAMP)"]
+        if kind_of(table.types[name]) == "category":
+            formats = [table.written.get(each) for each in ("timestampformat", "dateformat")]
+            times = [f"try_strptime({own}, {literal(each)})" for each in formats if each] + times
+        return f"(epoch_us(coalesce({', '.join(times)})) / 86400e6)"
     if kind == "boolean":
         return f"TRY_CAST(TRY_CAST({own} AS BOOLEAN) AS DOUBLE)"
     value = f"TRY_CAST({own} AS DOUBLE)"

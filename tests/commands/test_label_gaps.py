@@ -81,7 +81,7 @@ def test_ingest__targets_with_gaps(tmp_path, suffix):
     assert (few.n_rows, few.unlabelled) == ((~GAPS).sum(), None)
     targets = few.take_targets(np.arange(few.n_rows))[:, 0]
     np.testing.assert_allclose(targets, T[~GAPS, 0], rtol=1e-12)
-    with pytest.raises(DataError, match=r"no value in .*: 't' 30\. Pass unlabelled=''.*'nan' for num"):
+    with pytest.raises(DataError, match=r"'t' 30\. Pass unlabelled=''.*'nan' for num"):
         ingest_file(file, MemoryStore(), target="t")
 
 

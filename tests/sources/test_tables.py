@@ -22,7 +22,7 @@ from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import relation
+from dask_nrbfn.sources import open_source, relation
 
 N = 37
 
@@ -493,6 +493,18 @@ def test_spoiled__cells_are_missing_and_their_rows_are_noted(tmp_path, model):
         opened_rows(path, model, beside=tmp_path / "out", labelled=False),
     ):
         pass
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_schema__reads_dates_as_in_training(tmp_path, spoiled):
+    rows = [f"{day}.01.1970,{'uv'[day % 2]}\n" for day in range(10, 31)]
+    path = tmp_path / "d.csv"
+    dataset = ingest_text(tmp_path, "d,y\n" + "".join(rows), label="y")
+    np.testing.assert_array_equal(rows_of(dataset)[:, 0], np.arange(9, 30))
+    path.write_text("d\n02.01.1970\n05.01.1970\n")
+    source = open_source(path, schema=dataset.schema, spoiled=spoiled)
+    (block,) = source.blocks(9)
+    assert (block.X.tolist(), source.bad_rows) == ([[1], [4]], [])
 
 
 def test_spoiled__rows_of_a_query(tmp_path, model):
