@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
-from dask_nrbfn.sources.survey import MOST_TEXTS, Cells, Roles, TableOptions, number_kind
+from dask_nrbfn.sources.options import Roles, TableOptions
+from dask_nrbfn.sources.survey import MOST_TEXTS, Cells, number_kind
 
 # Name of an index column that pandas wrote to a file, as pandas or DuckDB name it when reading.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?")

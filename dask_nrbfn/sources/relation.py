@@ -17,9 +17,6 @@ from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Reading
 
-MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
-"""Markers of a missing value in text, besides empty text."""
-
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000

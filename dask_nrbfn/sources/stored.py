@@ -14,12 +14,11 @@ from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.decide import FOR_FRAMES, decide
 from dask_nrbfn.sources.frames import as_frame, has_kinds
+from dask_nrbfn.sources.options import Roles, TableOptions
 from dask_nrbfn.sources.relation import Table, table_of_arrow
 from dask_nrbfn.sources.survey import (
     CellKind,
     Cells,
-    Roles,
-    TableOptions,
     cell_kind,
     stored_of,
     survey,

@@ -13,12 +13,11 @@ from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.sources.decide import FOR_FILES, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
+from dask_nrbfn.sources.options import Roles, TableOptions
 from dask_nrbfn.sources.relation import Table, kind_of, table_of, table_of_object
 from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size
 from dask_nrbfn.sources.survey import (
     CellKind,
-    Roles,
-    TableOptions,
     cell_kind,
     stored_of,
     survey,

@@ -16,7 +16,7 @@ from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.survey import TableOptions
+from dask_nrbfn.sources.options import TableOptions
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 
