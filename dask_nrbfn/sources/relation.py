@@ -183,7 +183,7 @@ def explained(origin: str) -> Iterator[None]:
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    return duckdb.connect(
+    connection = duckdb.connect(
         config={
             "memory_limit": _MEMORY,
             "threads": threads,
@@ -191,6 +191,9 @@ def connected() -> duckdb.DuckDBPyConnection:
             "python_enable_replacements": False,
         }
     )
+    # It would be printed among the output of commands.
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind]) -> Table:
