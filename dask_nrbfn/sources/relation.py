@@ -248,7 +248,10 @@ def _of_text(
     assert reading.table is not None
     marks = tuple(mark for mark in reading.table.missing_values if mark != str(reading.unlabelled))
     known = {} if reading.schema is None else reading.schema.written
-    options = [f"nullstr = [{', '.join(map(literal, ('', *marks)))}]"]
+    # Cells may have a blank before them.
+    blanks = ("",) if reading.delimiter == " " else ("", " ")
+    nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
+    options = [f"nullstr = [{', '.join(map(literal, nulls))}]"]
     options += [f"sample_size = {_SNIFFED_ROWS}"]
     given = {"delim": reading.delimiter or known.get("delimiter")}
     given |= {name: known.get(name) for name in ("dateformat", "timestampformat")}
@@ -263,8 +266,10 @@ def _of_text(
         is_name = name in (reading.label, reading.table.id)
         if is_name and kind == "boolean":
             types[name] = _type_of_truth(connection, paths, name, options)
-        elif kind is not None and (name in kinds or (kind == "number" and not is_name)):
+        elif kind == "category" or (kind == "number" == kind_of(of) and not is_name):
             types[name] = _sql_type(kind)
+        elif name in reading.table.kinds:
+            types[name] = _sql_type(reading.table.kinds[name])
     if types:
         listed = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in types.items())
         relation = connection.sql(

@@ -233,15 +233,19 @@ def text_of(table: Table, name: str, marks: Sequence[str] | None = None) -> str:
 
 def value_of(table: Table, name: str, kind: CellKind) -> str:
     """Return the SQL of the stored value of cells as DOUBLE; NULL where they cannot be read."""
-    own = (
-        table.identifier(name) if kind_of(table.types[name]) != "category" else text_of(table, name)
-    )
+    own = text_of(table, name) if _is_read(table, name, kind) else table.identifier(name)
     if kind == "date":
         return f"(epoch_us(TRY_CAST({own} AS TIMESTAMP)) / 86400e6)"
     if kind == "boolean":
         return f"TRY_CAST(TRY_CAST({own} AS BOOLEAN) AS DOUBLE)"
     value = f"TRY_CAST({own} AS DOUBLE)"
     return f"CASE WHEN NOT isnan({value}) THEN {value} END"
+
+
+def _is_read(table: Table, name: str, kind: CellKind) -> bool:
+    """Return whether values of a kind are read from the texts of a column of another kind."""
+    given = kind_of(table.types[name])
+    return kind not in ("category", given) and {given, kind} != {"number", "boolean"}
 
 
 def stored_of(table: Table, column: Column) -> str:
@@ -259,7 +263,7 @@ def stored_of(table: Table, column: Column) -> str:
 
 def unread_of(table: Table, column: Column) -> str:
     """Return the SQL of the text of cells that are not of the kind of their column, else NULL."""
-    if column.kind == "category" or kind_of(table.types[column.name]) != "category":
+    if not _is_read(table, column.name, column.kind):
         return "NULL::VARCHAR"
     return f"CASE WHEN {stored_of(table, column)} IS NULL THEN {text_of(table, column.name)} END"
 
