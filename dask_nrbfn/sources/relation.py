@@ -200,7 +200,7 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
     """
     suffix = _suffix_of(reading.place)
     if reading.query is not None:
-        return _of_query(reading, files, reading.query)
+        return _of_query(reading, files, reading.query, kinds)
     if suffix in _DUCKDB + _SQLITE:
         return _of_database(reading, suffix)
     suffix = _suffix_of(files[0])
@@ -310,7 +310,9 @@ def _sql_type(kind: Kind) -> str:
     return {"category": "VARCHAR", "date": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "DOUBLE")
 
 
-def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
+def _of_query(
+    reading: Reading, files: Sequence[File], query: str, kinds: Mapping[str, Kind]
+) -> Table:
     """Return the rows of a query, in which the given files are the table "source"."""
     suffix, connection, marks = _suffix_of(reading.place), connected(), _marks(reading)
     with explained(_QUERY):
@@ -320,7 +322,7 @@ def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
     if suffix in _SQLITE:
         return _of_sqlite(reading, query)
     if files and suffix not in _DUCKDB:
-        source = table_of(replace(reading, query=None), files, {})
+        source = table_of(replace(reading, query=None), files, kinds)
         with explained(_QUERY):
             return Table.of(_QUERY, source.relation.query("source", query), marks=marks)
     with explained(_QUERY):
@@ -348,7 +350,7 @@ def _of_database(reading: Reading, suffix: str) -> Table:
         raise ParameterError(
             f"{reading.place} has {len(names)} tables: {shown}.", "Choose rows with `sql`."
         )
-    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}")
+    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}", {})
 
 
 def _of_sqlite(reading: Reading, query: str) -> Table:
