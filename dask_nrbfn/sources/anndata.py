@@ -76,9 +76,7 @@ def open_rows(reading: Reading) -> AnnDataSource:
 def _cells(reading: Reading, root: Any, names: dict[str, str]) -> AnnDataSource:
     place, label, weights = reading.place, names.get("y"), names.get("weights")
     targets = named_columns("target", names["target"]) if "target" in names else ()
-    for name in targets:
-        check_apart("target", name, weights)
-    check_apart("weights", weights, label)
+    check_apart("weights", weights, label, *targets)
     obs = obs_of(root, place)
     x, found = _matrix(root, names["x"], place)
     check_size(f"{names['x']} of {place}", n_rows=x.shape[0], n_features=x.shape[1])
@@ -86,8 +84,9 @@ def _cells(reading: Reading, root: Any, names: dict[str, str]) -> AnnDataSource:
     wanted, features = None, found or tuple(f"{names['x'][5:]}_{j}" for j in range(x.shape[1]))
     if trained and found and trained != found:
         wanted, features = _places(trained, found, f"{names['x']} of {place}"), trained
-    columns = _obs_columns(obs, place, x.shape[0], {"y": label, "weights": weights}, targets)
-    is_sparse, x_dtype = hasattr(x, "group"), np.dtype(x.dtype)
+    options = {names[option]: option for option in ("y", "weights") if option in names}
+    columns = _obs_columns(obs, place, x.shape[0], options | dict.fromkeys(targets, "target"))
+    is_sparse = hasattr(x, "group")
     y, mark, are_boolean = None, None, False
     if targets:
         y = np.stack([_numbers(columns[name], name) for name in targets], axis=1)
@@ -96,7 +95,7 @@ def _cells(reading: Reading, root: Any, names: dict[str, str]) -> AnnDataSource:
     return AnnDataSource(
         n_rows=x.shape[0],
         n_features=len(features),
-        x_dtype=(sparse_dtype if is_sparse else feature_dtype)(x_dtype, names["x"]),
+        x_dtype=(sparse_dtype if is_sparse else feature_dtype)(np.dtype(x.dtype), names["x"]),
         y_dtype=None if y is None else y.dtype,
         has_weights=weights is not None,
         feature_names=features,
@@ -163,17 +162,13 @@ def column_names(obs: Any) -> list[str]:
     return list(map(str, obs.attrs["column-order"]))
 
 
-def _obs_columns(
-    obs: Any, place: File, n_rows: int, options: dict[str, str | None], targets: tuple[str, ...]
-) -> dict[str, Any]:
+def _obs_columns(obs: Any, place: File, n_rows: int, options: dict[str, str]) -> dict[str, Any]:
     """Return the named columns of obs, as arrays of numpy or pandas, and obs_names."""
     import pandas as pd
 
     known = column_names(obs)
-    columns = {"obs_names": _row_names(obs)}
-    for option, name in (*options.items(), *(("target", name) for name in targets)):
-        if name is None:
-            continue
+    columns: dict[str, Any] = {"obs_names": _row_names(obs)}
+    for name, option in options.items():
         column = name.removeprefix("obs/")
         if column == name or column not in known:
             listed = ", ".join(f"obs/{column}" for column in known)
@@ -199,16 +194,13 @@ def _row_names(frame: Any) -> np.ndarray:
     return np.asarray(_read_elem(frame[frame.attrs["_index"]])).astype(STRING)
 
 
-def _value_dtype(values: Any) -> np.dtype:
-    dtype = plain_dtype(values.dtype)
-    return STRING if dtype.kind in "OT" else dtype
-
-
 def _numbers(values: Any, name: str, *, is_weight: bool = False) -> np.ndarray:
     """Return a column as numbers, float64 (n,); NaN where a value is missing."""
     import pandas as pd
 
-    (check_weight_dtype if is_weight else feature_dtype)(_value_dtype(values), name)
+    dtype = plain_dtype(values.dtype)
+    check = check_weight_dtype if is_weight else feature_dtype
+    check(STRING if dtype.kind == "O" else dtype, name)
     return pd.Series(values).astype(FLOAT64).to_numpy()
 
 

@@ -33,16 +33,16 @@ _WRITTEN: dict[str, Any] = {"written_by": "dask_nrbfn predict"}
 
 
 class NewColumn(NamedTuple):
-    """Column `index` of `values` (n,) or (n, q): numbers, or with `classes` codes of these."""
+    """Column `place` of `values` (n,) or (n, q): numbers, or with `classes` codes of these."""
 
     values: Array
-    index: int = 0
+    place: int = 0
     classes: NDArray[Any] | None = None
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return some values as they are stored, (stop - start,)."""
         rows = read_dense(self.values, start, stop)
-        return rows.reshape(len(rows), -1)[:, self.index]
+        return rows.reshape(len(rows), -1)[:, self.place]
 
 
 class Columns:
@@ -63,13 +63,18 @@ class Columns:
                 ".h5ad file without write protection.",
                 "Give such a store, or `out` instead of `to`.",
             )
+        if in_obs:
+            import_anndata()
         self.location, self._place = location, place
         self.inside = "obs/" if in_obs else ""
         self._file = Path(os.path.realpath(place)) if in_file else None
 
     def check_free(self, names: Iterable[str], *, overwrite: bool) -> None:
         """Raise ExistsError if columns of some names may not be written."""
-        with self._opened() as root:
+        with (
+            damage_named(self._place, "AnnData" if self.inside else "Zarr"),
+            self._opened() as root,
+        ):
             if self.inside:
                 obs = obs_of(root, self.location)
                 kept, existing = {obs.attrs["_index"]}, column_names(obs)
@@ -110,16 +115,13 @@ class Columns:
 
     def _opened(self) -> AbstractContextManager[Any]:
         """Return the root group; a Zarr group is writable."""
-        with damage_named(self._place, "AnnData" if self.inside else "Zarr"):
-            if self.inside:
-                import_anndata()
-            if self._file is None:
-                location = store_at(self.location)
-                return nullcontext(zarr.open_group(location, mode="r+", use_consolidated=False))
-            import h5py
+        if self._file is None:
+            store = store_at(self.location)
+            return nullcontext(zarr.open_group(store, mode="r+", use_consolidated=False))
+        import h5py
 
-            opened: AbstractContextManager[Any] = h5py.File(self._file, "r")
-            return opened
+        opened: AbstractContextManager[Any] = h5py.File(self._file, "r")
+        return opened
 
     def _add_to_obs(self, root: Any, columns: Mapping[str, NewColumn]) -> None:
         import pandas as pd
