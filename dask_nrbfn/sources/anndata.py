@@ -224,7 +224,7 @@ def _labels(values: Any, name: str, reading: Reading) -> tuple[np.ndarray, Any, 
 def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:
     """Return an array, or rows in CSR, that is read as ``x[a:b]``; and the stored feature names."""
     known = [name for name in ("X", "raw/X") if name in root]
-    known += [f"{at}/{key}" for at in ("layers", "obsm") if at in root for key in root[at]]
+    known += [f"{at}/{key}" for at in ("layers", "obsm") if at in root for key in sorted(root[at])]
     known = [name for name in known if root[name].attrs.get("encoding-type") != "null"]
     if name not in known:
         raise DataError(
