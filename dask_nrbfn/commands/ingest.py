@@ -158,8 +158,8 @@ def ingest_file(
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB of rows.
     copy : bool
-        Whether rows that are already in Zarr are copied. Otherwise the dataset refers to the rows,
-        with a digest of every chunk, unless their chunks are larger than 128 MiB.
+        Whether dense rows that are already in Zarr are copied. Otherwise the dataset refers to
+        the rows, with a digest of every chunk, unless their chunks are larger than 128 MiB.
     overwrite : bool
         Replace a dataset at `location` once the new one is complete.
 

@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.anndata import opened_zarr
 from dask_nrbfn.sources.cubes import Cube, CubeSource, feature_dims
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Reading
+from dask_nrbfn.sources.zarr_arrays import opened_zarr
 
 if TYPE_CHECKING:
     import xarray as xr

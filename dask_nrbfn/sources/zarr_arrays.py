@@ -1,20 +1,29 @@
 """Arrays of a Zarr group, or one Zarr array, whose first dimension are the rows."""
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources.anndata import MAX_CHUNK_BYTES, damage_named, opened_zarr, place_in_zarr
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+)
 from dask_nrbfn.sources.arrays import ArrayRows, Header, array_rows, check_roles
-from dask_nrbfn.sources.elements import Matrix, is_array
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import Block, Reading
+from dask_nrbfn.sources.source import Block, Reading, StoredAt
 
+logger = logging.getLogger(__name__)
+
+# Largest chunk that is decoded as a whole, while another chunk is in use.
+MAX_CHUNK_BYTES = 2**27
 _V2 = {".zgroup", ".zarray"}
 # Arrays that an error lists.
 _LISTED = 20
@@ -26,12 +35,66 @@ class ZarrRows(ArrayRows):
     x_matrix: Any
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        """Yield rows of whole chunks, or as many as are held at once where chunks are larger."""
-        row_bytes = max(1, math.prod(self.x_matrix.shape[1:]) * self.x_matrix.dtype.itemsize)
-        chunk_rows, most_rows = self.x_matrix.chunks[0], MAX_CHUNK_BYTES // row_bytes
-        if chunk_rows <= most_rows:
-            return super()._parts(max(block_rows // chunk_rows, 1) * chunk_rows)
-        return super()._parts(max(block_rows, most_rows))
+        return super()._parts(rows_at_once(self.x_matrix, block_rows))
+
+
+def rows_at_once(array: Any, block_rows: int) -> int:
+    """Return the rows to read at once: whole chunks, or as many as fit where chunks are larger."""
+    row_bytes = max(1, math.prod(array.shape[1:]) * array.dtype.itemsize)
+    # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
+    chunk_rows, most_rows = (
+        (getattr(array, "chunks", None) or (1,))[0],
+        MAX_CHUNK_BYTES // row_bytes,
+    )
+    if chunk_rows <= most_rows:
+        return int(max(block_rows // chunk_rows, 1) * chunk_rows)
+    return int(max(block_rows, most_rows))
+
+
+def place_in_zarr(place: File, array: Any) -> StoredAt | None:
+    """Return the location of rows that can be read without a copy; None if rows are copied."""
+    if place.storage_options or array.ndim != 2 or not hasattr(array, "metadata"):
+        return None
+    chunk_bytes = array.chunks[0] * array.shape[1] * array.dtype.itemsize
+    if chunk_bytes > MAX_CHUNK_BYTES:
+        logger.info(
+            "%s of %s is copied: its chunks of %d MiB are too large to read it in place.",
+            *(array.path, place, chunk_bytes >> 20),
+        )
+        return None
+    path = place.path if place.is_remote else os.path.abspath(place)
+    return StoredAt(path, array.path, array.chunks[0])
+
+
+def is_array(element: Any) -> bool:
+    """Return whether an element of Zarr or HDF5 is an array, not a group."""
+    return hasattr(element, "dtype")
+
+
+def opened_zarr(place: File) -> Any:
+    """Return the Zarr group or array at a place."""
+    import zarr
+
+    options = dict(place.storage_options) or None
+    # zarr cannot read consolidated metadata if it does not know the type of one of the arrays.
+    return zarr.open(place.path, mode="r", storage_options=options, use_consolidated=False)
+
+
+@contextmanager
+def damage_named(place: File, what: str = "AnnData") -> Iterator[None]:
+    """Raise an error that names the place if a library cannot read it."""
+    # zarr, h5py and anndata have no common error for data that they cannot read.
+    try:
+        yield
+    except (NRBFNError, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise MissingDataError(f"{place} does not exist.", "Check the path.") from error
+    except Exception as error:
+        raise DamagedDataError(
+            f"{place} cannot be read as {what} ({type(error).__name__}: {str(error)[:200]}).",
+            f"Check the path, or write the store again with {what}.",
+        ) from error
 
 
 def is_plain_zarr(place: File) -> bool:
@@ -66,11 +129,7 @@ def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
 
 def open_rows(reading: Reading) -> ZarrRows:
     """Return the rows of a Zarr group or array; `read_as` has the default names."""
-    place, before = reading.place, dict(reading.read_as)
-    if reading.y or reading.target:
-        before = {role: name for role, name in before.items() if role not in ("y", "target")}
-    roles = ("x", "y", "target", "weights")
-    names = {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
+    place, names = reading.place, named_roles(reading)
     if reading.table is not None and reading.table.id:
         names["id"] = reading.table.id
     with damage_named(place, "Zarr"):
@@ -88,6 +147,15 @@ def open_rows(reading: Reading) -> ZarrRows:
     return _rows_of(place, {"x": root}, names)
 
 
+def named_roles(reading: Reading) -> dict[str, str]:
+    """Return the names of features, labels, targets and weights that are given or in `read_as`."""
+    before = dict(reading.read_as)
+    if reading.y or reading.target:
+        before = {role: name for role, name in before.items() if role not in ("y", "target")}
+    roles = ("x", "y", "target", "weights")
+    return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
+
+
 def _rows_of(place: File, arrays: dict[str, Any], names: dict[str, str]) -> ZarrRows:
     check_roles({"x": None, **names})
     headers = {
@@ -102,8 +170,7 @@ def _rows_of(place: File, arrays: dict[str, Any], names: dict[str, str]) -> Zarr
 
     rows = ZarrRows(**vars(array_rows(headers, lambda: nullcontext(read))))
     x = rows.x_matrix = arrays["x"]
-    if x.ndim == 2:
-        rows.stored_at = place_in_zarr(place, Matrix(headers["x"].name, x.shape, x))
+    rows.stored_at = place_in_zarr(place, x)
     rows.read_as = {role: name for role, name in names.items() if role != "id"}
     return rows
 

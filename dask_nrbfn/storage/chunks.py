@@ -56,7 +56,6 @@ class ChunkSummary(NamedTuple):
     label_counts: dict[int | str, int]
     n_labelled: int
     checksums: dict[str, str] | None = None
-    n_values: int | None = None
 
 
 def default_chunk_rows(
@@ -168,9 +167,7 @@ def write_chunk(
             array = get_array(group, name)
             array[start:stop] = column
             checksums[name] = chunk_checksums(array, [index])
-    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(
-        checksums=checksums, n_values=X.nnz if is_sparse(X) else None
-    )
+    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(checksums=checksums)
 
 
 def check_finite(
@@ -315,8 +312,7 @@ def finish_dataset(
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
     content = sum(summary.content for summary in summaries)
     if refers(group["X"]):
-        n_values = [summary.n_values for summary in summaries if summary.n_values is not None]
-        finish_reference(group, "X", checksums.pop("X"), n_values or None)
+        finish_reference(group, "X", checksums.pop("X"))
     elif "X" not in checksums:
         checksums |= finish_sparse(group, "X")
     if schema is not None:
