@@ -198,7 +198,7 @@ def _map(
 ) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.maps import MapWork, check_map_place, write_map
+    from dask_nrbfn.commands.maps import check_map_place, predict_scene, scene_at
     from dask_nrbfn.commands.plan import scores_s
 
     chosen = {name: options.pop(name) for name in (*_SCENE, "probabilities", "scores")}
@@ -206,11 +206,10 @@ def _map(
     of_files = {name: options.pop(name) for name in names}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
     check_map_place(out, overwrite=overwrite)
-    work = MapWork.of(run, scene, **chosen)
-    job.n_rows = work.n_pixels
+    job.n_rows = scene_at(scene, chosen["variable"], chosen["feature_dim"]).n_pixels
     expected_s = scores_s(model, job.n_rows)
     with job.engine(options, expected_s=expected_s) as engine:
-        mapped = write_map(work, out, engine, overwrite=overwrite)
+        mapped = predict_scene(run, scene, out, engine, **chosen, overwrite=overwrite)
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
