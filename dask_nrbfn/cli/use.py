@@ -102,9 +102,8 @@ def predict(
     on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns of ROWS are
     written instead.
 
-    With --feature-dim or --variable, ROWS is a scene in Zarr, netCDF or another format that xarray
-    opens, and OUT is a Zarr group with a map of the pixels. To resume an interrupted map, repeat
-    the command.
+    With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
+    a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.obs import check_one_place

@@ -99,7 +99,8 @@ _RASTERS = (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 # Metadata of a Zarr group.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 _SCENE_REMEDY = (
-    "For a scene, name its feature dimension with `feature_dim`, or its variables with `variable`."
+    "For a scene, name its variables with `variable`, and the dimension of their features with "
+    "`feature_dim`."
 )
 # Files that Hugging Face's `datasets` writes beside Arrow files, and beside several datasets.
 _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
@@ -396,7 +397,7 @@ def _format_of(file: File, *, is_csv: bool) -> str:
             f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
             "a table of text.",
             f"Pass `format` as one of {', '.join(NAMED_FORMATS)}. Supported suffixes are "
-            f"{', '.join(SUFFIXES)}. Scenes need `feature_dim` or `variable`.",
+            f"{', '.join(SUFFIXES)}. Scenes need `variable`.",
         )
     logger.info("ingest: %s is read as csv, as its first lines show", file)
     return "csv"

@@ -30,19 +30,16 @@ BOX_PIXELS = 2**16
 # Errors of xarray and its engines about files that they cannot read.
 _UNREADABLE = (ImportError, ValueError, KeyError, TypeError, OSError, RuntimeError)
 
+# Consecutive pixels along each dimension of the pixels.
 Box = tuple[slice, ...]
-"""Consecutive pixels along each dimension of the pixels."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The pixels of some variables, with the layout that was found when the scene was opened.
+    """The pixels of some variables, which are read in boxes of whole chunks.
 
     Pixels along a dimension that a variable lacks share its values. A variable without any of the
-    `feature_dims` is one feature.
-
-    sizes: sizes of the dimensions of the pixels, in order.
-    steps: sizes of a box, which consists of whole chunks.
+    `feature_dims` is one feature. `sizes` and `steps` are those of all pixels and of a box.
     """
 
     place: File
@@ -132,7 +129,9 @@ class Scene:
         """Return a digest of the layout of the pixels, and of sizes and times of the files."""
         names = (str(self.place), self.variables, self.feature_dims, self.feature_names)
         told = (*names, [*self.sizes.items()], self.steps, str(self.dtype), self.place.stamps())
-        return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(
+            json.dumps(told, sort_keys=True).encode(), digest_size=16
+        ).hexdigest()
 
 
 def _variable(stored: "xr.Dataset", name: str, option: str, place: File) -> "xr.DataArray":
@@ -220,14 +219,16 @@ class PixelSource(Source):
 
 def open_rows(reading: Reading) -> PixelSource:
     """Return the pixels of a scene as rows; reads the scene once to count them."""
-    targets, label, y_dtype = reading.names("target"), reading.label, None
+    targets = reading.names("target")
+    columns = targets or tuple(filter(None, [reading.label]))
+    option = "target" if targets else "label"
     scene = Scene.at(reading.place, reading.names("variable") or (), reading.feature_dim)
     with open_scene(scene.place) as stored:
-        kinds = [scene.column(stored, name, "target").dtype for name in targets or ()]
-        y_dtype = dtypes.FLOAT64 if targets else None
-        if label is not None:
-            kinds = [scene.column(stored, label, "label").dtype]
-            y_dtype = dtypes.label_dtype(dtypes.STRING if kinds[0].kind == "O" else kinds[0], label)
+        kinds = [scene.column(stored, name, option).dtype for name in columns]
+    y_dtype = dtypes.FLOAT64 if targets else None
+    if reading.label is not None:
+        kind = dtypes.STRING if kinds[0].kind == "O" else kinds[0]
+        y_dtype = dtypes.label_dtype(kind, reading.label)
     source = PixelSource(
         n_rows=0,
         n_features=len(scene.feature_names),
@@ -237,9 +238,9 @@ def open_rows(reading: Reading) -> PixelSource:
         target_names=targets,
         id_dtype=dtypes.INT64,
         unlabelled=dtypes.checked_mark(reading.unlabelled, y_dtype, targets),
-        boolean_labels=label is not None and kinds[0] == np.bool_,
+        boolean_labels=not targets and kinds[:1] == [np.bool_],
         scene=scene,
-        columns=targets or (() if label is None else (label,)),
+        columns=columns,
     )
     source.n_rows = sum(len(block.X) for block in source._parts(0))
     left_out = f"{scene.n_pixels - source.n_rows} of {scene.n_pixels} pixels of {scene.place} "
@@ -260,9 +261,8 @@ def open_scene(place: File) -> "xr.Dataset":
     # Some servers do not list directories.
     by_name = place.is_remote and PurePath(place.name).suffix in ("", ".zarr")
     is_zarr = by_name or place.name.endswith(".zip") or place.is_directory()
-    how: dict[str, Any] = {"engine": "zarr"} if is_zarr else {}
-    if is_zarr and place.is_remote:
-        how["storage_options"] = dict(place.storage_options)
+    options = dict(place.storage_options) or None
+    how: dict[str, Any] = {"engine": "zarr", "storage_options": options} if is_zarr else {}
     target = place.open(jumps=True) if place.is_remote and not is_zarr else place.path
     problem = f"{place} cannot be opened by xarray"
     remedy = (

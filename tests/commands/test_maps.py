@@ -294,7 +294,7 @@ def test_predict__program(place, tmp_path):
 
 def test_predict__program_refuses(place, tmp_path):
     scene, out, run = place / "scene.zarr", tmp_path / "map.zarr", place / "run"
-    unnamed, netcdf = "name its feature dimension with --feature-dim", tmp_path / "scene.nc"
+    unnamed, netcdf = "For a scene, name its variables with --variable", tmp_path / "scene.nc"
     drawn_scene().to_netcdf(netcdf)
     for arguments, message in (
         (("predict", run, scene, out, *OPTIONS, "--keep", "a"), "--keep is given"),
