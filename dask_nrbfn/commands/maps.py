@@ -75,7 +75,7 @@ def predict_scene(
     out: Location,
     engine: Engine,
     *,
-    variable: Names = None,
+    variable: Names,
     feature_dim: str | None = None,
     probabilities: bool = False,
     scores: bool = False,
@@ -83,10 +83,9 @@ def predict_scene(
 ) -> MapResult:
     """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
 
-    The map has the array ``label``, or ``value`` with a layer for each target of a regression and
-    coordinate of an embedding, and the further results. The arrays have the dimensions and
-    coordinates of the pixels; layers are the first dimension. Pixels that lack a feature are
-    missing. Text labels are codes with ``flag_meanings``.
+    The map has ``label``, or ``value`` with a layer for each target or coordinate of an embedding,
+    with the dimensions and coordinates of the pixels; layers are the first dimension. Pixels that
+    lack a feature are missing. Text labels are codes with ``flag_meanings``.
 
     Parameters
     ----------
@@ -103,8 +102,7 @@ def predict_scene(
         every coordinate of the dimension.
     feature_dim : str, optional
         The dimension of the features, or several, as "time,band". Its coordinates (dates in ISO
-        format), joined by _ if there are several dimensions, are matched with the names of the
-        training features.
+        format), joined by _ for several dimensions, are the names of the features.
     probabilities, scores : bool
         Also write ``probability`` or ``score`` of every class, float32, along ``class``.
     overwrite : bool
@@ -238,11 +236,9 @@ def _codes(classes: NDArray[Any]) -> NDArray[Any]:
 
     Numbers are their own codes.
     """
-    codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes.astype(np.int64)
-    types: Any = (np.uint8, np.int16, np.int32, np.int64)
-    bounds = map(np.iinfo, types)
-    fitting = (of for of in bounds if of.min <= codes.min() and codes.max() < of.max)
-    return codes.astype(next(fitting).dtype)
+    codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes
+    bounds = (int(codes.min()), int(codes.max()) + 1)
+    return codes.astype(np.result_type(*map(np.min_scalar_type, bounds)))
 
 
 def _flags(classes: NDArray[Any], codes: NDArray[Any]) -> dict[str, Any]:
