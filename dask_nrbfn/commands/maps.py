@@ -4,7 +4,6 @@ import logging
 import math
 import warnings
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ class _Map:
     """A map to write.
 
     order: index of each column of the model among the features of the scene; empty if equal.
-    names: names of the results; the first one is written last, and marks a box as finished.
+    names: results; the first one is written last, and marks a box as finished.
     """
 
     model: PinnedModel
@@ -173,8 +172,8 @@ def scene_at(scene: Location, variable: Names, feature_dim: str | None) -> Scene
             f"{scene} is a Zarr store object, but a path or URL is needed here.",
             "Give the path or URL of a scene.",
         )
-    names = named_columns("variable", variable) if isinstance(variable, str) else variable
     file = File(place) if isinstance(place, str) else File(place.url, place.storage_options)
+    names = named_columns("variable", variable) if isinstance(variable, str) else variable
     return Scene.at(file, tuple(names or ()), feature_dim)
 
 
@@ -258,8 +257,7 @@ def _prepare(group: zarr.Group, work: _Map, model: Model, stored: "xr.Dataset") 
     sources = [stored[name] for name in scene.variables]
     coords = {
         name: each.variable.drop_encoding()
-        for source in sources
-        for name, each in source.coords.items()
+        for name, each in stored.coords.items()
         if {*each.dims} <= scene.sizes.keys() and name not in work.names
     }
     texts = layers.astype(object) if layers.dtype.kind in "TU" else layers
@@ -274,8 +272,9 @@ def _prepare(group: zarr.Group, work: _Map, model: Model, stored: "xr.Dataset") 
         dtype, attributes = np.dtype(np.float32), about
         if name == "label":
             codes = _codes(layers)
-            dtype, how["_FillValue"] = codes.dtype, np.iinfo(codes.dtype).max
-            attributes = about | _flags(layers, codes)
+            dtype, attributes = codes.dtype, about | _flags(layers, codes)
+            # Zarr's own fill value too, so that a lost chunk is missing and not the first class.
+            how |= dict.fromkeys(("_FillValue", "fill_value"), np.iinfo(codes.dtype).max)
         # A single block, which is never computed.
         empty = da.empty((*own.values(), *scene.sizes.values()), dtype=dtype, chunks=-1)
         results[name] = xr.Variable((*own, *scene.sizes), empty, attributes, how)
@@ -288,12 +287,11 @@ def _prepare(group: zarr.Group, work: _Map, model: Model, stored: "xr.Dataset") 
 
 
 def _spans(work: _Map, group: zarr.Group, engine: Engine) -> list[tuple[Any, ...]]:
-    """Return the arguments of the tasks, which have equal numbers of boxes up to one."""
+    """Return the arguments of the tasks: equal numbers of consecutive boxes."""
     n_boxes = len(work.scene.boxes())
     wanted = max(_TASKS_PER_WORKER * engine.n_workers, work.scene.n_pixels // _TASK_PIXELS)
-    n_tasks = min(n_boxes, wanted)
-    ends = (n_boxes * task // n_tasks for task in range(n_tasks + 1))
-    return [(work, group, start, stop) for start, stop in pairwise(ends)]
+    length = -(-n_boxes // min(n_boxes, wanted))
+    return [(work, group, start, start + length) for start in range(0, n_boxes, length)]
 
 
 def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
@@ -341,8 +339,7 @@ def _n_missing(array: Array, scene: Scene, box: Box) -> int | None:
     if values is None:
         return None
     first = values.reshape(-1, *values.shape[-len(box) :])[0]
-    is_missing = np.isnan(first) if first.dtype.kind == "f" else first == np.iinfo(first.dtype).max
-    return int(np.count_nonzero(is_missing))
+    return int(np.count_nonzero(np.isnan(first) | (first == array.fill_value)))
 
 
 def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:

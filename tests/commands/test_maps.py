@@ -100,6 +100,9 @@ def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
     shares = predicted(network, scene["reflectance"], "band", method="predict_proba")
     np.testing.assert_allclose(found["probability"].transpose(..., "class"), shares, atol=1e-6)
     assert [name.name for name in tmp_path.iterdir()] == ["map"]
+    # A lost chunk is missing, and not the first class.
+    next(file for file in (tmp_path / "map/label/c").rglob("*") if file.is_file()).unlink()
+    assert xr.open_zarr(tmp_path / "map", chunks=None)["label"].isnull().all()
 
 
 def test_map__the_largest_written_is_that_of_the_label(place, tmp_path):
