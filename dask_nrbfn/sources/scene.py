@@ -225,6 +225,9 @@ def open_rows(reading: Reading) -> PixelSource:
     scene = Scene.at(reading.place, reading.names("variable") or (), reading.feature_dim)
     with open_scene(scene.place) as stored:
         kinds = [scene.column(stored, name, option).dtype for name in columns]
+    for name, kind in zip(targets or (), kinds, strict=False):
+        # Raises an error for text.
+        dtypes.feature_dtype(kind, name)
     y_dtype = dtypes.FLOAT64 if targets else None
     if reading.label is not None:
         kind = dtypes.STRING if kinds[0].kind == "O" else kinds[0]
@@ -244,7 +247,8 @@ def open_rows(reading: Reading) -> PixelSource:
     )
     source.n_rows = sum(len(block.X) for block in source._parts(0))
     left_out = f"{scene.n_pixels - source.n_rows} of {scene.n_pixels} pixels of {scene.place} "
-    left_out += "lack a feature" + ", or a label or target" * (y_dtype is not None)
+    needs_label = bool(columns) and reading.unlabelled is None
+    left_out += "lack a feature" + ", or a label or target" * needs_label
     if source.n_rows == 0:
         remedy = "Check the markers of missing values, or set `unlabelled` to keep these pixels."
         raise DataError(f"{left_out}.", remedy)

@@ -124,7 +124,9 @@ def test_labels__text_of_any_type(tmp_path, dtype):
 
 
 def test_scene__refused(tmp_path):
-    place = write_scene(drawn_scene(), tmp_path / "scene", chunks=(1, 3, 7, 9))
+    scene = drawn_scene()
+    scene["name"] = ("y", list("abcdefg"))
+    place = write_scene(scene, tmp_path / "scene", chunks=(1, 3, 7, 9))
     for options, error, match in (
         ({"variable": "reflectance"}, ParameterError, "its features are not known"),
         ({"feature_dim": "band"}, ParameterError, "its features are not known"),
@@ -135,6 +137,7 @@ def test_scene__refused(tmp_path):
         (WHERE | {"feature_dim": "time,band,y,x"}, DataError, "no rows"),
         (WHERE | {"feature_dim": "x", "label": "cover"}, DataError, "cover has the dimensions"),
         (WHERE | {"label": "height"}, DataError, "height has the label"),
+        (WHERE | {"target": "height,name"}, DataError, "name has dtype"),
     ):
         with pytest.raises(error, match=match):
             read(place, **options)
