@@ -52,7 +52,7 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     SOURCE is a Zarr group or array, a file of one of the formats below, a text table with any other
     suffix, or a directory of files of one suffix, for Parquet also in subdirectories key=value; or
     an SQL query that begins with FROM, SELECT or WITH. With --sql it may be left out. It may be a
-    URL such as s3://bucket/rows.csv. With --feature-dim or --variable it is a scene: its pixels
+    URL such as s3://bucket/rows.csv. With --variable it is a scene: its pixels
     with all features and a label are rows. SOURCE is streamed; only sparse matrices in another
     format than CSR are held in memory as a whole.
 

@@ -79,7 +79,7 @@ scene_options = together(
         metavar="NAMES",
         help="Variable of a scene: Zarr, netCDF or another file that xarray opens. Its pixels are "
         "rows. NAME,NAME: each variable is a feature, or has a feature for each coordinate of "
-        "--feature-dim.  [default: the only variable with the --feature-dim]",
+        "--feature-dim.",
     ),
     click.option(
         "--feature-dim",

@@ -102,9 +102,8 @@ def predict(
     on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns of ROWS are
     written instead.
 
-    With --feature-dim or --variable, ROWS is a scene in Zarr, netCDF or another format that xarray
-    opens, and OUT is a Zarr group with a map of the pixels. To resume an interrupted map, repeat
-    the command.
+    With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
+    a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.obs import check_one_place
@@ -198,7 +197,7 @@ def _map(
 ) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.maps import MapWork, check_map_place, write_map
+    from dask_nrbfn.commands.maps import check_map_place, predict_scene, scene_at
     from dask_nrbfn.commands.plan import scores_s
 
     chosen = {name: options.pop(name) for name in (*_SCENE, "probabilities", "scores")}
@@ -206,11 +205,10 @@ def _map(
     of_files = {name: options.pop(name) for name in names}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
     check_map_place(out, overwrite=overwrite)
-    work = MapWork.of(run, scene, **chosen)
-    job.n_rows = work.n_pixels
+    job.n_rows = scene_at(scene, chosen["variable"], chosen["feature_dim"]).n_pixels
     expected_s = scores_s(model, job.n_rows)
     with job.engine(options, expected_s=expected_s) as engine:
-        mapped = write_map(work, out, engine, overwrite=overwrite)
+        mapped = predict_scene(run, scene, out, engine, **chosen, overwrite=overwrite)
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 

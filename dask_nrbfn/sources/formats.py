@@ -92,7 +92,8 @@ _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
 # Metadata of a Zarr group.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 _SCENE_REMEDY = (
-    "For a scene, name its feature dimension with `feature_dim`, or its variables with `variable`."
+    "For a scene, name its variables with `variable`, and the dimension of their features with "
+    "`feature_dim`."
 )
 
 

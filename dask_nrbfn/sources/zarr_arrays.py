@@ -183,8 +183,8 @@ def _array(root: Any, role: str, name: str, place: File) -> Any:
         listed = ", ".join(f"{name} {shape}" for name, shape in [*shapes.items()][:_LISTED])
         raise DataError(
             f"{place} has no array {name!r}; it has {listed or 'none'}{more}.",
-            f"Name an existing array with `{role}`. For a scene, name its feature dimension with "
-            "`feature_dim`, or its variables with `variable`.",
+            f"Name an existing array with `{role}`. For a scene, name its variables with "
+            "`variable`, and the dimension of their features with `feature_dim`.",
         )
     return array
 
