@@ -94,6 +94,9 @@ def main() -> None:
         # A shell starts what it runs in the background with SIGINT ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
+    # Libraries read them when they are loaded. `worker_environment` explains the values.
+    os.environ.setdefault("NUMBA_THREADING_LAYER", "threadsafe")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
     try:
         commands(prog_name="dask-nrbfn")
     except SystemExit as ended:

@@ -46,12 +46,12 @@ class EngineOptions:
     scheduler_file : str or None
         File that a running scheduler wrote.
     workers : int or None
-        Worker processes of the local cluster that is started without the two above; default 1.
-        0 starts none and runs the tasks in this process.
+        Worker processes of a local cluster. Without it and the two above, or with 0, the tasks run
+        in this process.
     threads : int or None
-        BLAS, OpenMP and numba threads of each; default: the cores divided by the workers.
+        BLAS, OpenMP and numba threads of each process; default: the cores divided by the workers.
     memory : str or None
-        Memory limit of each, such as "4GiB"; default: the machine's divided by the workers.
+        Memory limit of each process, such as "4GiB"; default: the machine's divided by the workers.
     bar : bool
         Draw progress bars if standard error is a terminal.
 
@@ -85,15 +85,14 @@ class EngineOptions:
             _parse_memory(self.memory)
 
     @property
-    def asks_for_cluster(self) -> bool:
-        """Whether an option selects a cluster."""
-        shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
-        return any(each is not None for each in shaping)
+    def run_here(self) -> bool:
+        """Whether the tasks run in this process, because no option selects a cluster."""
+        return not (self.scheduler or self.scheduler_file or self.workers)
 
 
 @contextmanager
 def connect(options: EngineOptions | None = None, client: Client | None = None) -> Iterator[Engine]:
-    """Yield an engine on `client`, on a running scheduler, or on a new local cluster.
+    """Yield an engine on `client`, on the cluster that `options` select, or in this process.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     continue the work.
     """
     options = options or EngineOptions()
-    if client is None and options.workers == 0:
+    if client is None and options.run_here:
         # A limit holds for the libraries that are loaded before it: this call loads BLAS.
         available = available_threads()
         threads = options.threads or available
@@ -160,16 +159,13 @@ def _blas_threads_once_loaded() -> int:
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
-    """Return an engine with the sizes of a local cluster, without starting workers.
-
-    The options of a running scheduler are ignored.
-    """
-    n_workers = max(1, 1 if options.workers is None else options.workers)
+    """Return an engine with the sizes of this process or a local cluster; starts no workers."""
+    n_workers = options.workers or 1
     limit = _memory_bytes(options)
     return InlineEngine(
         n_workers=n_workers,
         threads=options.threads or threads_of_workers(n_workers),
-        memory_bytes=limit if options.workers == 0 else usable_bytes(limit, 1),
+        memory_bytes=limit if options.run_here else usable_bytes(limit, 1),
     )
 
 

@@ -173,7 +173,8 @@ if __name__ == "__main__":
     scheduler, directory = sys.argv[1:]
     # As in a terminal: what a shell starts in the background ignores it, and so would this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with connect(EngineOptions(scheduler=scheduler) if scheduler else None) as engine:
+    options = EngineOptions(scheduler=scheduler) if scheduler else EngineOptions(workers=1)
+    with connect(options) as engine:
         # Longer than a test may take: it must be left as it runs.
         tasks = [(directory, number, 600 * (number == 0)) for number in range(9)]
         engine.run(work.mark_and_sleep, tasks, label="moments")
