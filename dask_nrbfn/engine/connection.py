@@ -98,7 +98,7 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     ----------
     options : EngineOptions, optional
     client : distributed.Client, optional
-        Used as it is and left open. If it loses its scheduler, a new client is used instead.
+        Used as it is and left open.
 
     Yields
     ------
@@ -111,10 +111,9 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
 
     Notes
     -----
-    dask's configuration key ``nrbfn.no-workers-timeout``, "5 minutes" if not set, is how long tasks
-    wait when the scheduler or all workers are lost, before they raise ClusterError. Meanwhile a
-    scheduler that answers again, or is started again at the same address, and a worker that joins
-    continue the work.
+    If all workers are lost, tasks wait for a worker: as long as dask's configuration key
+    ``nrbfn.no-workers-timeout`` says, by default "5 minutes". Then, or as soon as the connection to
+    the scheduler is lost, they raise ClusterError. The same job started again goes on.
     """
     options = options or EngineOptions()
     if client is None and options.run_here:
@@ -129,9 +128,7 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
             )
         return
     with _client(options, client) as connected:
-        engine = _engine(connected, bar=options.bar)
-        with engine.further_clients:
-            yield engine
+        yield _engine(connected, bar=options.bar)
 
 
 @contextmanager
