@@ -294,7 +294,6 @@ def run_stage(
         stage.name,
         seen.n_rows,
         taken["seconds"],
-        extra={"stage": stage.name, "run": str(run.location), "rows": seen.n_rows, **taken},
     )
 
 

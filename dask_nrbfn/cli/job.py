@@ -26,14 +26,12 @@ class Job:
     """The job of a command; click passes it to the commands that ask for it.
 
     bar: draw progress bars on a terminal.
-    json_logs: everything on standard error is JSON.
     command, what: name and main argument of the command; empty for a short command.
     keeps: whether the same command continues one that was stopped.
     n_rows: number of rows of the work, once known.
     """
 
     bar: bool = False
-    json_logs: bool = False
     command: str = ""
     what: str = ""
     keeps: bool = False
@@ -89,26 +87,4 @@ class Job:
             again = "continues" if self.keeps else "starts again"
             level = logging.ERROR
             end = f"stopped after {seconds:.1f} s; {kept} the same command {again}"
-        logger.log(
-            level,
-            "%s %s: %s",
-            self.command,
-            self.what,
-            end,
-            extra={
-                "command": self.command,
-                "what": self.what,
-                "rows": self.n_rows,
-                "seconds": round(seconds, 3),
-                "peak_bytes": peak_bytes,
-                "exit_status": exit_status,
-            },
-        )
-
-    def tell_error(self, kind: str, problem: str, remedy: str) -> None:
-        """Print an error on standard error; `kind` is the name of its class, for JSON logs."""
-        if self.json_logs:
-            logger.error(problem, extra={"error": kind, "fix": remedy})
-        else:
-            click.echo(f"error: {problem}", err=True)
-            click.echo(f"  fix: {remedy}", err=True)
+        logger.log(level, "%s %s: %s", self.command, self.what, end)

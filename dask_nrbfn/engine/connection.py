@@ -319,10 +319,9 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
         engine.n_workers,
         address,
         threads,
-        extra={"scheduler": address, "n_workers": engine.n_workers, "threads": threads},
     )
     if dashboard:
-        logger.info("dashboard: %s", dashboard, extra={"dashboard": dashboard})
+        logger.info("dashboard: %s", dashboard)
     return engine
 
 
