@@ -186,13 +186,7 @@ def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
-    """Return the parts in the next larger sum of the tree; None for the sum of all parts.
-
-    Examples
-    --------
-    >>> family_of(range(5, 6), 18), family_of(range(16, 18), 18)
-    (range(4, 8), range(0, 18))
-    """
+    """Return the parts in the next larger sum of the tree; None for the sum of all parts."""
     size = _SIBLINGS
     while len(parts) < n_parts:
         first = parts.start // size * size
@@ -204,13 +198,7 @@ def family_of(parts: range, n_parts: int) -> range | None:
 
 
 def members_of(family: range) -> list[range]:
-    """Return, in order, the parts in each sum that is added to form the sum of `family`.
-
-    Examples
-    --------
-    >>> members_of(range(0, 18))
-    [range(0, 16), range(16, 18)]
-    """
+    """Return, in order, the parts in each sum that is added to form the sum of `family`."""
     size = 1
     while size * _SIBLINGS < len(family):
         size *= _SIBLINGS

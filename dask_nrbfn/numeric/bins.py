@@ -75,14 +75,7 @@ class Bins(RowSum):
 
 
 def median(bins: Bins) -> float:
-    """Return the median of binned rows; exact for up to 16,384 different numbers.
-
-    Examples
-    --------
-    >>> numbers = np.array([4.0, 1.0, 3.0, 2.0])
-    >>> median(Bins.of_values(numbers, np.ones((4, 1), dtype=np.int64)))
-    2.5
-    """
+    """Return the median of binned rows; exact for up to 16,384 different numbers."""
     bins = bins.binned()
     rows = np.cumsum(bins.counts.sum(axis=1))
     n_rows = rows[-1]
@@ -128,12 +121,6 @@ class RankedScores(Bins):
         over ``sum_b a_b sum_b c_b``. Each of the ``a_b c_b`` pairs of a bin with several scores may
         count from 0 to 1, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. The error
         is 0 for up to 16,384 different scores, each of which has its own bin.
-
-        Examples
-        --------
-        >>> scores = np.array([0.1, 0.4, 0.4, 0.8])
-        >>> RankedScores.from_block(scores, np.array([0, 0, 1, 1])).figures()
-        {'roc_auc': 0.875, 'roc_auc_bound': 0.0}
         """
         bins = self.binned()
         first, second = bins.counts.T.astype(np.float64)

@@ -45,14 +45,6 @@ class CellTree:
     columns (m,): the column that each node splits; -1 for a leaf.
     thresholds (m,): scaled rows with a value of at most this go to the first child; 0 for a leaf.
     children (m,): the first of two consecutive children; for a leaf, the number of its cell.
-
-    Examples
-    --------
-    >>> tree = CellTree.grown(np.array([[0.0], [1.0], [5.0], [9.0]]), most_rows=2)
-    >>> tree.n_cells, float(tree.thresholds[0])
-    (2, 3.0)
-    >>> tree.route(np.array([[9.0], [0.0], [3.0]])).rows
-    array([1, 2, 0])
     """
 
     columns: NDArray[np.int64]

@@ -26,16 +26,6 @@ class LossSums(RowSum):
 
     With ``f = Phi W'`` and margins ``m = t f``, t = 1 for rows of the class and -1 for others:
     ``sum_i v_i loss(m_i)`` and ``sum_i v_i t_i loss'(m_i) phi_i``, v the row weights.
-
-    Examples
-    --------
-    >>> from dask_nrbfn.numeric.losses import loss_named
-    >>> Phi, codes = np.array([[1.0], [2.0]]), np.array([0, 1])
-    >>> scores = np.zeros((2, 1, 2))
-    >>> sums = LossSums.from_block(Phi, scores, codes, loss_named("squared-hinge"))
-    >>> sums.loss, sums.gradient
-    (array([[2., 2.]]), array([[[ 2.],
-            [-2.]]]))
     """
 
     loss: Floats

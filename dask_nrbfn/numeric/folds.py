@@ -20,11 +20,6 @@ def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[
     From 0 to ``n_folds - 1``.
 
     start, stop: first and last-plus-one row number.
-
-    Examples
-    --------
-    >>> folds_of_rows(0, 8, n_folds=2, seed=0)
-    array([1, 0, 1, 1, 1, 0, 1, 1])
     """
     return folds_of_numbers(np.arange(start, stop), n_folds=n_folds, seed=seed)
 

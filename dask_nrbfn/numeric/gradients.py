@@ -99,11 +99,6 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
 
     squares (p,): squared derivatives by features that were multiplied by `root`.
     root (p,): square roots of the weights so far.
-
-    Examples
-    --------
-    >>> feature_weights(np.array([3.0, 1.0, 0.0]), np.ones(3)).round(3)
-    array([1.5, 0.5, 0. ])
     """
     by_column = squares * root**2
     used = by_column[by_column > 0]

@@ -110,12 +110,6 @@ def content_of_rows(
 
     labelled (b,): which rows have a target; default: all. The others are hashed without one.
     X (b, p), y (b,), weights (b,).
-
-    Examples
-    --------
-    >>> X, y = np.array([[0.5, 1.0], [2.0, 3.0]]), np.array([0, 1])
-    >>> content_of_rows(X, y, None) == content_of_rows(X[::-1], y[::-1], None)
-    True
     """
     hashes = hash_values(X)
     if y is not None:

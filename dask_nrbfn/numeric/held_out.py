@@ -518,14 +518,6 @@ def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str
     precision is ``c / g``, recall ``c / s``, F1 their harmonic mean ``2 c / (s + g)``, and support
     ``s``. Rows of unknown classes count in ``g``. A figure of 0 / 0 is None, such as the precision
     of a class that is never predicted.
-
-    Examples
-    --------
-    >>> for figures in class_figures(["a", "b", "c"], [[3, 1, 0], [0, 0, 0], [1, 0, 0]]):
-    ...     print(*figures.values())
-    a 0.75 0.75 0.75 4
-    b 0.0 None 0.0 0
-    c None 0.0 0.0 1
     """
     counts = np.asarray(confusion)
     right, given = counts.diagonal(), counts.sum(axis=0)

@@ -36,12 +36,6 @@ def neighbor_shares(
 
     Differs from Xue, Chen & Zeng because neighbourhoods are not made symmetric: the neighbours of a
     row that was not drawn are not known.
-
-    Examples
-    --------
-    >>> distances = np.array([[0.0, 0.0, 3.0]])
-    >>> neighbor_shares(distances, scale=1.0, codes=[1], neighbor_codes=np.array([[1, -1, 0]]))
-    array([[0.5, 0.5, 0. ]])
     """
     counted = np.ones(distances.shape, dtype=np.bool_)
     if codes is not None and neighbor_codes is not None:

@@ -28,15 +28,6 @@ class Moments(RowSum):
     ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
     weight w counts as w equal rows. Normalized activations of a row sum to 1, so the elements of
     the gram matrix and the sums of the activations each sum to the weight.
-
-    Examples
-    --------
-    >>> from dask_nrbfn.numeric.targets import ClassTargets
-    >>> Phi = np.array([[0.25, 0.75], [0.5, 0.5]])
-    >>> T = ClassTargets(2).bordered(np.array([0, 1]))
-    >>> (Moments.from_block(Phi, T) - Moments.from_block(Phi[:1], T[:1])).cross
-    array([[0. , 0. ],
-           [0.5, 0.5]])
     """
 
     packed_gram: Floats

@@ -68,13 +68,6 @@ class RadialFeatures:
 
     `threads` is the number of threads of elementwise steps; BLAS has its own threads. Results have
     the same bits with any number of threads.
-
-    Examples
-    --------
-    >>> features = RadialFeatures.from_basis([[0.0], [1.0]], width=1.0)
-    >>> features.activations(np.array([[0.5], [1e6]])).round(3)
-    array([[0.5, 0.5],
-           [0. , 1. ]])
     """
 
     basis: Rows

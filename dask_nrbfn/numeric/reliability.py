@@ -38,12 +38,6 @@ def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[Rel
     values (m,): ascending probabilities.
     rows, occurred (m,): number, or weight, of the rows of each probability, and of the rows whose
         event occurred.
-
-    Examples
-    --------
-    >>> values, ones = np.array([0.1, 0.1, 0.8]), np.ones(3)
-    >>> reliability_bins(values, ones, np.array([0.0, 0.0, 1.0]))[-1]
-    {'n_rows': 1.0, 'mean_probability': 0.8, 'observed_share': 1.0}
     """
     before = np.cumsum(rows) - rows
     bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)

@@ -276,13 +276,6 @@ def solve_weights(
     Cholesky factorization: ``r^3 / 3`` flops and, unless `in_place`, one more r x r matrix. Another
     P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
     ``strength trace(gram) r / trace(R) R``.
-
-    Examples
-    --------
-    >>> gram, cross = np.diag([1.0, 3.0]), np.array([[2.0, 0.0], [0.0, 2.0]])
-    >>> solve_weights(gram, cross, alpha=0.25).weights
-    array([[1. , 0. ],
-           [0. , 0.5]])
     """
     if directions is None:
         (solution,) = solve_path(

@@ -52,14 +52,7 @@ class Targets(ABC):
 
 @dataclass(frozen=True)
 class ClassTargets(Targets):
-    """Class indicators: T is F, each row of which has a single 1.
-
-    Examples
-    --------
-    >>> ClassTargets(2).bordered(np.array([1, 0]))
-    array([[1., 0., 1.],
-           [1., 1., 0.]])
-    """
+    """Class indicators: T is F, each row of which has a single 1."""
 
     n_classes: int
 
@@ -87,14 +80,7 @@ class ClassTargets(Targets):
 
 @dataclass(frozen=True, eq=False)
 class NumberTargets(Targets):
-    """Numbers minus an origin, because squares of numbers far from 0 lose digits.
-
-    Examples
-    --------
-    >>> NumberTargets(np.array([100.0])).bordered(np.array([[101.0], [98.0]]))
-    array([[ 1.,  1.],
-           [ 1., -2.]])
-    """
+    """Numbers minus an origin, because squares of numbers far from 0 lose digits."""
 
     origin: Floats
 

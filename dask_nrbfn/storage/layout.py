@@ -80,13 +80,7 @@ def part_name(part: int | range) -> str:
 
 
 def parts_in(name: str) -> range:
-    """Return the indices of the parts that are stored under a `part_name`.
-
-    Examples
-    --------
-    >>> parts_in(part_name(range(4, 8)))
-    range(4, 8)
-    """
+    """Return the indices of the parts that are stored under a `part_name`."""
     first, _, last = name.partition("-")
     return range(int(first), int(last or first) + 1)
 
