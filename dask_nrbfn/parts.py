@@ -123,8 +123,7 @@ def map_parts(
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
-    units: further arguments of the task, part by part; default: first and last-plus-one row of the
-        run's spans.
+    units: further arguments of the task, part by part; default: the spans of the run.
     sizes: work of every part; the largest are started first.
     """
     units = run.spans if units is None else units

@@ -42,11 +42,7 @@ class Bins(RowSum):
 
     @classmethod
     def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
-        """Return the sum of some rows.
-
-        values (b,): finite.
-        counts (b, c).
-        """
+        """Return the sum of some rows: finite values (b,) and counts (b, c)."""
         # The bits of negative numbers descend, and those of -0 and 0 differ.
         bits = (values + 0.0).view(np.int64)
         return cls(np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), counts, 0)
@@ -105,11 +101,7 @@ class RankedScores(Bins):
 
     @classmethod
     def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
-        """Return the counts of one block.
-
-        scores (b,): finite scores of the second class.
-        codes (b,): 0 or 1.
-        """
+        """Return the counts of a block: finite scores (b,) of the second class, and codes (b,)."""
         return cls.of_values(scores, np.eye(2, dtype=np.int64)[codes])
 
     def figures(self) -> dict[str, Any]:

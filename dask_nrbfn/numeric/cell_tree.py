@@ -15,11 +15,7 @@ _LEAST_SIDE = 0.25
 
 
 class Members(NamedTuple):
-    """Rows cell by cell, in their order within each cell.
-
-    rows (m,): places among the routed rows.
-    cells (m,): ascending.
-    """
+    """Rows cell by cell, in their order within each cell: their places and cells, ascending."""
 
     rows: NDArray[np.int64]
     cells: NDArray[np.int64]

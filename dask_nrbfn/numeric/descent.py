@@ -48,9 +48,7 @@ class LossSums(RowSum):
     ) -> Self:
         """Return the sums of one block; ``2 b r A K`` flops.
 
-        Phi (b, r): activations.
         scores (b, A, K): scores of each model.
-        codes (b,): class of each row.
         row_weights (b, 1): weights of the rows for all models, or for each model.
         """
         _, n_models, n_classes = scores.shape
@@ -120,12 +118,7 @@ class Preconditioner:
 
     @classmethod
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
-        """Return M of a gram matrix and a ridge; ``r^3 / 3`` flops.
-
-        ridge (r, r): R or its diagonal.
-        curvature: c.
-        gram (r, r).
-        """
+        """Return M of a gram matrix and a ridge, R or its diagonal; ``r^3 / 3`` flops."""
         matrix = curvature * gram
         diagonal = matrix.ravel()[:: len(matrix) + 1]
         diagonal += _FLOOR * diagonal.sum()

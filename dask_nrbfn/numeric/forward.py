@@ -15,9 +15,8 @@ _LEAST_LEFT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ForwardPath:
-    """Chosen basis rows in the order of the choice.
+    """Chosen basis rows (m,) in the order of the choice.
 
-    chosen (m,): places of the basis rows.
     unexplained (m,): share of the squares of all targets that the first 1 ... m basis rows do not
         explain.
     """

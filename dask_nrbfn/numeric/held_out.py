@@ -57,21 +57,14 @@ class JudgedSums(RowSum, ABC):
     @classmethod
     @abstractmethod
     def from_block(cls, scores: Floats, targets: Any, weights: Floats | None = None) -> Self:
-        """Return the sums of a block.
-
-        targets (b,): class codes or numbers.
-        scores (b, A, q), weights (b,).
-        """
+        """Return the sums of a block; targets (b,) are class codes or numbers, scores (b, A, q)."""
 
     @staticmethod
     @abstractmethod
     def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
-        """Return two losses of every row: the loss that decides, and a smooth loss.
+        """Return the loss that decides and a smooth loss of every row of scores (b, q), (2, b).
 
-        scores (b, q): scores of one model.
-        targets (b,): as in `from_block`.
         scales (q,): deviations of numeric targets.
-        returns float64 (2, b).
         """
 
     @abstractmethod
@@ -106,11 +99,7 @@ class LabelSums(JudgedSums):
     def from_block(
         cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
-        """Return the sums of a block.
-
-        targets (b,): class codes.
-        scores (b, A, K), weights (b,).
-        """
+        """Return the sums of a block; targets (b,) are class codes, scores (b, A, K)."""
         confusion = _confusion(scores, targets, weights)
         confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
         return cls(confusion)
@@ -171,10 +160,7 @@ class HeldOutSums(LabelSums):
     def from_block(
         cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
-        """Return the sums of one block.
-
-        targets (b,): classes, 0 ... K - 1.
-        scores (b, A, K), weights (b,).
+        """Return the sums of a block; targets (b,) are class codes, scores (b, A, K).
 
         Takes ``2 b A K`` exponentials and ``23 b A K`` products: the exponentials of a temperature
         are the squares of those of twice that temperature.
@@ -256,13 +242,9 @@ class ResidualSums(JudgedSums):
 
     @classmethod
     def from_block(cls, scores: Floats, targets: Floats, weights: Floats | None = None) -> Self:
-        """Return the sums of one block.
+        """Return the sums of a block of targets (b, q) and scores (b, A, q).
 
-        scores (b, A, q): predicted numbers.
-        targets (b, q), weights (b,).
-
-        Scores and targets should be given minus an origin, because squares of numbers far from 0
-        lose digits.
+        Both should be given minus an origin, because squares of numbers far from 0 lose digits.
         """
         if weights is None:
             weights = np.ones(len(targets))
@@ -456,20 +438,15 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
 
 
 def softmax(exponents: Floats, scores: Floats) -> Floats:
-    """Return the probabilities ``softmax(exponents)``, float64 (b, K).
-
-    scores (b, K): the largest probability of a row is where its first largest score is.
-    exponents (b, K).
-    """
+    """Return ``softmax(exponents)`` (b, K), the largest where the first largest score is."""
     below = exponents - exponents.max(axis=1, keepdims=True)
     return normalized_shares(np.exp(below, out=below), scores)
 
 
 def normalized_shares(shares: Floats, scores: Floats) -> Floats:
-    """Return probabilities in proportion to `shares`, float64 (b, K).
+    """Return probabilities in proportion to `shares` (b, K), in place.
 
-    shares (b, K): at least 0; overwritten by the result.
-    scores (b, K): the largest probability of a row is where its first largest score is.
+    The largest probability of a row is where its first largest score is.
     """
     totals = shares.sum(axis=1, keepdims=True)
     # The scores of a plain network may all be negative or 0.

@@ -64,12 +64,9 @@ class SmallTable:
     block_rows: int
 
     def losses(self, scores: Floats, entry: Entry) -> Floats:
-        """Return the losses of scores, float64 (2, n), see `JudgedSums.losses`.
+        """Return the losses (2, n) of scores (n, q), see `JudgedSums.losses`; NaN where they are.
 
-        NaN where the scores are.
-
-        scores (n, q): as `judge_network` returns them.
-        entry: the figures that it returns with them.
+        entry: the figures that `judge_network` returns with the scores.
         """
         losses = np.full((2, len(scores)), np.nan)
         seen = np.isfinite(scores).all(axis=1)
@@ -195,11 +192,7 @@ class NetworkMoments(NamedTuple):
 def network_moments(
     table: SmallTable, scaling: Scaling, network: SmallNetwork, *, threads: int = 1
 ) -> NetworkMoments:
-    """Return the sums over all rows from which a network is solved.
-
-    table, scaling: see `try_networks`.
-    network: without locality and eigenfunctions; its ridges are not used.
-    """
+    """Return the sums over all rows from which a network without eigenfunctions is solved."""
     judging = _Judging(table, scaling, network.l1, (), threads=threads, shares_distances=False)
     features = judging.features(network)
     ((gram, *others),) = judging.sums_of_groups(features)

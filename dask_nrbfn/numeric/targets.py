@@ -43,11 +43,7 @@ class Targets(ABC):
 
     @abstractmethod
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of a block, each row times its factor, float64 (b, 1 + q).
-
-        targets (b,): class codes or numbers.
-        factors (b,): square roots of the row weights.
-        """
+        """Return ``[1 T]`` of a block, each row times its factor (b,), float64 (b, 1 + q)."""
 
 
 @dataclass(frozen=True)

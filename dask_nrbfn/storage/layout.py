@@ -26,12 +26,9 @@ _MAX_NARROW_ROWS = 16384
 
 @dataclass(frozen=True)
 class PartLayout:
-    """How n rows are cut into parts.
+    """How n rows are cut into parts: all but the last have `part_rows`, a whole number of chunks.
 
     A run records its layout, so that it can continue after the defaults have changed.
-
-    part_rows: rows of every part but the last: a whole number of chunks.
-    chunk_rows: rows of a chunk of the arrays that have a row for every row of X.
     """
 
     n_rows: int
