@@ -453,20 +453,3 @@ def _penalize(
 def try_bytes(n_rows: int, n_basis: int) -> int:
     """Return the bytes of the distances that networks share."""
     return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
-
-
-def network_bytes(
-    n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int, block_rows: int
-) -> int:
-    """Return the peak memory of trying one network in bytes.
-
-    It holds the sums of each group and of all rows, the system of a fold and of its kept basis
-    rows, activations, the weights of all folds, and scores.
-    """
-    scores = n_ridges * n_targets
-    return 8 * (
-        (n_held_out + 7) * n_basis**2
-        + block_rows * n_basis
-        + 2 * max(n_held_out, 1) * scores * n_basis
-        + 4 * block_rows * scores
-    )
