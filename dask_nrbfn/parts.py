@@ -208,8 +208,6 @@ def members_of(family: range) -> list[range]:
 def last_read(n_parts: int) -> int:
     """Return the largest number of sums that the last task reads to get the sum of all parts.
 
-    Examples
-    --------
     >>> last_read(1), last_read(4), last_read(64)
     (0, 3, 9)
     """

@@ -168,9 +168,7 @@ class DrawnRows(NamedTuple):
 
 
 def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calibration:
-    """Return the calibration with the greatest likelihood on drawn rows.
-
-    draw: finite scores.
+    """Return the calibration with the greatest likelihood on drawn rows with finite scores.
 
     Minimizes ``-sum_ik v_i t_ik log p_ik + |b|^2 / 2``, convex in the inverse temperature, the
     slope and the biases, with the weights scaled to a mean of 1. The targets t are smoothed as by

@@ -18,10 +18,7 @@ class SolvedCell(NamedTuple):
 
     intercept (q,): intercept of numbers minus their origin.
     alpha: NaN: the scores are constant, the mean of the targets.
-    fit: squared norm of the scores.
-    residuals (q,): squared norm of the residuals of each target.
-    risk: spectral risk, see `ErrorAndRisk`.
-    weights (q, r).
+    fit, residuals (q,): squared norms of the scores, and of the residuals of each target.
     """
 
     weights: Floats

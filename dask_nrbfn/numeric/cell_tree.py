@@ -49,14 +49,10 @@ class CellTree:
 
     @classmethod
     def grown(cls, rows: Floats, *, most_rows: float, most_cells: int | None = None) -> Self:
-        """Return the tree of some scaled rows.
+        """Return the tree of scaled rows (n, p), in which nodes of more than `most_rows` are split.
 
-        most_rows: nodes with more rows are split, the largest first.
-        most_cells: maximum number of cells.
-        rows (n, p).
-
-        A node is split at the median of the column with the largest deviation, among columns whose
-        median leaves a quarter of the rows on each side. A node without such a column is a cell.
+        The largest is split first, at the median of the column with the largest deviation, among
+        columns whose median leaves a quarter of the rows on each side. Without one it is a cell.
         """
         columns, thresholds, children = [-1], [0.0], [-1]
         # Of equally large nodes the first is split first.

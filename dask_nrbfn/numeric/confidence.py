@@ -13,9 +13,7 @@ LEAST_OF_CLASS = 10
 
 
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
-    """Return each row's confidence in its own label, float64 (b,).
-
-    Within [0, 1].
+    """Return each row's confidence in its own label, from 0 to 1, float64 (b,).
 
     distances (b, k): distances to the k nearest neighbours, without the row itself.
     agrees (b, k): whether the neighbour has the row's own label.
@@ -115,9 +113,7 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
 
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
-    """Return drawn candidates in ascending order, int64 (N,).
-
-    Row indices.
+    """Return the row indices of drawn candidates in ascending order, int64 (N,).
 
     pool: the rows that `keep_best` kept of all rows, with hashes as tiebreak.
     size: n, at least the number of classes.
@@ -133,9 +129,7 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
 def choose_basis(
     pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
 ) -> RowPool:
-    """Return the rows that become the basis.
-
-    r rows, in the order of their indices.
+    """Return the rows that become the basis, in the order of their indices.
 
     pool: all rows, or the rows that `keep_best` kept.
     size: largest number of rows to choose, at least `n_classes`.

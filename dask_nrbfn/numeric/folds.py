@@ -27,15 +27,8 @@ def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDA
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers among some rows, int64 (m,).
+    """Return the places of row numbers among ascending rows, int64 (m,); -1 if not among them.
 
-    -1 for a number that is not among the rows.
-
-    rows (b,): ascending.
-    numbers (m,).
-
-    Examples
-    --------
     >>> places_among(np.array([2, 5, 7]), np.array([5, 6, -1, 7]))
     array([ 1, -1, -1,  2])
     """

@@ -22,8 +22,6 @@ def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
     Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
     order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
 
-    X (b, p).
-
     splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash of every value; for wide
     rows mixed with `hash_values`, which needs no time for zeros that are not stored.
     """

@@ -302,9 +302,7 @@ def solve_path(
     estimated: bool = True,
     in_place: bool = False,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solution of every penalty.
-
-    None if the system is singular in float64.
+    """Yield the solution of every penalty; None if the system is singular in float64.
 
     gram, cross, alphas, penalty, locality: see `solve_weights`.
     each: solves the systems; each holds a matrix (r, r).
@@ -383,9 +381,7 @@ def solve_components(
     alphas: Sequence[float],
     each: Each = map,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solutions in the spans of the first J directions.
-
-    None if the system is singular in float64.
+    """Yield the solutions in the spans of the first J directions; None for a singular system.
 
     gram, cross: see `solve_weights`.
     directions (r, m): independent.

@@ -169,11 +169,10 @@ def judge_network(
     n_components: int = 0,
     threads: int,
 ) -> tuple[Entry, Floats]:
-    """Return the best ridge of a network with its figures, and the scores of held-out rows.
+    """Return the best ridge of a network with its figures, and the scores (n, q) of held-out rows.
 
-    network: without locality.
-    scores (n, q): scores by the network without the fold of each row; for numbers, minus their
-        origin. NaN for rows that are not held out, and if all systems are singular.
+    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
+    for rows that are not held out, and if all systems are singular.
     """
     judging = _Judging(
         table, scaling, network.l1, held_out, threads=threads, shares_distances=False
@@ -207,13 +206,10 @@ def learned_root(
     each: Each = map,
     threads: int = 1,
 ) -> Floats:
-    """Return square roots of the weights of features, by the derivatives of a network.
+    """Return square roots (p,) of the weights of features, by the derivatives of a network.
 
-    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular.
-
-    scaling: with the square roots of the weights so far.
-    network: with plain features and one ridge.
-    returns float64 (p,).
+    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular. `scaling` has
+    the square roots of the weights so far; the network has plain features and one ridge.
     """
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)

@@ -11,12 +11,8 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows have a target, bool (b,).
+    """Return which rows have a target, bool (b,): not the code -1, nor numbers that are all NaN.
 
-    targets (b,): class codes, -1 for none, or numbers, all NaN for none.
-
-    Examples
-    --------
     >>> has_target(np.array([1, -1])), has_target(np.array([[np.nan], [0.5]]))
     (array([ True, False]), array([False,  True]))
     """

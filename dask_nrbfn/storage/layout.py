@@ -60,8 +60,6 @@ class PartLayout:
 def default_parts(n_rows: int, n_workers: int = 1) -> int:
     """Return the default number of parts, the same for up to 64 workers.
 
-    Examples
-    --------
     >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
     (4, 64, 100)
     """
