@@ -57,6 +57,10 @@ class SearchSpace:
 # Rows without enough neighbours, or drawn for a locality, that are searched in one pass over all.
 MAX_TARGETS = 10_000
 
+# Targets whose distances from a target limit its search. More limit it better, but one task measures
+# them before the others begin.
+_LIMITING_ROWS = 8192
+
 
 def search_rows_exactly(
     run: Run, dataset: Dataset, engine: Engine, *, stage: str, rows: NDArray[np.int64]
@@ -79,18 +83,32 @@ def search_rows_exactly(
 def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     values = SearchSpace.of(run, dataset).apply(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
+    within = _distances_of_some(values, run.chosen_params.n_neighbors)
+    write_array(run.group(stage), "within", within, "target")
+
+
+def _distances_of_some(targets: Rows, n_neighbors: int) -> Floats:
+    """Return a distance (b,) within which each target has k other targets; inf if none is known."""
+    n_targets = targets.shape[0]
+    some = targets[:: max(1, -(-n_targets // _LIMITING_ROWS))]
+    if some.shape[0] <= n_neighbors:
+        return np.full(n_targets, np.inf)
+    found = nearest_rows(some, targets, count=n_neighbors + 1, threads=blas_threads())
+    return found.distances[:, -1]
 
 
 def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) -> PartResult:
     space = SearchSpace.of(run, dataset)
     numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
+    within = run.read(f"{stage}/within")
     best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
     size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     for X, *_ in dataset.blocks(start, stop, size):
         nearest = _search_block(
-            space.apply(X), start, targets, numbers, run.chosen_params.n_neighbors
+            space.apply(X), start, targets, numbers, within, run.chosen_params.n_neighbors
         )
         best = _merge(best, nearest, n_neighbors=run.chosen_params.n_neighbors)
+        within = np.minimum(within, best.distances[:, -1])
         start += X.shape[0]
     return PartResult({}, best._asdict())
 
@@ -100,11 +118,12 @@ def _search_block(
     first_row: int,
     targets: Rows,
     numbers: NDArray[np.int64],
+    within: Floats,
     n_neighbors: int,
 ) -> Neighbors:
     count, threads = min(n_neighbors + 1, rows.shape[0]), blas_threads()
-    neighbors = nearest_rows(rows, targets, count=count, threads=threads)
-    indices = neighbors.indices + first_row
+    neighbors = nearest_rows(rows, targets, count=count, within=within, threads=threads)
+    indices = np.where(neighbors.indices == MISSING, MISSING, neighbors.indices + first_row)
     indices[indices == numbers[:, None]] = MISSING
     return Neighbors(indices, neighbors.distances)
 
