@@ -1,5 +1,6 @@
 """Exact neighbours: by brute force, or without a search where a row has k copies."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,11 +11,11 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 
+Blocks = Iterator[tuple[int, NDArray[Any]]]
 Precision = type[np.float32] | type[np.float64]
 
 # Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before the
@@ -40,8 +41,10 @@ _TIE = 1e-8
 # norms about the pivot round to less than `_TIE` of the squared distances, up to 40,000 columns.
 _NEAR_PIVOT = 16
 
-# Products in single precision take half as long as in double precision.
-_WORTHWHILE = 0.5
+# More than the squares of a distance and of its measured value can differ: differences of rows in
+# single precision are rounded.
+_MEASURED = 1 + 4 * float(np.finfo(np.float32).eps)
+
 _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
 
 
@@ -92,35 +95,18 @@ def nearest_rows(
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
-    n_targets, precisions = len(_checked_norms(targets)), _PRECISIONS
+    n_targets = len(_checked_norms(targets))
     sought = _Targets(targets, np.full(n_targets, np.inf) if within is None else within)
-    if is_sparse(rows) and is_sparse(targets):
-        return _nearest_in_csr(rows, halves, sought, count=count, threads=threads)
+    most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
     size = _STRIP_OF_FEW if n_targets <= _FEW_TARGETS else _STRIP_TARGETS
-    most = min(_STRIP_ELEMENTS // rows.shape[1], _STRIP_CANDIDATES // (count + SPARE))
-    size = max(1, min(size, most))
-    if n_targets > _FEW_TARGETS:
-        precisions = _worthwhile_precisions(rows, halves, sought, count)
+    size = max(1, min(size, most, _STRIP_CANDIDATES // (count + SPARE)))
     strips = side_by_side(
-        lambda start: _nearest_of_strip(
-            rows, halves, sought[start : start + size], count, precisions
-        ),
+        lambda start: _nearest_of_strip(rows, halves, sought[start : start + size], count),
         range(0, n_targets, size),
         at_once=threads,
     )
     none = Neighbors(np.empty((0, count), np.int64), np.empty((0, count)))
     return Neighbors(*map(np.concatenate, zip(none, *strips, strict=True)))
-
-
-def _worthwhile_precisions(
-    rows: NDArray[Any], halves: Floats, targets: "_Targets", count: int
-) -> tuple[Precision, ...]:
-    """Return both precisions, or only double if single is certain for too few of some targets."""
-    tried = targets[:: -(-len(targets.within) // _STRIP_OF_FEW)]
-    search = partial(_nearest_in_precision, rows, halves, precision=np.float32, count=count)
-    # With one thread, because products on several can have other bits.
-    ((_, certain),) = side_by_side(search, [tried], at_once=1)
-    return _PRECISIONS[int(certain.mean() < _WORTHWHILE) :]
 
 
 def buffer_bytes(width: int, n_neighbors: int, *, threads: int) -> int:
@@ -148,10 +134,6 @@ class _Targets:
     def __getitem__(self, part: Any) -> "_Targets":
         return _Targets(self.rows[part], self.within[part])
 
-    def in_double(self) -> "_Targets":
-        """Return the targets in double precision."""
-        return _Targets(self.rows.astype(np.float64), self.within)
-
     def errors(self, distances: Floats, n_terms: int, precision: Precision) -> Floats:
         """Return a bound (b,) of the errors of the values of all rows within a distance (b,)."""
         norms, limits = np.sqrt(squared_norms(self.rows)), np.finfo(precision)
@@ -163,7 +145,7 @@ class _Targets:
 
     def limits(self, n_terms: int, precision: Precision) -> NDArray[Any]:
         """Return limits (b,) that are above the values of all rows that are wanted."""
-        limits = (self.within**2 - squared_norms(self.rows)) / 2
+        limits = (_MEASURED * self.within**2 - squared_norms(self.rows)) / 2
         # Twice: `_are_certain` subtracts the error from the limit if no row has a lower value.
         limits += 2 * self.errors(self.within, n_terms, precision)
         with np.errstate(over="ignore"):
@@ -218,21 +200,14 @@ class _Least:
         self._filled[:] = self._count
 
 
-def _nearest_of_strip(
-    rows: NDArray[Any],
-    halves: Floats,
-    targets: _Targets,
-    count: int,
-    precisions: tuple[Precision, ...],
-) -> Neighbors:
-    """Return the result of `nearest_rows` for a few targets in an array."""
-    n_targets = len(targets.within)
-    found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
-    unsure = np.arange(n_targets)
-    for precision in precisions:
-        listed, certain = _nearest_in_precision(
-            rows, halves, targets[unsure], precision=precision, count=count
-        )
+def _nearest_of_strip(rows: Rows, halves: Floats, targets: _Targets, count: int) -> Neighbors:
+    """Return the result of `nearest_rows` for a few targets."""
+    shape = len(targets.within), count
+    found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
+    for precision in _PRECISIONS[int(is_sparse(rows)) :]:
+        some = targets[unsure]
+        products = _products(rows, halves, some.rows, precision)
+        listed, certain = _nearest_in_blocks(rows, some.rows, some, products, precision, count)
         found.indices[unsure], found.distances[unsure] = listed
         unsure = unsure[~certain]
         if not len(unsure):
@@ -251,11 +226,15 @@ def _search_about_pivots(
         away = np.sqrt(squared_norms(_about(targets.rows[unsure], pivot)))
         furthest = np.minimum(found.distances[:, -1], targets.within)[unsure]
         near = unsure[away <= _NEAR_PIVOT * furthest]
-        about = _Targets(_about(targets.rows[near], pivot), targets.within[near])
-        n_terms = _terms(rows, targets.rows)
-        least = _least_about(rows, about, pivot, n_terms, count)
-        listed = _nearest_listed(rows, targets.rows[near], least.places, count)
-        certain = _are_certain(listed, least, about, n_terms)
+        some, about = targets.rows[near], _about(targets.rows[near], pivot)
+        listed, certain = _nearest_in_blocks(
+            rows,
+            some,
+            _Targets(about, targets.within[near]),
+            _products_about(rows, about, pivot),
+            np.float64,
+            count,
+        )
         # The pivot itself has no norm that could round.
         certain[0] = True
         found.indices[near[certain]] = listed.indices[certain]
@@ -270,20 +249,15 @@ def _about(rows: Rows, pivot: Rows) -> Rows:
     return rows - csr_array(np.ones((rows.shape[0], 1))) @ pivot.astype(np.float64)
 
 
-def _least_about(
-    rows: Rows, targets: _Targets, pivot: Rows, n_terms: int, count: int
-) -> _Least:
-    """Return the least values in double precision, with a pivot as the origin, as of targets."""
+def _products_about(rows: Rows, targets: Rows, pivot: Rows) -> Blocks:
+    """Yield the same as `_products` in double precision, with a pivot as the origin."""
     width = 1 if is_sparse(rows) else rows.shape[1]
     # Half as many as in single precision, for the same memory.
     size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // width) // 2)
-    least = _Least(targets.limits(n_terms, np.float64), min(count + SPARE, rows.shape[0]))
     for first in range(0, rows.shape[0], size):
         block = _about(rows[first : first + size], pivot)
-        values = dense(targets.rows @ block.T)
-        least.see(np.subtract(0.5 * squared_norms(block), values, out=values), first)
-    least.merge()
-    return least
+        values = dense(targets @ block.T)
+        yield first, np.subtract(0.5 * squared_norms(block), values, out=values)
 
 
 def _terms(rows: Rows, targets: Rows) -> int:
@@ -293,34 +267,45 @@ def _terms(rows: Rows, targets: Rows) -> int:
     return rows.shape[1]
 
 
-def _nearest_in_precision(
-    rows: NDArray[Any], halves: Floats, targets: _Targets, *, precision: Precision, count: int
+def _nearest_in_blocks(
+    rows: Rows,
+    targets: Rows,
+    space: _Targets,
+    blocks: Blocks,
+    precision: Precision,
+    count: int,
 ) -> tuple[Neighbors, NDArray[np.bool_]]:
-    """Return the nearest rows by products of one precision, and which targets are certain."""
-    least = _least_products(rows, halves, targets, precision, count)
-    found = _nearest_listed(rows, targets.rows, least.places, count)
-    return found, _are_certain(found, least, targets, rows.shape[1])
+    """Return the nearest rows by their values in blocks, and which targets are certain.
 
-
-def _least_products(
-    rows: NDArray[Any], halves: Floats, targets: _Targets, precision: Precision, count: int
-) -> _Least:
-    """Return the least ``|y|^2 / 2 - x y`` of a strip of targets, from products of a precision."""
-    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // rows.shape[1]))
-    least = _Least(targets.limits(rows.shape[1], precision), min(count + SPARE, len(rows)))
-
-    def joined(X: NDArray[Any], column: Floats) -> NDArray[Any]:
-        return np.hstack([X, column[:, None]], dtype=precision, casting="same_kind")
-
+    space: the targets with the origin of the values.
+    """
+    n_terms = _terms(rows, targets)
+    least = _Least(space.limits(n_terms, precision), min(count + SPARE, rows.shape[0]))
     # Single precision cannot hold every square; `_are_certain` allows for that.
     with np.errstate(over="ignore", invalid="ignore"):
-        # The products of ``(-x, 1)`` and ``(y, |y|^2 / 2)`` need no further pass.
-        X = -joined(targets.rows, -np.ones(len(targets.within)))
-        for first in range(0, len(rows), size):
-            part = slice(first, first + size)
-            least.see(X @ joined(rows[part], halves[part]).T, first)
+        for first, values in blocks:
+            least.see(values, first)
     least.merge()
-    return least
+    indices, distances = measure_neighbors(rows, targets, least.places)
+    found = Neighbors(indices[:, :count], distances[:, :count])
+    return found, _are_certain(found, least, space, n_terms)
+
+
+def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -> Blocks:
+    """Yield the first row of a block, and ``|y|^2 / 2 - x y`` of its rows."""
+    if is_sparse(rows):
+        X = targets.astype(precision)
+        for first in range(0, rows.shape[0], _TILE_ROWS):
+            part = slice(first, first + _TILE_ROWS)
+            yield first, halves[part] - dense(X @ rows[part].T)
+        return
+    join = partial(np.hstack, dtype=precision, casting="same_kind")
+    # The products of ``(-x, 1)`` and ``(y, |y|^2 / 2)`` need no further pass.
+    X = -join([targets, np.full((len(targets), 1), -1.0)])
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // rows.shape[1]))
+    for first in range(0, len(rows), size):
+        part = slice(first, first + size)
+        yield first, X @ join([rows[part], halves[part, None]]).T
 
 
 def _are_certain(
@@ -333,47 +318,8 @@ def _are_certain(
     beyond[~np.isfinite(beyond)] = -np.inf
     nearer = (1 - _TIE) * furthest**2
     farther = squared_norms(targets.rows) + 2 * (beyond - errors)
-    return (nearer < farther) | ((furthest == 0) & np.isfinite(beyond - errors))
-
-
-def _nearest_in_csr(
-    rows: csr_array, halves: Floats, targets: _Targets, *, count: int, threads: int
-) -> Neighbors:
-    """Return the result of `nearest_rows` by products of tiles in double precision."""
-    listed = min(count + SPARE, rows.shape[0])
-    n_terms, n_targets, size = _terms(rows, targets.rows), len(targets.within), _TILE_TARGETS
-    strips = [targets[a : a + size].in_double() for a in range(0, n_targets, size)]
-    least = [_Least(strip.limits(n_terms, np.float64), listed) for strip in strips]
-
-    def see(first: int, half: Floats, columns: csr_array, strip: slice) -> None:
-        for X, nearest in zip(strips[strip], least[strip], strict=True):
-            nearest.see(half - (X.rows @ columns).toarray(), first)
-            # What waits for all targets would take more memory than their lists.
-            nearest.merge()
-
-    for first in range(0, rows.shape[0], _TILE_ROWS):
-        tile = rows[first : first + _TILE_ROWS].astype(np.float64)
-        step = partial(see, first, halves[first : first + _TILE_ROWS], tile.T.tocsr())
-        # A tile is a strip of its own.
-        over_strips(step, (len(strips), _TILE_ROWS * _TILE_TARGETS), threads)
-    places = np.concatenate([np.empty((0, listed), np.int64), *(each.places for each in least)])
-    found = _nearest_listed(rows, targets.rows, places, count, threads=threads)
-
-    def finish(index: int) -> None:
-        part = slice(index * size, (index + 1) * size)
-        own = Neighbors(found.indices[part], found.distances[part])
-        certain = _are_certain(own, least[index], strips[index], n_terms)
-        _search_about_pivots(rows, strips[index], own, np.flatnonzero(~certain))
-
-    side_by_side(finish, range(len(strips)), at_once=threads)
-    return found
-
-
-def _nearest_listed(
-    rows: Rows, targets: Rows, places: NDArray[np.int64], count: int, *, threads: int = 1
-) -> Neighbors:
-    found = measure_neighbors(rows, targets, places, threads=threads)
-    return Neighbors(found.indices[:, :count].copy(), found.distances[:, :count].copy())
+    full = np.isfinite(beyond - errors) & (found.distances[:, -1] == 0)
+    return full | (nearer < farther)
 
 
 class Repeats(NamedTuple):

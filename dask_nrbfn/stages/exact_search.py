@@ -57,8 +57,7 @@ class SearchSpace:
 # Rows without enough neighbours, or drawn for a locality, that are searched in one pass over all.
 MAX_TARGETS = 10_000
 
-# Targets whose distances from a target limit its search. More limit it better, but one task measures
-# them before the others begin.
+# Targets whose distances from a target limit its search; one task measures them before the others.
 _LIMITING_ROWS = 8192
 
 
@@ -99,33 +98,22 @@ def _distances_of_some(targets: Rows, n_neighbors: int) -> Floats:
 
 def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) -> PartResult:
     space = SearchSpace.of(run, dataset)
-    numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
-    within = run.read(f"{stage}/within")
-    best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
+    numbers, targets, within = (
+        run.read(f"{stage}/{name}") for name in ("rows", "values", "within")
+    )
+    k, n_targets = run.chosen_params.n_neighbors, len(numbers)
+    best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
     size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     for X, *_ in dataset.blocks(start, stop, size):
-        nearest = _search_block(
-            space.apply(X), start, targets, numbers, within, run.chosen_params.n_neighbors
-        )
-        best = _merge(best, nearest, n_neighbors=run.chosen_params.n_neighbors)
+        rows = space.apply(X)
+        count, threads = min(k + 1, rows.shape[0]), blas_threads()
+        found = nearest_rows(rows, targets, count=count, within=within, threads=threads)
+        others = (found.indices != MISSING) & (found.indices + start != numbers[:, None])
+        indices = np.where(others, found.indices + start, MISSING)
+        best = _merge(best, Neighbors(indices, found.distances), n_neighbors=k)
         within = np.minimum(within, best.distances[:, -1])
-        start += X.shape[0]
+        start += rows.shape[0]
     return PartResult({}, best._asdict())
-
-
-def _search_block(
-    rows: Rows,
-    first_row: int,
-    targets: Rows,
-    numbers: NDArray[np.int64],
-    within: Floats,
-    n_neighbors: int,
-) -> Neighbors:
-    count, threads = min(n_neighbors + 1, rows.shape[0]), blas_threads()
-    neighbors = nearest_rows(rows, targets, count=count, within=within, threads=threads)
-    indices = np.where(neighbors.indices == MISSING, MISSING, neighbors.indices + first_row)
-    indices[indices == numbers[:, None]] = MISSING
-    return Neighbors(indices, neighbors.distances)
 
 
 def _merge_spans(run: Run, stage: str) -> None:
