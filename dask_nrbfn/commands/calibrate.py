@@ -148,7 +148,11 @@ def _search_rates(X: Rows, k: int) -> dict[str, float]:
     twice = np.hstack([found.indices, found.indices + 1])
     distances = np.hstack([found.distances, found.distances])
     partitions = Partitions(dense(X[:64]), np.zeros(64), np.ones(64))
-    exact_s = _seconds(lambda: exact_neighbors(rows, np.arange(n), n_neighbors=k, threads=threads))
+    # As in a search of candidates, where distances between some of them limit the lists.
+    within = nearest_rows(few, rows, count=k + 1, threads=threads).distances[:, -1]
+    exact_s = _seconds(
+        lambda: nearest_rows(rows, rows, count=k + 1, within=within, threads=threads)
+    )
     audit_s = _seconds(lambda: nearest_rows(rows, audited, count=k + 1, threads=threads))
     measured_s = _seconds(lambda: measure_neighbors(few, few, found.indices, threads=threads))
     measured = found.indices.size * (rows.size / n) / measured_s

@@ -58,7 +58,7 @@ class SearchSpace:
 MAX_TARGETS = 10_000
 
 # Targets whose distances from a target limit its search; one task measures them before the others.
-_LIMITING_ROWS = 8192
+LIMITING_ROWS = 8192
 
 
 def search_rows_exactly(
@@ -89,7 +89,7 @@ def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
 def _distances_of_some(targets: Rows, n_neighbors: int) -> Floats:
     """Return a distance (b,) within which each target has k other targets; inf if none is known."""
     n_targets = targets.shape[0]
-    some = targets[:: max(1, -(-n_targets // _LIMITING_ROWS))]
+    some = targets[:: max(1, -(-n_targets // LIMITING_ROWS))]
     if some.shape[0] <= n_neighbors:
         return np.full(n_targets, np.inf)
     found = nearest_rows(some, targets, count=n_neighbors + 1, threads=blas_threads())
