@@ -1,5 +1,6 @@
 """Exact neighbours: by brute force, or without a search where a row has k copies."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +23,12 @@ Precision = type[np.float32] | type[np.float64]
 # products become an array. With fewer rows, finding the columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
-# Rows in arrays, of at most so many elements, and targets that a thread compares at a time: the
-# products, 1 MiB, stay in its cache. With 64 the 1,000 targets of an audit keep 16 threads busy.
+# Rows in arrays, of at most so many elements, that a thread compares with a strip of targets at a
+# time: the products, about 1 MiB, stay in its cache.
 _BLOCK_ROWS, _BLOCK_ELEMENTS = 512, 2**19
-_STRIP_TARGETS, _STRIP_OF_FEW, _FEW_TARGETS = 512, 64, 1024
-_STRIP_ELEMENTS, _STRIP_CANDIDATES = 2**19, 2**15
+_STRIP_TARGETS, _STRIP_ELEMENTS, _STRIP_CANDIDATES = 1024, 2**19, 2**15
+# Strips of at least so many targets are a multiple of so many, which keeps as many threads busy.
+_LEAST_TARGETS, _STRIPS = 64, 16
 
 # Places of a list of candidates, times its length: so many candidates are sorted at a time.
 _ROOM = 4
@@ -98,8 +100,9 @@ def nearest_rows(
     n_targets = len(_checked_norms(targets))
     sought = _Targets(targets, np.full(n_targets, np.inf) if within is None else within)
     most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
-    size = _STRIP_OF_FEW if n_targets <= _FEW_TARGETS else _STRIP_TARGETS
-    size = max(1, min(size, most, _STRIP_CANDIDATES // (count + SPARE)))
+    most = max(1, min(_STRIP_TARGETS, most, _STRIP_CANDIDATES // (count + SPARE)))
+    n_strips = _STRIPS * max(1, math.ceil(n_targets / (_STRIPS * most)))
+    size = min(most, max(_LEAST_TARGETS, math.ceil(n_targets / n_strips)))
     strips = side_by_side(
         lambda start: _nearest_of_strip(rows, halves, sought[start : start + size], count),
         range(0, n_targets, size),
@@ -172,13 +175,13 @@ class _Least:
         starts = np.searchsorted(near, width * np.arange(n_targets + 1))
         n_near = starts[1:] - starts[:-1]
         if (self._filled + n_near).max(initial=0) > _ROOM * count:
-            if self._filled.max() > count:
-                self.merge()
-                self.see(values, first)
-            else:
-                # The rows of the first half lower the limits for the others.
-                self.see(values[:, : width // 2], first)
-                self.see(values[:, width // 2 :], first + width // 2)
+            head = 0
+            if self._filled.max() == count:
+                # Rows that fit in any case lower the limits for the others.
+                head = (_ROOM - 1) * count
+                self.see(values[:, :head], first)
+            self.merge()
+            self.see(values[:, head:], first + head)
             return
         if self.values.shape[1] == count:
             room = (0, 0), (0, (_ROOM - 1) * count)

@@ -108,9 +108,8 @@ def test_nearest_rows__any_blocks(n_rows, count, seed, data):
     # Whole numbers: many rows are equally far.
     rows, targets = np.rint(blobs(n_rows, 3, seed=seed)), np.rint(blobs(90, 3, seed=seed + 1))
     with pytest.MonkeyPatch.context() as patch:
-        for name, most in [("_BLOCK_ROWS", 300), ("_BLOCK_ELEMENTS", 900), ("_STRIP_OF_FEW", 100)]:
+        for name, most in [("_BLOCK_ROWS", 300), ("_BLOCK_ELEMENTS", 900), ("_STRIP_TARGETS", 100)]:
             patch.setattr(exact, name, data.draw(st.integers(1, most), label=name))
-        patch.setattr(exact, "_FEW_TARGETS", data.draw(st.sampled_from([0, 1024])))
         patch.setattr(exact, "_ROOM", data.draw(st.integers(2, 4)))
         within = np.full(90, data.draw(st.sampled_from([np.inf, 2.0, 1.0, 0.0]), label="within"))
         found = nearest_rows(rows, targets, count=count, within=within, threads=2)
