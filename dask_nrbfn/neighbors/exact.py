@@ -115,8 +115,9 @@ def nearest_rows(
 def buffer_bytes(width: int, n_neighbors: int, *, threads: int) -> int:
     """Return the bytes of the buffers of a search on all threads; `width` numbers store a row."""
     strip = min(_STRIP_TARGETS, 1 + _STRIP_ELEMENTS // width)
-    # The strip in both precisions, and the differences of the rows listed for a target.
-    return threads * (2**23 + (20 * strip + 16 * (n_neighbors + 1 + SPARE)) * width)
+    # Products and the places of all of them, while nothing limits the lists; the strip in both
+    # precisions, and the differences of the rows listed for a target.
+    return threads * (2**24 + (20 * strip + 16 * (n_neighbors + 1 + SPARE)) * width)
 
 
 def _checked_norms(rows: Rows) -> Floats:

@@ -191,12 +191,18 @@ def test_nearest_rows__refuses_distances_that_are_not_finite():
         nearest_rows(rows, rows, count=3)
 
 
-@pytest.mark.parametrize(("n_rows", "n_features"), [(1200, 2), (1200, 784), (100, 20_000)])
-def test_nearest_rows__buffers_are_as_said(n_rows, n_features):
-    rows = np.random.default_rng(0).normal(size=(n_rows, n_features)).astype(np.float32)
+# With large norms all targets are searched again in double precision.
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize(
+    ("n_rows", "n_features"), [(1200, 2), (1200, 500), (1200, 1000), (100, 20_000)]
+)
+def test_nearest_rows__buffers_are_as_said(n_rows, n_features, offset, monkeypatch):
+    # Strips of as many targets as allowed.
+    monkeypatch.setattr(exact, "_STRIPS", 1)
+    rows = np.random.default_rng(0).normal(offset, size=(n_rows, n_features)).astype(np.float32)
     nearest_rows(rows[:50], rows[:1], count=4)
     tracemalloc.start()
-    nearest_rows(rows, rows, count=21)
+    nearest_rows(rows, rows[:1024], count=21)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 0.1 < peak / exact.buffer_bytes(n_features, 20, threads=1) < 1
