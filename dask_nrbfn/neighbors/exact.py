@@ -231,14 +231,8 @@ def _search_about_pivots(
         furthest = np.minimum(found.distances[:, -1], targets.within)[unsure]
         near = unsure[away <= _NEAR_PIVOT * furthest]
         some, about = targets.rows[near], _about(targets.rows[near], pivot)
-        listed, certain = _nearest_in_blocks(
-            rows,
-            some,
-            _Targets(about, targets.within[near]),
-            _products_about(rows, about, pivot),
-            np.float64,
-            count,
-        )
+        space, blocks = _Targets(about, targets.within[near]), _products_about(rows, about, pivot)
+        listed, certain = _nearest_in_blocks(rows, some, space, blocks, np.float64, count)
         # The pivot itself has no norm that could round.
         certain[0] = True
         found.indices[near[certain]] = listed.indices[certain]
@@ -272,12 +266,7 @@ def _terms(rows: Rows, targets: Rows) -> int:
 
 
 def _nearest_in_blocks(
-    rows: Rows,
-    targets: Rows,
-    space: _Targets,
-    blocks: Blocks,
-    precision: Precision,
-    count: int,
+    rows: Rows, targets: Rows, space: _Targets, blocks: Blocks, precision: Precision, count: int
 ) -> tuple[Neighbors, NDArray[np.bool_]]:
     """Return the nearest rows by their values in blocks, and which targets are certain.
 
