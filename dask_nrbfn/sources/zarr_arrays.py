@@ -193,20 +193,3 @@ def _shapes(root: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays of a group and of its groups, by name."""
     members = root.members(max_depth=1)
     return {name: each.shape for name, each in sorted(members) if is_array(each)}
-
-
-def named_arrays(place: File) -> str:
-    """Return the options of `ingest` that name the features and labels of a group, if it has any.
-
-    The features are X or the largest array with two dimensions or more, the labels y or the first
-    array with one number per row.
-    """
-    root = opened_zarr(place)
-    shapes = {} if is_array(root) else _shapes(root)
-    tables = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) > 1}
-    if not tables:
-        return ""
-    x = "X" if "X" in tables else max(tables, key=tables.__getitem__)
-    columns = [name for name, shape in shapes.items() if shape == shapes[x][:1]]
-    y = sorted(columns, key=lambda name: name not in ("y", "label", "labels"))[:1]
-    return f" --x {x}" + "".join(f" --y {name}" for name in y)

@@ -7,6 +7,7 @@ the place of an old one only when it is complete.
 import glob
 import json
 import os
+import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,6 @@ from dask_nrbfn.outputs import (
     inside_group,
 )
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.sources.formats import how_to_ingest
 from dask_nrbfn.storage.local import (
     MOVED,
     DurableStore,
@@ -135,7 +135,8 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
 
 def _ingested_first(place: object, kind: str) -> str:
     """Return how to ingest the rows at a place, as part of an error about a dataset."""
-    return f" {how_to_ingest(str(place))}" if kind == "dataset" else ""
+    how = f"To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
+    return f" {how}, or --y for arrays." if kind == "dataset" else ""
 
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
