@@ -27,14 +27,14 @@ target_options = together(
     click.option(
         "--target",
         metavar="NAME",
-        help='Numeric targets instead of labels: columns A,B of a table, with "" around a name that '
-        "has a comma; arrays as with --y; obs/A,obs/B of AnnData; variables of a scene.",
+        help='Numeric targets instead of labels: columns A,B of a table, with "" around a name '
+        "that has a comma; arrays as with --y; obs/A,obs/B of AnnData; variables of a scene.",
     ),
     click.option(
         "--weights",
         metavar="NAME",
-        help="One weight above 0 per row: a column of a table, else as with --y.  [default: every row "
-        "weighs the same]",
+        help="One weight above 0 per row: a column of a table, else as with --y.  [default: every "
+        "row weighs the same]",
     ),
     click.option(
         "--unlabelled",

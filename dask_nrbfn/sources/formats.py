@@ -30,12 +30,15 @@ class Format(NamedTuple):
 _ARRAYS = ("y", "target", "weights")
 # Text tables may also be compressed.
 _TEXT = (".csv", ".tsv", ".txt")
-_TABLES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
-_TABLES += (*_TEXT, *(f"{suffix}{packed}" for suffix in _TEXT for packed in (".gz", ".zst")))
-_TABLES += (".duckdb", ".ddb", ".sqlite", ".sqlite3")
-_OF_TABLES = ("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric")
-_OF_TABLES += ("date", "missing", "missing_values", "max_categories", "schema", "delimiter")
-_OF_TABLES += ("no_header",)
+_TABLES = (
+    *(".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather"),
+    *(".duckdb", ".ddb", ".sqlite", ".sqlite3"),
+    *(f"{suffix}{packed}" for suffix in _TEXT for packed in ("", ".gz", ".zst")),
+)
+_OF_TABLES = (
+    *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
+    *("missing", "missing_values", "max_categories", "schema", "delimiter", "no_header"),
+)
 FORMATS = {
     "npz": Format("npz", (".npz",), ("x", *_ARRAYS)),
     "npy": Format("npy", (".npy",), _ARRAYS),
