@@ -76,16 +76,12 @@ class ArrayRows(Source):
             n_values=n_values,
             boolean_labels=target is None and y is not None and y.dtype.kind == "b",
         )
-        for role in arrays.keys() & _NOUNS.keys():
-            self._check_shape(role)
+        for role, noun in _NOUNS.items():
+            if role in arrays:
+                self._check_shape(role, noun)
 
-    def _check_shape(self, role: str) -> None:
-        shape, name, x, noun = (
-            self.arrays[role].shape,
-            self.names[role],
-            self.names["x"],
-            _NOUNS[role],
-        )
+    def _check_shape(self, role: str, noun: str) -> None:
+        name, shape, x = self.names[role], self.arrays[role].shape, self.names["x"]
         shapes = {1: "(n,)", 2: "(n, q)"} if role == "target" else {1: "(n,)"}
         if len(shape) not in shapes or 0 in shape[1:]:
             raise DataError(

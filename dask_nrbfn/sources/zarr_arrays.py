@@ -5,17 +5,12 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from dask_nrbfn.errors import (
-    DamagedDataError,
-    DataError,
-    MissingDataError,
-    NRBFNError,
-    ParameterError,
-)
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.sources import files
 from dask_nrbfn.sources.arrays import ArrayRows
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Block, Reading, StoredAt
@@ -24,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 # Largest chunk that is decoded as a whole, while another chunk is in use.
 MAX_CHUNK_BYTES = 2**27
-# Arrays that an error lists.
-_LISTED = 20
 
 
 class ZarrRows(ArrayRows):
@@ -41,7 +34,7 @@ class ZarrRows(ArrayRows):
         return super()._parts(rows_at_once(self.arrays["x"], block_rows))
 
     def _block(self, start: int, stop: int) -> Block:
-        with damage_named(File(f"rows {start} to {stop} of {self.place}"), "Zarr"):
+        with damage_named(f"rows {start} to {stop} of {self.place}", "Zarr"):
             return super()._block(start, stop)
 
 
@@ -79,9 +72,8 @@ def _array(root: Any, role: str, name: str, place: File) -> Any:
     if not is_array(array):
         members = root.members(max_depth=1)
         shapes = [f"{own} {each.shape}" for own, each in sorted(members) if is_array(each)]
-        more = f" and {len(shapes) - _LISTED} more" * (len(shapes) > _LISTED)
         raise DataError(
-            f"{place} has no array {name!r}; it has {', '.join(shapes[:_LISTED]) or 'none'}{more}.",
+            f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
             f"Name an existing array with `{role}`. For a scene, name its feature dimension with "
             "`feature_dim`, or its variables with `variable`.",
         )
@@ -132,21 +124,11 @@ def opened_zarr(place: File) -> Any:
         return zarr.open_group(place.path, **options, use_consolidated=False)
 
 
-@contextmanager
-def damage_named(place: File, what: str = "AnnData") -> Iterator[None]:
-    """Raise an error that names the place if a library cannot read it."""
+def damage_named(place: File | str, what: str = "AnnData") -> AbstractContextManager[None]:
+    """Return a context manager that raises an error with the place if a library cannot read it."""
     # zarr, h5py and anndata have no common error for data that they cannot read.
-    try:
-        yield
-    except (NRBFNError, MemoryError):
-        raise
-    except FileNotFoundError as error:
-        raise MissingDataError(f"{place} does not exist.", "Check the path.") from error
-    except Exception as error:
-        raise DamagedDataError(
-            f"{place} cannot be read as {what} ({type(error).__name__}: {str(error)[:200]}).",
-            f"Check the path, or write the store again with {what}.",
-        ) from error
+    remedy = f"Check the path, or write the store again with {what}."
+    return files.damage_named(f"{place} cannot be read as {what}", remedy, Exception)
 
 
 def is_plain_zarr(place: File) -> bool:
@@ -166,9 +148,8 @@ def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
     """Return the path or URL of an open group or array, and the options of its file system."""
     store, fs = opened.store, getattr(opened.store, "fs", None)
     if fs is not None:
-        options = {
-            name: each for name, each in fs.storage_options.items() if name != "asynchronous"
-        }
+        options = {**fs.storage_options}
+        options.pop("asynchronous", None)
         return f"{fs.unstrip_protocol(store.path)}/{opened.path}".rstrip("/"), options
     if not hasattr(store, "root"):
         raise ParameterError(

@@ -57,46 +57,32 @@ every_form = pytest.mark.parametrize("form", FORMS)
 
 @every_form
 @pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(N, 4), (N, 2, 2)])
 @pytest.mark.parametrize("block_rows", [1, 5, N, 100])
-def test_arrays__rows_equal_the_arrays(tmp_path, form, order, block_rows):
-    X = np.asarray(ROWS, order=order)
+def test_arrays__rows_equal_the_arrays(tmp_path, form, order, shape, block_rows):
+    X = np.asarray(ROWS.reshape(shape), order=order)
     source = form(tmp_path, X, y=LABELS, weights=WEIGHTS)
-    assert (source.n_rows, source.n_features) == (N, 4)
-    assert (source.x_dtype, source.y_dtype, source.feature_names) == (np.float64, INT64, None)
+    assert (source.n_rows, source.n_features, source.y_dtype) == (N, 4, INT64)
     values, labels = collect(source, block_rows)
-    np.testing.assert_array_equal(values, X)
+    np.testing.assert_array_equal(values, ROWS)
     np.testing.assert_array_equal(labels, LABELS)
     np.testing.assert_array_equal(weights_of(source, block_rows), WEIGHTS)
-    assert collect(form(tmp_path, X), block_rows)[1] is None or form is not in_npy
 
 
 @every_form
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays__images_are_flattened_row_by_row(tmp_path, form, order):
-    images = np.asarray(np.arange(42, dtype=np.uint8).reshape(7, 3, 2), order=order)
-    values, labels = collect(form(tmp_path, images), 3)
-    np.testing.assert_array_equal(values, images.reshape(7, 6))
-    assert labels is None
-
-
-@every_form
 @pytest.mark.parametrize(
-    ("dtype", "stored"), [("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1")]
+    ("dtype", "stored"),
+    [("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1"), ("bfloat16", "f4")],
 )
-def test_arrays__types_of_features_and_targets(tmp_path, form, dtype, stored):
-    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype)
+def test_arrays__types_of_features_and_targets(tmp_path, form, order, dtype, stored):
+    given = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(given, order=order)
     source = form(tmp_path, X, target=X)
     assert source.x_dtype == stored
     values, targets = collect(source, 2)
     np.testing.assert_array_equal(values, X.astype(stored))
     np.testing.assert_array_equal(targets, X.astype(float))
-
-
-@every_form
-@pytest.mark.parametrize("order", "CF")
-def test_arrays__bfloat16(tmp_path, form, order):
-    X = np.array([[0.1, -2.0, np.inf], [3e38, 1e-40, 0.0]]).astype(ml_dtypes.bfloat16, order=order)
-    np.testing.assert_array_equal(collect(form(tmp_path, X), 1)[0], X.astype(np.float32))
 
 
 @every_form
@@ -115,7 +101,7 @@ def test_arrays__text_labels(tmp_path, form, dtype):
     [((), ("target",)), ((1,), ("target",)), ((2,), ("target_0", "target_1"))],
 )
 def test_arrays__targets(tmp_path, form, columns, names):
-    target = np.asfortranarray(RNG.normal(size=(N, *columns)))
+    target = RNG.normal(size=(N, *columns))
     source = form(tmp_path, ROWS, target=target)
     assert (source.target_names, source.y_dtype) == (names, np.float64)
     np.testing.assert_array_equal(collect(source, 5)[1], target.reshape(N, -1))
@@ -191,37 +177,31 @@ def test_npz__options_that_do_not_go_together(tmp_path, options, message):
 @pytest.mark.parametrize("name", ["d.npz", "d.npy"])
 def test_arrays__damaged_file(tmp_path, name):
     path = tmp_path / name
-    (np.savez_compressed if name == "d.npz" else np.save)(path, ROWS)
+    np.savez(path, X=ROWS) if name == "d.npz" else np.save(path, ROWS)
     whole = path.read_bytes()
     for content in (whole[:-40], whole[:100], b"neither of these" * 50):
         path.write_bytes(content)
         with pytest.raises(DamagedDataError, match=rf"{name} is damaged or not a numpy file"):
             open_source(path)
+    if name == "d.npz":
+        path.write_bytes(whole)
+        flip_byte(path, 500)
+        with pytest.raises(DamagedDataError, match=r"X.npy does not have its checksum"):
+            open_source(path)
 
 
-def test_npz__changed_byte_fails_the_checksum(tmp_path):
-    in_npz(tmp_path, np.zeros((100, 4)))
-    flip_byte(tmp_path / "d.npz", 1000)
-    with pytest.raises(DamagedDataError, match=r"X.npy does not have its checksum"):
-        open_source(tmp_path / "d.npz")
-
-
-def described(shape, dtype="<f8", *, order=False):
-    return f"{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': {shape}}}"
-
-
+DESCRIBED = "{{'descr': '{1}', 'fortran_order': {2}, 'shape': {0}}}"
 ABSURD = {
-    "negative": described((-1, 3)),
-    "negative, by column": described((-1, 3), order=True),
-    "more rows than bytes": described((10**12, 2)),
-    "beyond 64 bits": described((2**62, 2**62)),
-    "beyond 64 bits, no bytes": described((0, 10**30)),
-    "no dtype": described((1, 2), "zz"),
-    "StringDType": described((1, 1), "|T16"),
+    "negative": DESCRIBED.format((-1, 3), "<f8", True),
+    "more rows than bytes": DESCRIBED.format((10**12, 2), "<f8", False),
+    "beyond 64 bits": DESCRIBED.format((2**62, 2**62), "<f8", False),
+    "beyond 64 bits, no bytes": DESCRIBED.format((0, 10**30), "<f8", False),
+    "no dtype": DESCRIBED.format((1, 2), "zz", False),
+    "StringDType": DESCRIBED.format((1, 1), "|T16", False),
     "no shape": "{'descr': '<f8'}",
-    "expression": described("(1, 2) * 10**9"),
+    "expression": DESCRIBED.format("(1, 2) * 10**9", "<f8", False),
     "nested": "(" * 5000,
-    "long": described((1, 2)) + " " * 20_000,
+    "long": DESCRIBED.format((1, 2), "<f8", False) + " " * 20_000,
     "no header": "",
 }
 
@@ -241,8 +221,6 @@ def test_arrays__absurd_header_is_damage(tmp_path, name, header):
 
 
 class Payload:
-    """Makes a directory when it is unpickled."""
-
     def __init__(self, path):
         self.path = path
 
@@ -252,16 +230,13 @@ class Payload:
 
 @pytest.mark.parametrize("form", [in_npz, in_npy])
 def test_arrays__pickles_stay_closed(tmp_path, form):
-    objects = np.full((2, 1), None)
-    objects[0, 0] = Payload(tmp_path / "run")
-    pickle.loads(pickle.dumps(Payload(tmp_path / "works")))
-    for columns in ({"X": objects}, {"X": np.ones((2, 1)), "y": objects[:, 0]}):
+    objects = np.array([[Payload(tmp_path / "run")]])
+    for columns in ({"X": objects}, {"X": np.ones((1, 1)), "y": objects[:, 0]}):
         with pytest.raises(DataError, match="holds Python objects"):
             form(tmp_path, **columns)
     (tmp_path / "X.npy").write_bytes(pickle.dumps(objects))
     with pytest.raises(DamagedDataError):
         open_source(tmp_path / "X.npy")
-    assert (tmp_path / "works").exists()
     assert not (tmp_path / "run").exists()
 
 
@@ -362,60 +337,45 @@ MATRIX = sp.random_array((N, 40), density=0.1, format="csr", rng=np.random.defau
 
 
 @pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
-@pytest.mark.parametrize("block_rows", [1, 7, 30])
-def test_matrix__rows(tmp_path, format, block_rows):
-    sp.save_npz(tmp_path / "d.npz", MATRIX.asformat(format), compressed=block_rows == 7)
-    source = open_source(tmp_path / "d.npz")
-    assert (source.n_rows, source.n_features, source.y_dtype) == (N, 40, None)
-    assert source.n_values == MATRIX.nnz
-    blocks = [block.X for block in source.blocks(block_rows)]
-    assert all(is_sparse(block) and block.has_canonical_format for block in blocks)
-    np.testing.assert_array_equal(stacked(blocks).toarray(), MATRIX.toarray())
-
-
-def test_matrix__columns_are_npy_files(tmp_path):
-    sp.save_npz(tmp_path / "d.npz", MATRIX.astype(np.int16))
-    paths = {name: str(tmp_path / f"{name}.npy") for name in ("y", "weights", "target")}
-    for path, values in zip(paths.values(), (LABELS, WEIGHTS, np.ones((N, 2))), strict=True):
-        np.save(path, values)
-    target = paths.pop("target")
-    source = open_source(tmp_path / "d.npz", **paths)
-    assert source.x_dtype == np.float32
-    blocks = list(source.blocks(5))
-    np.testing.assert_array_equal(np.concatenate([block.y for block in blocks]), LABELS)
-    np.testing.assert_array_equal(np.concatenate([block.weights for block in blocks]), WEIGHTS)
-    assert open_source(tmp_path / "d.npz", target=target).target_names == ("target_0", "target_1")
-    np.save(paths["y"], LABELS[:5])
+def test_matrix__rows_and_columns(tmp_path, format):
+    sp.save_npz(tmp_path / "d.npz", MATRIX.asformat(format))
+    np.save(tmp_path / "y.npy", LABELS)
+    np.save(tmp_path / "w.npy", WEIGHTS)
+    columns = {"y": str(tmp_path / "y.npy"), "weights": str(tmp_path / "w.npy")}
+    source = open_source(tmp_path / "d.npz", **columns)
+    assert (source.n_rows, source.n_features, source.n_values) == (N, 40, MATRIX.nnz)
+    X, y, weights, _ = zip(*source.blocks(7), strict=True)
+    assert all(is_sparse(block) and block.has_canonical_format for block in X)
+    np.testing.assert_array_equal(stacked(X).toarray(), MATRIX.toarray())
+    np.testing.assert_array_equal(np.concatenate(y), LABELS)
+    np.testing.assert_array_equal(np.concatenate(weights), WEIGHTS)
+    np.save(tmp_path / "y.npy", LABELS[:5])
     with pytest.raises(DataError, match=r"has 5 rows but .* has 23"):
-        open_source(tmp_path / "d.npz", **paths)
+        open_source(tmp_path / "d.npz", **columns)
     with pytest.raises(ParameterError, match=r"x=X is given, but .* has only a sparse matrix"):
         open_source(tmp_path / "d.npz", x="X")
 
 
 @pytest.mark.parametrize(
-    ("member", "changed"),
+    "changed",
     [
-        ("indices", lambda indices: indices + 40),
-        ("indices", lambda indices: -indices),
-        ("indptr", lambda ends: ends[::-1].copy()),
-        ("indptr", lambda ends: ends + 1),
-        ("indptr", lambda ends: ends[:-1]),
-        ("data", lambda values: values[:-3]),
-        ("format", lambda format: np.array(b"none")),
-        ("format", lambda format: np.array(3)),
-        ("shape", lambda shape: np.array([N, 40, 2])),
-        ("shape", lambda shape: np.array(["a", "b"])),
-        ("indices", None),
+        lambda of: {"indices": of["indices"] + 40},
+        lambda of: {"indices": -of["indices"]},
+        lambda of: {"indptr": of["indptr"][::-1]},
+        lambda of: {"indptr": of["indptr"] + 1},
+        lambda of: {"indptr": of["indptr"][:-1]},
+        lambda of: {"data": of["data"][:-3]},
+        lambda of: {"format": np.array(b"none")},
+        lambda of: {"format": np.array(3)},
+        lambda of: {"format": np.array(b"coo")},
+        lambda of: {"shape": np.array([N, 40, 2])},
+        lambda of: {"shape": np.array(["a", "b"])},
     ],
 )
-def test_matrix__damaged_members(tmp_path, member, changed):
+def test_matrix__damaged_members(tmp_path, changed):
     sp.save_npz(tmp_path / "d.npz", MATRIX)
     with np.load(tmp_path / "d.npz") as file:
         members = dict(file)
-    if changed is None:
-        del members[member]
-    else:
-        members[member] = changed(members[member])
-    np.savez(tmp_path / "d.npz", **members)
+    np.savez(tmp_path / "d.npz", **(members | changed(members)))
     with pytest.raises(DamagedDataError, match=r"d\.npz is damaged or not a numpy file"):
         open_source(tmp_path / "d.npz")
