@@ -83,7 +83,10 @@ class _NpyFile:
     def __getitem__(self, rows: slice) -> np.ndarray:
         # Mapped each time: pages of a mapping that stays open count as this process's memory.
         with numpy_damage_named(self.name):
-            return np.array(np.lib.format.open_memmap(self._path, mode="r")[rows])
+            mapped = np.lib.format.open_memmap(self._path, mode="r")
+            if (mapped.shape, mapped.dtype) != (self.shape, self.dtype):
+                raise ValueError("it was written again while it was read")
+        return np.array(mapped[rows])
 
 
 @contextmanager

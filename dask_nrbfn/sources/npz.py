@@ -28,15 +28,17 @@ def open_rows(reading: Reading) -> ArrayRows:
             if info.filename.endswith(".npy")
         }
         is_matrix = {"data", "format", "shape"} <= sizes.keys()
-        names = {} if is_matrix else _names(reading, sizes)
-        for name in sizes if is_matrix else names.values():
+        names = {name: name for name in sizes} if is_matrix else _names(reading, sizes)
+        for name in names.values():
             with archive.open(f"{name}.npy") as member:
                 check_header(member, sizes[name], name)
-        if not is_matrix:
+        if is_matrix:
+            matrix = _matrix(path)
+        else:
             with np.load(path, allow_pickle=False) as loaded:
                 arrays = {role: loaded[name] for role, name in names.items()}
-            return ArrayRows(arrays, names)
-        matrix = _matrix(path)
+    if not is_matrix:
+        return ArrayRows(arrays, names)
     if reading.x is not None:
         raise ParameterError(
             f"`x`={reading.x} is given, but {file} has only a sparse matrix.", "Leave `x` out."

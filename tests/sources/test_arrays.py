@@ -2,12 +2,12 @@
 
 import gc
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
 import uuid
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -47,11 +47,7 @@ def in_npy(place, X, **columns):
     return open_source(place / "X.npy", **{name: str(place / f"{name}.npy") for name in columns})
 
 
-def in_packed_npz(place, X, **columns):
-    return in_npz(place, X, np.savez_compressed, **columns)
-
-
-FORMS = [in_memory, in_npz, in_packed_npz, in_npy]
+FORMS = [in_memory, in_npz, partial(in_npz, save=np.savez_compressed), in_npy]
 every_form = pytest.mark.parametrize("form", FORMS)
 
 
@@ -96,15 +92,12 @@ def test_arrays__text_labels(tmp_path, form, dtype):
 
 
 @every_form
-@pytest.mark.parametrize(
-    ("columns", "names"),
-    [((), ("target",)), ((1,), ("target",)), ((2,), ("target_0", "target_1"))],
-)
-def test_arrays__targets(tmp_path, form, columns, names):
-    target = RNG.normal(size=(N, *columns))
-    source = form(tmp_path, ROWS, target=target)
-    assert (source.target_names, source.y_dtype) == (names, np.float64)
-    np.testing.assert_array_equal(collect(source, 5)[1], target.reshape(N, -1))
+def test_arrays__targets(tmp_path, form):
+    for target in (ROWS[:, 0], ROWS[:, :1], ROWS[:, :2]):
+        source = form(tmp_path, ROWS, target=target)
+        names = ("target_0", "target_1") if target.size > N else ("target",)
+        assert (source.target_names, source.y_dtype) == (names, np.float64)
+        np.testing.assert_array_equal(collect(source, 5)[1], target.reshape(N, -1))
 
 
 ONE = np.zeros((3, 1))
@@ -114,9 +107,7 @@ WRONG = [
     ({"X": np.zeros((3, 0))}, "X.* is empty: it has no feature columns"),
     ({"X": np.zeros((1, MAX_FEATURES + 1), np.int8)}, f"has {MAX_FEATURES + 1} feature columns"),
     ({"X": ONE.astype(object)}, "X.* holds Python objects, not numbers"),
-    ({"X": ONE.astype(complex)}, "X.* has dtype complex128"),
     ({"y": ONE}, r"y.* has shape \(3, 1\)\. Write one label per row"),
-    ({"y": np.zeros(3, object)}, "y.* holds Python objects"),
     ({"y": np.zeros(3, "M8[s]")}, "y.* has dtype datetime64"),
     (
         {"y": np.zeros(2)},
@@ -124,11 +115,9 @@ WRONG = [
     ),
     ({"weights": ONE}, r"weights.* has shape \(3, 1\)\. Write one weight per row"),
     ({"weights": np.ones(3, bool)}, r"weights.* dtype bool\. Write weights as integers or floats"),
-    ({"weights": np.array(["1"] * 3)}, r"weights.* dtype <U1\. Write weights as integers"),
     ({"target": np.ones((3, 1, 1))}, r"target.* Write one target per row: \(n,\) or \(n, q\)"),
     ({"target": np.ones((3, 0))}, r"target.* has shape \(3, 0\). Write one target per row"),
     ({"target": np.ones(())}, r"target.* has shape \(\)\. Write one target per row"),
-    ({"target": np.ones((2, 2))}, r"target.* has 2 rows .* with one target per row of"),
     ({"target": np.array(["1"] * 3)}, r"target.* has dtype <U1\. Write numbers as"),
 ]
 
@@ -157,21 +146,11 @@ def test_npz__members_are_named_or_usual(tmp_path):
     assert (usual.n_features, usual.y_dtype, usual.has_weights) == (2, INT64, False)
     with pytest.raises(DataError, match=r"no array 'labels'; it has 'train', 'X', .* x, .* y"):
         open_source(place, y="labels")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "X"}, r"target=X also has another role, such as"),
-        ({"target": "y", "weights": "y"}, r"weights=y also has another role, such as"),
-        ({"target": "y", "y": "y"}, r"y and target are both given"),
-        ({"label": "abc"}, r"label=abc does not go with .*d.npz"),
-    ],
-)
-def test_npz__options_that_do_not_go_together(tmp_path, options, message):
-    in_npz(tmp_path, ROWS, y=LABELS)
-    with pytest.raises(ParameterError, match=message):
-        open_source(tmp_path / "d.npz", **options)
+    for options in ({"target": "X"}, {"y": "y", "weights": "y"}):
+        with pytest.raises(ParameterError, match="also has another role"):
+            open_source(place, **options)
+    with pytest.raises(ParameterError, match=r"label=abc does not go with .*d.npz"):
+        open_source(place, label="abc")
 
 
 @pytest.mark.parametrize("name", ["d.npz", "d.npy"])
@@ -190,18 +169,16 @@ def test_arrays__damaged_file(tmp_path, name):
             open_source(path)
 
 
-DESCRIBED = "{{'descr': '{1}', 'fortran_order': {2}, 'shape': {0}}}"
+DESCRIBED = "{{'descr': '{1}', 'fortran_order': True, 'shape': {0}}}"
 ABSURD = {
-    "negative": DESCRIBED.format((-1, 3), "<f8", True),
-    "more rows than bytes": DESCRIBED.format((10**12, 2), "<f8", False),
-    "beyond 64 bits": DESCRIBED.format((2**62, 2**62), "<f8", False),
-    "beyond 64 bits, no bytes": DESCRIBED.format((0, 10**30), "<f8", False),
-    "no dtype": DESCRIBED.format((1, 2), "zz", False),
-    "StringDType": DESCRIBED.format((1, 1), "|T16", False),
-    "no shape": "{'descr': '<f8'}",
-    "expression": DESCRIBED.format("(1, 2) * 10**9", "<f8", False),
+    "negative": DESCRIBED.format((-1, 3), "<f8"),
+    "more rows than bytes": DESCRIBED.format((10**12, 2), "<f8"),
+    "beyond 64 bits": DESCRIBED.format((2**62, 2**62), "<f8"),
+    "beyond 64 bits, no bytes": DESCRIBED.format((0, 10**30), "<f8"),
+    "StringDType": DESCRIBED.format((1, 1), "|T16"),
+    "expression": DESCRIBED.format("(1, 2) * 10**9", "<f8"),
     "nested": "(" * 5000,
-    "long": DESCRIBED.format((1, 2), "<f8", False) + " " * 20_000,
+    "long": DESCRIBED.format((1, 2), "<f8") + " " * 20_000,
     "no header": "",
 }
 
@@ -234,9 +211,6 @@ def test_arrays__pickles_stay_closed(tmp_path, form):
     for columns in ({"X": objects}, {"X": np.ones((1, 1)), "y": objects[:, 0]}):
         with pytest.raises(DataError, match="holds Python objects"):
             form(tmp_path, **columns)
-    (tmp_path / "X.npy").write_bytes(pickle.dumps(objects))
-    with pytest.raises(DamagedDataError):
-        open_source(tmp_path / "X.npy")
     assert not (tmp_path / "run").exists()
 
 
@@ -266,8 +240,7 @@ from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 source = open_source(sys.argv[1])
 before = peak_resident_bytes()
-rows = sum(len(block.X) for block in source.blocks(10_000))
-print(rows, peak_resident_bytes() - before)
+print(sum(len(block.X) for block in source.blocks(10_000)), peak_resident_bytes() - before)
 """
 
 
@@ -277,10 +250,9 @@ def test_npy__memory_stays_far_below_the_file(tmp_path):
     with open(tmp_path / "d.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + 400_000_000)
-    command = [sys.executable, "-c", STREAM, str(tmp_path / "d.npy")]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    rows, grown_bytes = map(int, result.stdout.split())
-    assert rows == 500_000
+    told = subprocess.check_output([sys.executable, "-c", STREAM, str(tmp_path / "d.npy")])
+    n_rows, grown_bytes = map(int, told.split())
+    assert n_rows == 500_000
     assert grown_bytes < 40e6
 
 
@@ -328,9 +300,14 @@ def test_directory__wrong_files_are_named(tmp_path):
         np.save(path, other)
         with pytest.raises(DataError, match=r"part-001\.npy has shape .*part-000\.npy has shape"):
             open_source(place)
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DamagedDataError, match=r"part-001\.npy is damaged"):
-        open_source(place)
+    np.save(path, np.zeros((3, 3)))
+    for content in (path.read_bytes()[:-8], path.read_bytes().replace(b"(3, 3)", b"(2, 3)")):
+        blocks = open_source(place).blocks(2)
+        next(blocks)
+        path.write_bytes(content)
+        with pytest.raises(DamagedDataError, match=r"part-001\.npy is damaged"):
+            next(blocks)
+        np.save(path, np.zeros((3, 3)))
 
 
 MATRIX = sp.random_array((N, 40), density=0.1, format="csr", rng=np.random.default_rng(0))
@@ -362,10 +339,7 @@ def test_matrix__rows_and_columns(tmp_path, format):
         lambda of: {"indices": of["indices"] + 40},
         lambda of: {"indices": -of["indices"]},
         lambda of: {"indptr": of["indptr"][::-1]},
-        lambda of: {"indptr": of["indptr"] + 1},
-        lambda of: {"indptr": of["indptr"][:-1]},
         lambda of: {"data": of["data"][:-3]},
-        lambda of: {"format": np.array(b"none")},
         lambda of: {"format": np.array(3)},
         lambda of: {"format": np.array(b"coo")},
         lambda of: {"shape": np.array([N, 40, 2])},
