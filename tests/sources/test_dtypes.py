@@ -2,14 +2,8 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources.dtypes import (
-    INT64,
-    NO_LABEL,
-    STRING,
-    checked_mark,
-    feature_dtype,
-    to_labels,
-)
+from dask_nrbfn.sources import dtypes
+from dask_nrbfn.sources.dtypes import INT64, NO_LABEL, checked_mark, feature_dtype, to_labels
 
 
 @pytest.mark.parametrize("given", ["c16", "M8[s]", "m8[s]", "U3", "V4", "i1,i1", np.longdouble])
@@ -35,18 +29,11 @@ def test_to_labels__limits():
 
 
 def test_checked_mark__has_the_type_of_labels():
-    given = ["-1", -1.0, NO_LABEL, "nan", 2**60 + 1]
-    assert [checked_mark(mark, INT64, None) for mark in given] == [
-        -1,
-        -1,
-        NO_LABEL,
-        NO_LABEL,
-        2**60 + 1,
-    ]
-    assert (checked_mark(-1, STRING, None), checked_mark("1e3", np.dtype(float), ("t",))) == (
-        "-1",
-        1e3,
-    )
-    for mark in ("0.5", "inf", "1e300", "none"):
+    whole = ("-1", -1), (-1.0, -1), ("nan", NO_LABEL), (NO_LABEL, NO_LABEL), (2**60 + 1, 2**60 + 1)
+    for given, mark in whole:
+        assert checked_mark(given, INT64, None) == mark
+    assert checked_mark(-1, dtypes.STRING, None) == "-1"
+    assert checked_mark("1e3", dtypes.FLOAT64, ("t",)) == 1000
+    for given in ("0.5", "inf", "1e300", "none"):
         with pytest.raises(ParameterError, match="labels are numbers"):
-            checked_mark(mark, INT64, None)
+            checked_mark(given, INT64, None)
