@@ -181,7 +181,7 @@ def explained(origin: str) -> Iterator[None]:
 
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
     return duckdb.connect(
         config={
             "memory_limit": _MEMORY,
@@ -200,7 +200,7 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
     """
     suffix = _suffix_of(reading.place)
     if reading.query is not None:
-        return _of_query(reading, files, reading.query)
+        return _of_query(reading, files, reading.query, kinds)
     if suffix in _DUCKDB + _SQLITE:
         return _of_database(reading, suffix)
     suffix = _suffix_of(files[0])
@@ -248,7 +248,10 @@ def _of_text(
     assert reading.table is not None
     marks = tuple(mark for mark in reading.table.missing_values if mark != str(reading.unlabelled))
     known = {} if reading.schema is None else reading.schema.written
-    options = [f"nullstr = [{', '.join(map(literal, ('', *marks)))}]"]
+    # Cells may have a blank before them.
+    blanks = ("",) if reading.delimiter == " " else ("", " ")
+    nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
+    options = [f"nullstr = [{', '.join(map(literal, nulls))}]"]
     options += [f"sample_size = {_SNIFFED_ROWS}"]
     given = {"delim": reading.delimiter or known.get("delimiter")}
     given |= {name: known.get(name) for name in ("dateformat", "timestampformat")}
@@ -263,8 +266,10 @@ def _of_text(
         is_name = name in (reading.label, reading.table.id)
         if is_name and kind == "boolean":
             types[name] = _type_of_truth(connection, paths, name, options)
-        elif kind is not None and (name in kinds or (kind == "number" and not is_name)):
+        elif kind == "category" or (kind == "number" == kind_of(of) and not is_name):
             types[name] = _sql_type(kind)
+        elif name in reading.table.kinds:
+            types[name] = _sql_type(reading.table.kinds[name])
     if types:
         listed = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in types.items())
         relation = connection.sql(
@@ -305,7 +310,9 @@ def _sql_type(kind: Kind) -> str:
     return {"category": "VARCHAR", "date": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "DOUBLE")
 
 
-def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
+def _of_query(
+    reading: Reading, files: Sequence[File], query: str, kinds: Mapping[str, Kind]
+) -> Table:
     """Return the rows of a query, in which the given files are the table "source"."""
     suffix, connection, marks = _suffix_of(reading.place), connected(), _marks(reading)
     with explained(_QUERY):
@@ -315,7 +322,7 @@ def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
     if suffix in _SQLITE:
         return _of_sqlite(reading, query)
     if files and suffix not in _DUCKDB:
-        source = table_of(replace(reading, query=None), files, {})
+        source = table_of(replace(reading, query=None), files, kinds)
         with explained(_QUERY):
             return Table.of(_QUERY, source.relation.query("source", query), marks=marks)
     with explained(_QUERY):
@@ -343,7 +350,7 @@ def _of_database(reading: Reading, suffix: str) -> Table:
         raise ParameterError(
             f"{reading.place} has {len(names)} tables: {shown}.", "Choose rows with `sql`."
         )
-    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}")
+    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}", {})
 
 
 def _of_sqlite(reading: Reading, query: str) -> Table:
