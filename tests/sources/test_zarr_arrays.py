@@ -102,9 +102,8 @@ def test_zarr__that_cannot_be_read(group, tmp_path):
 
 def test_fit__names_the_command_that_ingests(group, tmp_path):
     place, out = tmp_path / "big.zarr", tmp_path / "run"
-    end = f"To ingest rows: dask-nrbfn ingest {place} data.zarr --label COLUMN"
     for command in (("fit", place, out), ("tune", place, out), ("plan", place)):
-        assert refuse(*command)[1].endswith(end)
+        assert refuse(*command)[1].endswith(f"{place} data.zarr --label COLUMN, or --y for arrays.")
 
 
 def test_predict__writes_into_the_group(group, tmp_path):
