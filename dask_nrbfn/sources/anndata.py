@@ -136,7 +136,7 @@ def _opened(place: File) -> Any:
         return opened_zarr(place)
     import h5py
 
-    return h5py.File(place.open(jumps=True) if place.is_remote else place.path, "r")
+    return h5py.File(place.open() if place.is_remote else place.path, "r")
 
 
 def _read_elem(element: Any) -> Any:

@@ -1,7 +1,6 @@
 """Rows of one .npy file, or of all .npy files of a directory as one array."""
 
 import os
-import shutil
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -97,8 +96,8 @@ def local_copy(file: File) -> Iterator[str]:
         return
     handle, path = mkstemp(prefix="dask-nrbfn-")
     try:
-        with open(handle, "wb") as copy, file.open() as stream:
-            shutil.copyfileobj(stream, copy)
+        os.close(handle)
+        file.copy_to(path)
         yield path
     finally:
         os.remove(path)

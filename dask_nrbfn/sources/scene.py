@@ -267,7 +267,7 @@ def open_scene(place: File) -> "xr.Dataset":
     is_zarr = by_name or place.name.endswith(".zip") or place.is_directory()
     options = dict(place.storage_options) or None
     how: dict[str, Any] = {"engine": "zarr", "storage_options": options} if is_zarr else {}
-    target = place.open(jumps=True) if place.is_remote and not is_zarr else place.path
+    target = place.open() if place.is_remote and not is_zarr else place.path
     problem = f"{place} cannot be opened by xarray"
     remedy = (
         "Give a file whose dimensions have names. dask-nrbfn[xarray] installs xarray and h5netcdf "
