@@ -298,7 +298,6 @@ def test_predict__program_refuses(place, tmp_path):
         (("predict", run, scene, out), unnamed),
         (("predict", run, netcdf, out), unnamed),
         (("ingest", netcdf, out), unnamed),
-        (("fit", scene, out), unnamed.replace("--", "ingest --")),
         (("ingest", scene, out, *OPTIONS[:4], "--weights", "cover"), "--weights=cover does not"),
         (("ingest", run, out), f"{run} is a group of dask_nrbfn"),
     ):
