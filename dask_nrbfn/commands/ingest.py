@@ -101,8 +101,7 @@ def ingest_file(
     sql : str, optional
         A query of `source`, which is the table "source"; a DuckDB or SQLite file has its tables.
     x, y : str, optional
-        Where features and labels are, as listed in Notes. Each element of a list of numbers becomes
-        a feature.
+        Where features and labels are, as listed in Notes.
     label : str, optional
         Label column of a table, or variable of a scene. A dataset without labels or targets can
         only be predicted.
@@ -118,8 +117,9 @@ def ingest_file(
         default the first lines decide.
     columns, drop : str or sequence of str, optional
         Columns of a table that become features, by default all without another use; and columns
-        to leave out. Here and below, names can be given as "A,B", with double quotes around a name
-        that has a comma.
+        to leave out. Each element of a list of numbers becomes a feature if `columns` names it.
+        Here and below, names can be given as "A,B", with double quotes around a name that has a
+        comma.
     id : str, optional
         Column or Zarr array that names the rows and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional

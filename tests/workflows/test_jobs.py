@@ -157,11 +157,12 @@ def test_jobs__other_rows_are_read_as_the_training_rows(monkeypatch, tmp_path):
     from ingest import ingest
     from settings import read_settings
 
-    text = SETTINGS.replace('"train.npz"', '"train.csv", label = "kind", id = "row", quote = "\'"')
+    options = '"train.csv", label = "kind", id = "row", delimiter = "|"'
+    text = SETTINGS.replace('"train.npz"', options)
     text = text.replace('"test.npz"', '"test.csv", label = "kind"')
     (tmp_path / "settings.toml").write_text(text)
-    (tmp_path / "train.csv").write_text("row,color,kind\n1,'red',a\n2,'blue',b\n")
-    (tmp_path / "test.csv").write_text("kind,color,row\na,'red',7\nb,'gray',8\n")
+    (tmp_path / "train.csv").write_text("row|color|kind\n1|red|a\n2|blue|b\n")
+    (tmp_path / "test.csv").write_text("kind|color|row\na|red|7\nb|gray|8\n")
     ingest(read_settings(tmp_path / "settings.toml"))
     train, test = (Dataset.open(tmp_path / f"output/{name}.zarr") for name in ("train", "test"))
     assert test.schema.columns == train.schema.columns
