@@ -40,7 +40,7 @@ def test_spelled__backticks_of_a_user_stay(text):
         ("`drop`=a (`id`), `date`.", "--drop=a (--id), --date."),
         ("Say `drop`='my `id`'.", "Say --drop 'my `id`'."),
         ("the users' `drop` is the rows' `id`.", "the users' --drop is the rows' --id."),
-        ("`quote` is '`'. Give \" or '.", "--quote is '`'. Give \" or '."),
+        ("`delimiter` is '`'. Give \" or '.", "--delimiter is '`'. Give \" or '."),
     ],
 )
 def test_spelled__parameters_beside_the_texts_of_a_user(text, expected):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import dask.array as da
     from dask.delayed import Delayed
 
-    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.options import TableOptions
 
 # Number of surveys that one task merges.
 _MERGED = 8

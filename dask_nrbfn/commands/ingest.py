@@ -49,7 +49,7 @@ from dask_nrbfn.storage.location import RemoteLocation
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
-    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.options import TableOptions
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ def _tell_targets(dataset: Dataset) -> None:
 
 def parsed_table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
     """Return the options of a table; names of columns, or marks, by option, without None."""
-    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.options import TableOptions
 
     given: dict[str, Any] = {
         option: named_columns(option, value) if isinstance(value, str) else tuple(value)

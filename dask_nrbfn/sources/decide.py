@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
-from dask_nrbfn.sources.survey import MOST_TEXTS, Cells, Roles, TableOptions, number_kind
+from dask_nrbfn.sources.options import Roles, TableOptions
+from dask_nrbfn.sources.survey import MOST_TEXTS, Cells, number_kind
 
 # Name of an index column that pandas wrote to a file, as pandas or DuckDB name it when reading.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?")
+# Name that pandas gives to an index without a name in Parquet and Arrow.
+_STORED_INDEX = re.compile(r"__index_level_\d+__")
 # Share of texts that are numbers or dates, from which a few others may be mistakes.
 _MOST = 0.5
 
@@ -129,6 +132,8 @@ def _reason_against(
         return "it has no value in any row."
     if _INDEX.fullmatch(name) and name not in options.columns and cells.counts_rows:
         return "it counts the rows, as an index of pandas does."
+    if _STORED_INDEX.fullmatch(name) and name not in options.columns:
+        return "it is an index of pandas."
     if cells.kind != "category":
         return None
     asked = name in options.categorical
@@ -167,9 +172,10 @@ def _decided(
     name: str, cells: Cells, options: TableOptions, remedies: Remedies
 ) -> tuple[Column, list[str]]:
     """Return the schema's column, and messages about it."""
-    missing = cells.n_missing / cells.n_rows if options.missing == "impute" else 0.0
+    imputes = options.missing == "impute"
+    missing = cells.n_missing / cells.n_rows if imputes else 0.0
     if cells.kind != "category":
-        fill = cells.median if missing else 0.0
+        fill = cells.median if imputes else 0.0
         assert cells.kind != "text"
         column = Column(name, cells.kind, fill=fill, missing=missing, times=cells.times_vary)
         if cells.kind != "number" or name in options.numeric or not cells.looks_like_id:

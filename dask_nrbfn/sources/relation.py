@@ -1,5 +1,6 @@
 """Tables of any origin as one DuckDB relation: files, queries, databases, frames."""
 
+import datetime
 import os
 import re
 import tempfile
@@ -16,13 +17,11 @@ from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Reading
 
-MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
-"""Markers of a missing value in text, besides empty text."""
-
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
 _QUERY = "the query"
+_NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
 _ARROW, _DUCKDB, _SQLITE = (".arrow", ".feather"), (".duckdb", ".ddb"), (".sqlite", ".sqlite3")
@@ -159,20 +158,22 @@ def _check_names(origin: str, names: Sequence[str]) -> None:
 
 @contextmanager
 def explained(origin: str) -> Iterator[None]:
-    """Raise DataError in place of errors of DuckDB."""
+    """Raise DataError in place of errors of DuckDB and Arrow."""
     try:
         yield
-    except duckdb.Error as error:
+    except (duckdb.Error, pa.ArrowException) as error:
         text = str(error)
         if cell := _BAD_CELL.search(text):
             raise DataError(
                 f"Column {cell['column']!r} of {origin} has {cell['text']!r} in line "
                 f"{cell['line']}, which is not of the column's kind.",
-                "Correct the cell, pass its text in `missing_values` if it marks a missing value, "
-                f"or pass `categorical`={cell['column']!r}.",
+                "Correct the cell, or pass its text in `missing_values` if it marks a missing "
+                "value. `sql` reads numbers and dates of other forms.",
             ) from error
         told = " ".join(line.strip() for line in text.splitlines()[:3] if line.strip())
-        damaged = isinstance(error, duckdb.IOException | duckdb.InvalidInputException)
+        damaged = isinstance(
+            error, duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException
+        )
         raise (DamagedDataError if damaged else DataError)(
             f"{origin} cannot be read ({told}).",
             'Correct the file, or read it with other options, as `sql`="FROM read_csv(...)".',
@@ -233,7 +234,19 @@ def _suffix_of(file: File) -> str:
 
 def _register(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> None:
     if files and files[0].is_remote:
-        connection.register_filesystem(files[0].file_system()[0])
+        # What is not there, or not served, is named here.
+        files[0].open().close()
+        _register_protocol(connection, files[0])
+
+
+def _register_protocol(connection: duckdb.DuckDBPyConnection, file: File) -> None:
+    """Let a connection read URLs of the protocol of a file."""
+    fs, _ = file.file_system()
+    if "http" in fs.protocol:
+        # DuckDB asks for the time of the last change, which fsspec does not know of web servers.
+        untimed = type("Untimed", (type(fs),), {"modified": lambda self, path: _NO_TIME})
+        fs = untimed(**fs.storage_options)
+    connection.register_filesystem(fs)
 
 
 def _marks(reading: Reading) -> tuple[str, ...]:
@@ -261,15 +274,22 @@ def _of_text(
         options.append(f"header = {'false' if no_header else 'true'}")
     relation = connection.sql(f"FROM read_csv({paths}, {', '.join(options)})")
     types = {}
+    schema = reading.schema
+    names = {reading.label, reading.table.id}
+    names |= set() if schema is None else {schema.label, schema.id}
+    forced = {*reading.table.kinds, *(reading.names("target") or ()), reading.weights}
     for name, of in zip(relation.columns, map(str, relation.types), strict=True):
         kind = kinds.get(name, kind_of(of))
-        is_name = name in (reading.label, reading.table.id)
-        if is_name and kind == "boolean":
-            types[name] = _type_of_truth(connection, paths, name, options)
-        elif kind == "category" or (kind == "number" == kind_of(of) and not is_name):
+        if name in names and name not in kinds:
+            types[name] = _type_of_names(connection, paths, name, options, of)
+        elif schema is not None and name not in kinds:
+            # Columns that are kept with the predictions stay as they are written.
+            types[name] = "VARCHAR"
+        elif kind == "category" or kind == kind_of(of) == "number":
             types[name] = _sql_type(kind)
-        elif name in reading.table.kinds:
-            types[name] = _sql_type(reading.table.kinds[name])
+        elif kind is not None and name in forced:
+            # Formats of dates and of times are apart: the type that was found has its own.
+            types[name] = of if kind == kind_of(of) == "date" else _sql_type(kind)
     if types:
         listed = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in types.items())
         relation = connection.sql(
@@ -284,15 +304,20 @@ def _of_text(
     )
 
 
-def _type_of_truth(
-    connection: duckdb.DuckDBPyConnection, paths: str, name: str, options: Sequence[str]
+def _type_of_names(
+    connection: duckdb.DuckDBPyConnection, paths: str, name: str, options: Sequence[str], of: str
 ) -> str:
-    """Return the type of labels that DuckDB takes for truth: texts, unless true and false."""
-    own = f"{quoted(name)} FROM read_csv({paths}, all_varchar = true, {', '.join(options)})"
-    ((first,),) = connection.sql(
-        f"SELECT {own} WHERE {quoted(name)} IS NOT NULL LIMIT 1"
-    ).fetchall()
-    return "BOOLEAN" if first.strip().lower() in ("true", "false") else "VARCHAR"
+    """Return the type of labels or ids: text, unless all are numbers, or true and false.
+
+    Numbers with leading zeros, as of postal codes, are text.
+    """
+    usual = {"BOOLEAN": "true|false", "BIGINT": "[+-]?(0|[1-9][0-9]*)"}.get(of)
+    if usual is None:
+        return of if kind_of(of) == "number" else "VARCHAR"
+    rows = f"read_csv({paths}, all_varchar = true, {', '.join(options)})"
+    is_usual = f"regexp_full_match(trim({quoted(name)}), '{usual}', 'i')"
+    others = connection.sql(f"SELECT 1 FROM {rows} WHERE NOT {is_usual} LIMIT 1")
+    return "VARCHAR" if others.fetchall() else of
 
 
 def _found_by(
@@ -330,7 +355,7 @@ def _of_query(
             connection.execute(f"ATTACH {literal(reading.place)} AS given (READ_ONLY); USE given")
         for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
             file = File(f"{protocol}://", reading.storage_options)
-            connection.register_filesystem(file.file_system()[0])
+            _register_protocol(connection, file)
         return Table.of(_QUERY, connection.sql(query), marks=marks)
 
 

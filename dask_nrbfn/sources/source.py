@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
-    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.options import TableOptions
 
 # A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
 # damaged header, or from a number that is no feature index.

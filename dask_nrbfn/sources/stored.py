@@ -14,12 +14,11 @@ from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.decide import FOR_FRAMES, decide
 from dask_nrbfn.sources.frames import as_frame, has_kinds
+from dask_nrbfn.sources.options import Roles, TableOptions
 from dask_nrbfn.sources.relation import Table, table_of_arrow
 from dask_nrbfn.sources.survey import (
     CellKind,
     Cells,
-    Roles,
-    TableOptions,
     cell_kind,
     stored_of,
     survey,
@@ -91,7 +90,7 @@ def kinds_of(
 
 def survey_columns(X: Any, kinds: Mapping[str, CellKind], *, fills: bool) -> dict[str, Cells]:
     """Return the statistics of each column of a part of a table (n, c)."""
-    return survey(table_in_memory(X, "X"), kinds, fills=fills, all_bins=True)
+    return survey(table_in_memory(X, "X"), kinds, fills=fills)
 
 
 def decided(cells: Mapping[str, Cells], options: TableOptions, name: str = "X") -> Schema:

@@ -2,16 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import numpy as np
 
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.bins import Bins, median
-from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
-from dask_nrbfn.sources.relation import MISSING_VALUES, Table, kind_of, literal
+from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
+from dask_nrbfn.sources.relation import Table, kind_of, literal
 
 CellKind = Kind | Literal["text"]
 """Kind of the cells of a column; "text" may turn out to be of any kind."""
@@ -27,111 +26,6 @@ _EQUAL_TIMES = 1e-6
 # DuckDB's estimate of the number of different values is off by up to a tenth.
 _ESTIMATE = 1.2
 _BATCH_ROWS = 1 << 16
-# The option that sets the kind of a column.
-_OPTIONS_OF_KINDS: dict[Kind, str] = {
-    "category": "categorical",
-    "number": "numeric",
-    "date": "date",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """Options for the columns of a table.
-
-    columns: columns that become features; empty: all without another role.
-    drop: columns that are left out.
-    id: column that names the rows; it is copied to predictions.
-    categorical, numeric, date: columns of that kind, whatever their cells look like.
-    missing: whether rows that lack a value are refused, filled or dropped.
-    missing_values: markers of a missing value in text, besides empty cells.
-    max_categories: number of the most frequent categories that get a feature each.
-    """
-
-    columns: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    id: str | None = None
-    categorical: tuple[str, ...] = ()
-    numeric: tuple[str, ...] = ()
-    date: tuple[str, ...] = ()
-    missing: str = "error"
-    missing_values: tuple[str, ...] = MISSING_VALUES
-    max_categories: int = 100
-
-    def __post_init__(self) -> None:
-        if self.missing not in ("error", "impute", "drop"):
-            raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
-        if self.max_categories < 1:
-            raise ParameterError(
-                f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
-            )
-        kept = {"columns": self.columns, "drop": self.drop}
-        for groups in (kept, {"drop": self.drop, **self.groups}):
-            seen: dict[str, str] = {}
-            for option, names in groups.items():
-                for name in names:
-                    if seen.setdefault(name, option) != option:
-                        raise ParameterError(
-                            f"`{seen[name]}` and `{option}` both name {name!r}.",
-                            "Name each column in one option only.",
-                        )
-
-    @property
-    def groups(self) -> dict[str, tuple[str, ...]]:
-        """The columns whose kind an option gives, by option."""
-        return {option: getattr(self, option) for option in _OPTIONS_OF_KINDS.values()}
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """The kinds of columns that options give."""
-        return {
-            name: kind
-            for kind, option in _OPTIONS_OF_KINDS.items()
-            for name in getattr(self, option)
-        }
-
-    def beside(self, schema: Schema) -> Self:
-        """Return the options to read a table whose schema is given."""
-        for option in self.said:
-            if option not in ("id", "missing_values"):
-                raise ParameterError(
-                    f"`{option}` and `schema` are both given.",
-                    f"Leave `{option}` out, or leave `schema` out.",
-                )
-        marks = tuple(schema.written.get("missing_values", self.missing_values))
-        return self if "missing_values" in self.said else replace(self, missing_values=marks)
-
-    def like(self, schema: Schema) -> Self:
-        """Return the options that set the columns and kinds of a schema."""
-        of_kind: dict[str, Any] = {
-            option: tuple(column.name for column in schema.columns if column.kind == kind)
-            for kind, option in _OPTIONS_OF_KINDS.items()
-        }
-        columns = tuple(column.name for column in schema.columns)
-        return replace(
-            self, columns=columns, missing=schema.missing, id=self.id or schema.id, **of_kind
-        )
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """The options that differ from their defaults."""
-        values = {each: getattr(self, each.name) for each in fields(self)}
-        return {each.name: value for each, value in values.items() if value != each.default}
-
-
-class Roles(NamedTuple):
-    """Names of the columns with labels, targets and weights, as in `Schema`."""
-
-    label: str | None = None
-    targets: tuple[str, ...] | None = None
-    weights: str | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All named columns."""
-        return tuple(
-            name for name in (self.label, *(self.targets or ()), self.weights) if name is not None
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,15 +132,20 @@ def _raw_text(table: Table, name: str) -> str:
 
 
 def _marked(text: str, marks: Sequence[str]) -> str:
+    # DuckDB would join longer lists of IN, and lose the order of rows.
     none = ", ".join(map(literal, ("", *marks)))
-    return f"CASE WHEN trim({text}) NOT IN ({none}) THEN trim({text}) END"
+    return f"CASE WHEN list_position([{none}], trim({text})) IS NULL THEN trim({text}) END"
 
 
 def value_of(table: Table, name: str, kind: CellKind) -> str:
     """Return the SQL of the stored value of cells as DOUBLE; NULL where they cannot be read."""
     own = text_of(table, name) if _is_read(table, name, kind) else table.identifier(name)
     if kind == "date":
-        return f"(epoch_us(TRY_CAST({own} AS TIMESTAMP)) / 86400e6)"
+        times = [f"TRY_CAST({own} AS TIMESTAMP)"]
+        if kind_of(table.types[name]) == "category":
+            formats = [table.written.get(each) for each in ("timestampformat", "dateformat")]
+            times = [f"try_strptime({own}, {literal(each)})" for each in formats if each] + times
+        return f"(epoch_us(coalesce({', '.join(times)})) / 86400e6)"
     if kind == "boolean":
         return f"TRY_CAST(TRY_CAST({own} AS BOOLEAN) AS DOUBLE)"
     value = f"TRY_CAST({own} AS DOUBLE)"
@@ -284,13 +183,12 @@ def survey(
     kinds: Mapping[str, CellKind],
     *,
     fills: bool,
-    all_bins: bool = False,
     counted: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Cells]:
     """Return statistics of some columns, from one pass; texts and medians take one more each.
 
     kinds: kind of each column.
-    fills: whether medians are needed, of columns that lack values or, with `all_bins`, of all.
+    fills: whether medians are needed.
     counted: SQL of further columns, of which only the values are counted.
     """
     asked = [sql for name, kind in kinds.items() for sql in _aggregates(table, name, kind)]
@@ -319,11 +217,7 @@ def survey(
             times=(np.inf, -np.inf) if first is None else (first, last),
         )
     cells |= _with_texts(table, cells)
-    wanted = [
-        name
-        for name, each in cells.items()
-        if fills and (all_bins or each.n_missing) and number_kind(each) is not None
-    ]
+    wanted = [name for name, each in cells.items() if fills and number_kind(each) is not None]
     return cells | _with_bins(table, {name: cells[name] for name in wanted})
 
 

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn.errors import Advice, DataError
+from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.sources.decide import FOR_FILES, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
+from dask_nrbfn.sources.options import Roles, TableOptions
 from dask_nrbfn.sources.relation import Table, kind_of, table_of, table_of_object
 from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size
 from dask_nrbfn.sources.survey import (
     CellKind,
-    Roles,
-    TableOptions,
     cell_kind,
     stored_of,
     survey,
@@ -92,8 +91,9 @@ class TableSource(Source):
             yield self._block(X, others, first_row)
             first_row += batch.num_rows
         for name, count in self.unseen.items():
+            rows_have = "1 row has" if count == 1 else f"{count} rows have"
             logger.warning(
-                "ingest: column %s: %d rows have a category that training did not have", name, count
+                "ingest: column %s: %s a category that training did not have", name, rows_have
             )
 
     def _expressions(self) -> tuple[list[str], dict[str, str]]:
@@ -152,7 +152,7 @@ class TableSource(Source):
         if id is not None:
             column = others[f"{id} as id"]
             self._check_given(column, id, first_row)
-            ids = _names(column, self.id_dtype, id, first_row)
+            ids = self._names(column, self.id_dtype, id, first_row)
         return Block(X, y, row_weights, ids)
 
     def _given(
@@ -175,19 +175,30 @@ class TableSource(Source):
     def _labels(self, column: pa.Array, name: str, first_row: int) -> np.ndarray:
         if not self.may_lack_labels:
             self._check_given(column, name, first_row)
-            return _names(column, self.y_dtype, name, first_row)
+            return self._names(column, self.y_dtype, name, first_row)
         labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
         given = column.is_valid().to_numpy(zero_copy_only=False)
-        labels[given] = _names(column.drop_null(), self.y_dtype, name, first_row)
+        labels[given] = self._names(column.drop_null(), self.y_dtype, name, first_row)
         return labels
+
+    def _names(
+        self, column: pa.Array, dtype: np.dtype[Any] | None, name: str, first_row: int
+    ) -> np.ndarray:
+        """Return labels or ids (b,), text or whole numbers."""
+        values = column.to_numpy(zero_copy_only=False)
+        values = values.astype(STRING) if dtype == STRING else values
+        return to_labels(values, f"Column {name!r} of {self.table.origin}", first_row=first_row)
 
     def _check_given(self, column: pa.Array, name: str, first_row: int) -> None:
         if column.null_count:
             row = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+            label, targets, _ = self.purposes.roles
+            may_lack = name == label or name in (targets or ())
             raise DataError(
                 f"Column {name!r} of {self.table.origin} has no value in row {first_row + row} "
                 "(the first is 0), or none of its kind.",
-                "Fill in the cell, or leave the row out.",
+                "Fill in the cell, or leave the row out."
+                + " Pass `unlabelled`='' ('nan' for numeric targets) to keep such rows." * may_lack,
             )
 
 
@@ -210,12 +221,6 @@ def _name_sql(table: Table, name: str, dtype: np.dtype[Any] | None) -> str:
     return f"{own}::{'DOUBLE' if _is_float(table.types[name]) else 'BIGINT'}"
 
 
-def _names(column: pa.Array, dtype: np.dtype[Any] | None, name: str, first_row: int) -> np.ndarray:
-    values = column.to_numpy(zero_copy_only=False)
-    values = values.astype(STRING) if dtype == STRING else values
-    return to_labels(values, f"Column {name!r}", first_row=first_row)
-
-
 def _is_float(type_name: str) -> bool:
     return type_name.startswith(("FLOAT", "DOUBLE", "DECIMAL"))
 
@@ -233,6 +238,11 @@ def _name_dtype(table: Table, name: str, classes: Sequence[int | str] | None) ->
             "Give labels and ids as whole numbers, true and false, or text.",
         )
     return STRING
+
+
+def _id_dtype(table: Table, name: str) -> np.dtype[Any]:
+    """Return the type of ids, which may be fractions, as text."""
+    return STRING if _is_float(table.types[name]) else _name_dtype(table, name, None)
 
 
 def open_rows(reading: Reading) -> TableSource:
@@ -255,11 +265,33 @@ def open_rows(reading: Reading) -> TableSource:
     table = (
         table_of_object(reading.rows, _given_marks(options)) if reading.rows is not None else None
     )
+    if reading.rows is not None and table is None:
+        raise ParameterError(
+            f"source is of type {type(reading.rows).__name__}.",
+            "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
+            "`ingest_arrays` takes arrays.",
+        )
     table = table or table_of(reading, tuple(reading.files), kinds)
     known = () if schema is None else [each.name for each in schema.columns]
-    table = table.with_elements(options.columns, known)
+    elements = table.with_elements(options.columns, known)
+    options = replace(options, columns=_with_elements(options.columns, table, elements))
+    reading, table = replace(reading, table=options), elements
     purposes = _purposes(table, roles, options, schema)
     return _opened(table, purposes, reading)
+
+
+def _with_elements(names: Sequence[str], table: Table, elements: Table) -> tuple[str, ...]:
+    """Return names of columns, with those of the elements in place of lists."""
+    new = [name for name in elements.names if name not in table.names]
+    return tuple(
+        own
+        for name in names
+        for own in (
+            [each for each in new if each.rpartition("_")[0] == name]
+            if name in table.names and name not in elements.names
+            else [name]
+        )
+    )
 
 
 def _given_marks(options: TableOptions) -> tuple[str, ...]:
@@ -302,7 +334,7 @@ def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
         feature_names=tuple(column.name for column in schema.columns),
         target_names=targets,
         schema=schema,
-        id_dtype=None if purposes.id is None else _name_dtype(table, purposes.id, None),
+        id_dtype=None if purposes.id is None else _id_dtype(table, purposes.id),
         boolean_labels=label is not None and table.types[label] == "BOOLEAN",
         table=table,
         purposes=purposes,
@@ -405,6 +437,7 @@ def _purposes(table: Table, roles: Roles, options: TableOptions, schema: Schema 
         taken -= known
     rest = tuple(name for name in names if name not in taken)
     if schema is not None:
+        _check_places(table, schema)
         features = schema_columns(schema, rest, table.origin, names)
     else:
         wanted = options.columns or rest
@@ -412,6 +445,28 @@ def _purposes(table: Table, roles: Roles, options: TableOptions, schema: Schema 
         check_size(table.origin, n_rows=1, n_features=len(features))
     ignored = tuple(name for name in rest if name not in features)
     return Purposes(features, ignored, roles, id)
+
+
+def _check_places(table: Table, schema: Schema) -> None:
+    """Raise DataError if columns that have numbers as names may be others than in training."""
+    roles = (schema.label, *(schema.targets or ()), schema.weights, schema.id)
+    features = [column.name for column in schema.columns]
+    trained = {*features, *schema.ignored, *(name for name in roles if name is not None)}
+    if not schema.written.get("no_header") or len(table.names) >= len(trained):
+        return
+    # The last columns may be missing, where no feature comes after them.
+    lacking = [*schema.ignored, *(name for name in roles if name is not None)]
+    if any(_place(name) < max(map(_place, features)) for name in lacking):
+        raise DataError(
+            f"{table.origin} has no header and {len(table.names)} columns, but training had "
+            f"{len(trained)}: it is unknown which are missing.",
+            "Give all columns of training, or a header with their names.",
+        )
+
+
+def _place(name: str) -> int:
+    """Return the number in the name of a column without a header."""
+    return int(name.removeprefix("column"))
 
 
 def _known_roles(table: Table, roles: Roles, schema: Schema | None) -> Roles:

@@ -15,8 +15,8 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import open_source, tabular
-from dask_nrbfn.sources.survey import TableOptions
+from dask_nrbfn.sources import open_source
+from dask_nrbfn.sources.options import TableOptions
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 
@@ -115,8 +115,7 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_predict__an_id_that_is_a_feature_too(tmp_path, monkeypatch, place, suffix):
-    monkeypatch.setattr(tabular, "SURVEY_ROWS", 17)
+def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
     rows = people(90, seed=1).assign(code=[f"{row % 3 + 1:02d}" for row in range(90)])
     (rows.to_csv if suffix == ".csv" else rows.to_parquet)(tmp_path / f"rows{suffix}", index=False)
     predict = ("predict", place / "run", tmp_path / f"rows{suffix}", "--scores", *INLINE)
@@ -153,29 +152,6 @@ def test_predict__names_of_predicted_numbers(tmp_path, targets, options, names):
     assert pd.read_csv(out).columns.tolist() == names
 
 
-def test_formats__are_said_for_every_command(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(60, 2)).round(3)
-    text = "".join(f"{a:8}\t{b:9}  {'pos' if a > 0 else 'neg'}\n" for a, b in rows)
-    train, test, out = tmp_path / "t.data", tmp_path / "t", tmp_path / "out.csv"
-    train.write_text(text)
-    succeed("ingest", train, tmp_path / "d", "--label", "column_2")
-    succeed("fit", tmp_path / "d", tmp_path / "run", "--n-neighbors", "5", *INLINE)
-    test.write_text("0.5:1:neg\n")
-    succeed("predict", tmp_path / "run", train, out, *INLINE)
-    assert len(pd.read_csv(out)) == 60
-    problem, fix = refuse("predict", tmp_path / "run", test, tmp_path / "o.csv", *INLINE)
-    assert "not a known format" in problem
-    assert "--format" in fix
-    said = ("--format", "csv", "--delimiter", ":", *INLINE)
-    succeed("predict", tmp_path / "run", test, tmp_path / "o.csv", *said)
-    assert len(pd.read_csv(tmp_path / "o.csv")) == 1
-    figures = succeed("evaluate", tmp_path / "run", test, "--json", *said)
-    assert json.loads(figures)["n_rows"] == 1
-    succeed("update", tmp_path / "run", test, *said)
-    problem, _ = refuse("predict", tmp_path / "run", tmp_path / "d", tmp_path / "p.csv", *said)
-    assert "format" in problem
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".feather"])
 def test_predict__typed_tables(tmp_path, place, suffix):
     rows = people(90, seed=1)
@@ -189,7 +165,8 @@ def test_predict__typed_tables(tmp_path, place, suffix):
     succeed(*predict, out)
     found = pd.read_parquet(out)
     kept = found[["day", "note", "exact"]]
-    pd.testing.assert_frame_equal(kept, typed[["day", "note", "exact"]], check_categorical=False)
+    expected_kept = typed[["day", "note", "exact"]].astype({"note": object})
+    pd.testing.assert_frame_equal(kept, expected_kept, check_dtype=False)
     pd.testing.assert_frame_equal(found[expected.columns], expected, check_dtype=False)
     succeed(*predict, tmp_path / "typed.csv")
     assert pd.read_csv(tmp_path / "typed.csv")["note"].tolist() == rows["note"].tolist()
@@ -230,18 +207,14 @@ def test_predict__a_column_of_another_type(tmp_path, place):
     problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     assert "Column 'age' of" in problem
     assert "'old' in line 5" in problem
-    assert fix.endswith("in --missing-values, or leave the row out, as --skip-bad does.")
+    assert "pass its text in --missing-values" in fix
 
 
 def test_ingest__a_target_of_text(tmp_path):
     file = write(tmp_path / "rows.csv", people(9))
-    _, fix = refuse("ingest", file, tmp_path / "rows", "--target", "city")
-    assert fix == (
-        "Write plain numbers, such as 1234.5, in the column of a --target, or name a "
-        "column of classes as --label."
-    )
-    _, fix = refuse("ingest", file, tmp_path / "rows", "--weights", "city")
-    assert fix == "Write one number above 0 per row in the column of --weights."
+    for option in ("--target", "--weights"):
+        problem, _ = refuse("ingest", file, tmp_path / "rows", option, "city", "--drop", "person")
+        assert "Column 'city' of" in problem
 
 
 def test_evaluate__a_matrix_without_labels(tmp_path):
@@ -411,7 +384,7 @@ def test_predict__without_a_header_and_the_label_before_the_features(tmp_path):
     train, new = tmp_path / "train.csv", tmp_path / "new.csv"
     train.write_text("".join(lines))
     new.write_text("".join(line[2:] for line in lines))
-    said = ("--label", "column_0", "--no-header", "--drop", "column_3")
+    said = ("--label", "column0", "--no-header", "--drop", "column3")
     succeed("ingest", train, tmp_path / "rows", *said)
     succeed("fit", tmp_path / "rows", tmp_path / "run", *INLINE)
     predict = ("predict", tmp_path / "run")

@@ -61,11 +61,14 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path, texts):
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)
 
 
-@pytest.mark.parametrize("texts", [["0", "1"], ["False", "1"]])
-def test_csv__numbers_beside_truth_stay_numbers(tmp_path, texts):
+@pytest.mark.parametrize(
+    ("texts", "classes"),
+    [(["0", "1"], [0, 1]), (["False", "1"], ["1", "False"]), (["true", "yes"], ["true", "yes"])],
+)
+def test_csv__other_labels_than_true_and_false_stay_as_they_are(tmp_path, texts, classes):
     rows_of(texts).to_csv(tmp_path / "rows.csv", index=False)
-    classes = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y").classes
-    assert classes.dtype.kind == "i"
+    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y")
+    assert dataset.classes.tolist() == classes
 
 
 @pytest.mark.fast_cases(4)

@@ -63,7 +63,7 @@ def test_ingest__rows_without_a_label_are_dropped(tmp_path, caplog, suffix, labe
     file = write(tmp_path / f"rows{suffix}", frame)
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         dataset = ingest_file(file, MemoryStore(), label="y", weights="w", missing="drop")
-    assert f"{N - whole.sum()} rows that lack values are left out: a 1, w 1, y 30" in caplog.text
+    assert f"{N - whole.sum()} rows that lack values are left out: a 1, y 30, w 1" in caplog.text
     assert dataset.unlabelled is None
     assert dataset.classes[dataset.codes()].tolist() == labels[whole].tolist()
     np.testing.assert_allclose(dataset.take(np.arange(whole.sum())), X[whole], rtol=1e-12)
@@ -81,7 +81,7 @@ def test_ingest__targets_with_gaps(tmp_path, suffix):
     assert (few.n_rows, few.unlabelled) == ((~GAPS).sum(), None)
     targets = few.take_targets(np.arange(few.n_rows))[:, 0]
     np.testing.assert_allclose(targets, T[~GAPS, 0], rtol=1e-12)
-    with pytest.raises(DataError, match=r"'t' of .* has no value in .*Pass unlabelled='nan'"):
+    with pytest.raises(DataError, match=r"'t' 30\. Pass unlabelled=''.*'nan' for num"):
         ingest_file(file, MemoryStore(), target="t")
 
 
@@ -100,11 +100,9 @@ def test_ingest__several_targets_with_gaps(tmp_path, suffix):
 def test_cli__a_label_is_missing(tmp_path, suffix):
     file, rows = write(tmp_path / f"rows{suffix}", table(NAMES[Y])), tmp_path / "rows"
     problem, fix = refuse("ingest", file, rows, "--label", "y")
-    assert f"Column 'y' of {file} has no value in " in problem
-    assert fix == (
-        "Pass --unlabelled '' to keep rows without a label, or pass --missing drop to leave out "
-        "every row that lacks any value."
-    )
+    assert problem == f"{file} has no value in some rows of a column: 'y' 30."
+    assert fix.startswith("Pass --unlabelled '' to keep rows without a label ('nan' for numeric")
+    assert fix.endswith("Or pass --missing drop to leave out every row that lacks any value.")
     told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
     assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())
     succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
@@ -115,7 +113,7 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     succeed("ingest", full, rows, "--label", "y", "--overwrite")
     succeed("fit", rows, tmp_path / "full", "--alpha", 1e-6, "--workers", 0)
     evaluate = ("evaluate", tmp_path / "full", *evaluate[2:])
-    assert refuse(*evaluate)[1].startswith("Remove rows without a label, or pass --unlabelled")
+    assert "Pass --unlabelled ''" in refuse(*evaluate)[1]
     assert json.loads(succeed(*evaluate, "--unlabelled", ""))["n_unlabelled"] == 30
 
 

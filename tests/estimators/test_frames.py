@@ -24,7 +24,7 @@ from dask_nrbfn import (
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.survey import TableOptions
+from dask_nrbfn.sources.options import TableOptions
 
 N = 60
 COLUMNS = ["age", "sex", "town", "smokes", "day", "children"]

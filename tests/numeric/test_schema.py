@@ -196,14 +196,3 @@ def test_schema__names_of_features_are_unique():
         *("day", "day_cos_", "day_sin", "day_missing", "day_cos"),
         *("c=(missing)", "c=(other)", "c=x_", "c=(other)_", "c=(missing)_", "c=x"),
     )
-
-
-def test_schema__units_of_numbers_must_agree():
-    kilos, grams, plain = (
-        Schema((Column("w", "number", written=written),))
-        for written in ("1234.5 kg", "1,234.5 g", "")
-    )
-    assert kilos.other_unit(grams) == "has the column 'w' written as 1234.5 kg, not as 1,234.5 g"
-    tight = Schema((Column("w", "number", written="1,234.5kg"),))
-    assert [kilos.other_unit(other) for other in (plain, tight, Schema(()))] == [None] * 3
-    assert kilos.digest == grams.digest == plain.digest

@@ -138,9 +138,9 @@ def test_frame__column_that_makes_no_features_is_named(lazy):
     if lazy:
         frame, labels = dd.from_pandas(frame, npartitions=2), da.from_array(labels, 6)
         take = ingest_dask
-    with pytest.raises(DataError, match=r"Column 'lasts' of X has type duration.*Leave the co"):
+    with pytest.raises(DataError, match=r"Column 'lasts' of X has type INTERVAL.*Leave the co"):
         take(frame, labels, MemoryStore())
-    with pytest.raises(DataError, match="Column 'lasts' of X has type duration"):
+    with pytest.raises(DataError, match="Column 'lasts' of X has type INTERVAL"):
         NRBFNClassifier(n_neighbors=2).fit(frame, labels)
 
 

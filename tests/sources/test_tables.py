@@ -1,0 +1,549 @@
+"""Tables: what is stored of files, directories, queries, databases and frames."""
+
+import gzip
+import json
+import logging
+import sqlite3
+import subprocess
+import sys
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.files import opened_rows
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import open_source, relation
+
+N = 37
+
+
+def people():
+    """Return rows of a fraction, a category, a date and a label."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "size": rng.normal(size=N),
+        "town": rng.choice(["Bonn", "Köln"], N),
+        "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(N), "D"),
+        "y": [f"k{row % 3}" for row in range(N)],
+    }
+    return pd.DataFrame(columns)
+
+
+def as_csv(table, path):
+    separator = "\t" if ".tsv" in path.name else ","
+    text = table.to_csv(index=False, sep=separator).encode()
+    if path.suffix == ".gz":
+        text = gzip.compress(text)
+    elif path.suffix == ".zst":
+        text = pa.compress(text, "zstd", asbytes=True)
+    path.write_bytes(text)
+
+
+def as_parquet(table, path):
+    table.to_parquet(path, index=False, row_group_size=8)
+
+
+def as_feather(table, path):
+    feather.write_feather(table, path, chunksize=5)
+
+
+def in_files(table, path):
+    """Write files whose names are in the order of the rows, with columns in another order."""
+    path.mkdir()
+    for part, rows in enumerate(np.array_split(np.arange(N), 3)):
+        columns = table.columns[:: -1 if part else 1]
+        as_parquet(table.iloc[rows][columns], path / f"part-{part}.parquet")
+
+
+def as_json(table, path):
+    rows = table.assign(**{name: table[name].astype(str) for name in {"day"} & {*table}})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_dict("records")))
+
+
+def as_duckdb(table, path):
+    with duckdb.connect(path) as database:
+        database.from_arrow(pa.Table.from_pandas(table)).create("people")
+
+
+def as_sqlite(table, path):
+    with sqlite3.connect(path) as database:
+        table.assign(day=table["day"].astype(str)).to_sql("people", database, index=False)
+    database.close()
+
+
+def in_csv_files(table, path):
+    path.mkdir()
+    for part, rows in enumerate(np.array_split(np.arange(N), 3)):
+        as_csv(table.iloc[rows], path / f"part-{part}.csv")
+
+
+FORMS = {
+    "d.tsv": as_csv,
+    "d.csv.gz": as_csv,
+    "d.csv.zst": as_csv,
+    "d.parquet": as_parquet,
+    "d.feather": as_feather,
+    "d.jsonl": as_json,
+    "d.duckdb": as_duckdb,
+    "d.sqlite": as_sqlite,
+    "parquet files": in_files,
+    "csv files": in_csv_files,
+}
+
+
+def ingest(path, **options):
+    return ingest_file(path, MemoryStore(), **options)
+
+
+def ingest_text(tmp_path, text, *, name="d.csv", **options):
+    path = tmp_path / name
+    path.write_text(text)
+    return ingest(path, **options)
+
+
+def rows_of(dataset):
+    return dataset.take(np.arange(dataset.n_rows))
+
+
+def labels_of(dataset):
+    return dataset.classes[dataset.codes()].tolist()
+
+
+@pytest.mark.parametrize("chunk_rows", [5, None])
+@pytest.mark.parametrize(("name", "write"), FORMS.items(), ids=FORMS)
+def test_forms__store_the_same_rows(tmp_path, name, write, chunk_rows):
+    as_csv(people(), tmp_path / "expected.csv")
+    options = {"label": "y", "chunk_rows": chunk_rows}
+    expected = ingest(tmp_path / "expected.csv", **options)
+    write(people(), tmp_path / name)
+    found = ingest(tmp_path / name, **options)
+    assert (found.fingerprint, found.feature_names) == (
+        expected.fingerprint,
+        expected.feature_names,
+    )
+    assert labels_of(found) == people()["y"].tolist()
+
+
+OBJECTS = {
+    "pandas": lambda table: table,
+    "polars": pl.from_pandas,
+    "arrow": pa.Table.from_pandas,
+    "reader": lambda table: pa.Table.from_pandas(table).to_reader(max_chunksize=5),
+    "relation": lambda table: duckdb.from_arrow(pa.Table.from_pandas(table)),
+}
+
+
+@pytest.mark.parametrize("convert", OBJECTS.values(), ids=OBJECTS)
+def test_forms__in_memory_store_the_same_rows(tmp_path, convert):
+    as_csv(people(), tmp_path / "expected.csv")
+    expected = ingest(tmp_path / "expected.csv", label="y")
+    found = ingest(convert(people()), label="y")
+    assert (found.fingerprint, labels_of(found)) == (expected.fingerprint, labels_of(expected))
+
+
+def test_forms__order_of_rows_is_kept_by_several_threads(tmp_path, monkeypatch):
+    # Six processors, of which each thread takes row groups of its own.
+    monkeypatch.setattr(relation.os, "sched_getaffinity", lambda process: range(6))
+    table = pa.table({"a": np.arange(300_000.0)})
+    parquet.write_table(table, tmp_path / "d.parquet", row_group_size=10_000)
+    feather.write_feather(table, tmp_path / "d.feather", chunksize=10_000)
+    for rows in (tmp_path / "d.parquet", tmp_path / "d.feather", table):
+        np.testing.assert_array_equal(ingest(rows).X[:, 0], table["a"])
+
+
+def test_sql__joins_files(tmp_path):
+    table = people().assign(key=np.arange(N))
+    as_parquet(table[["key", "size"]], tmp_path / "sizes.parquet")
+    as_csv(table[["key", "town", "y"]], tmp_path / "towns.csv")
+    as_json(table[["key", "day"]], tmp_path / "days.jsonl")
+    sql = f"""
+        SELECT size, town, day, y FROM '{tmp_path}/sizes.parquet'
+        JOIN '{tmp_path}/towns.csv' USING (key) JOIN '{tmp_path}/days.jsonl' USING (key)
+        ORDER BY key
+    """
+    as_csv(people(), tmp_path / "expected.csv")
+    expected = ingest(tmp_path / "expected.csv", label="y").fingerprint
+    assert ingest(sql, label="y").fingerprint == expected
+    assert ingest(None, sql=sql, label="y").fingerprint == expected
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet", "d.duckdb", "d.sqlite"])
+def test_sql__of_a_file(tmp_path, name):
+    FORMS.get(name, as_csv)(people(), tmp_path / name)
+    rows = "people" if name in ("d.duckdb", "d.sqlite") else "source"
+    sql = f"SELECT size * 2 AS twice, y FROM {rows} WHERE size > 0"
+    dataset = ingest(tmp_path / name, sql=sql, label="y")
+    sizes = people()["size"]
+    np.testing.assert_allclose(rows_of(dataset)[:, 0], 2 * sizes[sizes > 0], rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "message"),
+    [
+        ("SELECT wide FROM source", DataError, "the query cannot be read .*wide"),
+        ("FROM source; FROM source", ParameterError, "sql is not one query"),
+        ("COPY source TO '{}/out.csv'", ParameterError, "sql is not one query"),
+        ("SELEC 1", DataError, "the query cannot be read"),
+    ],
+)
+def test_sql__that_is_no_query(tmp_path, sql, error, message):
+    as_csv(people(), tmp_path / "d.csv")
+    with pytest.raises(error, match=message):
+        ingest(tmp_path / "d.csv", sql=sql.format(tmp_path), label="y")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["d.duckdb", "d.sqlite"])
+def test_database__of_two_tables_needs_a_query(tmp_path, name):
+    path = tmp_path / name
+    FORMS[name](people(), path)
+    with (duckdb if name == "d.duckdb" else sqlite3).connect(path) as database:
+        database.execute("CREATE TABLE other (a INT)")
+    if name == "d.sqlite":
+        database.close()
+    with pytest.raises(ParameterError, match=r"has 2 tables: .*other.*sql"):
+        ingest(path)
+
+
+def test_forms__keys_of_directories_are_columns(tmp_path):
+    table = people().assign(year=np.repeat([2023, 2024], [9, N - 9]))
+    table.to_parquet(tmp_path / "rows", partition_cols=["year"])
+    dataset = ingest(tmp_path / "rows", label="y", columns="size,year")
+    np.testing.assert_array_equal(rows_of(dataset), table[["size", "year"]])
+
+
+def test_kinds__numbers_categories_dates_and_booleans(tmp_path):
+    dataset = ingest_text(
+        tmp_path,
+        "n,c,t,d,y\n1.5,b,true,1970-01-02,u\n-2,a,false,1970-01-03 12:00:00,v\n",
+        label="y",
+    )
+    kinds = {column.name: column.kind for column in dataset.schema.columns}
+    assert kinds == {"n": "number", "c": "category", "t": "boolean", "d": "date"}
+    # Category c has a feature each for a and b, a date has days since 1970 before its seasons.
+    expected = [[1.5, 0, 1, 1, 1], [-2, 1, 0, 0, 2.5]]
+    np.testing.assert_array_equal(rows_of(dataset)[:, :5], expected)
+
+
+GAPS = "a,b,c\n1,x,0.5\n,x,0.5\n4,,0.5\n9,y,0.5\n"
+
+
+def test_gaps__of_all_columns_are_in_one_error(tmp_path):
+    with pytest.raises(DataError, match=r"no value in some rows of 2 columns: 'a' 1, 'b' 1\."):
+        ingest_text(tmp_path, GAPS)
+
+
+def test_gaps__are_filled_with_the_median_and_have_an_indicator(tmp_path):
+    dataset = ingest_text(tmp_path, GAPS, missing="impute", columns="a,c")
+    np.testing.assert_array_equal(
+        rows_of(dataset), [[1, 0, 0.5], [4, 1, 0.5], [4, 0, 0.5], [9, 0, 0.5]]
+    )
+
+
+def test_gaps__drop_rows(tmp_path):
+    dataset = ingest_text(tmp_path, GAPS, missing="drop", columns="a,b")
+    np.testing.assert_array_equal(rows_of(dataset), [[1, 1, 0], [9, 0, 1]])
+
+
+def test_cell__that_is_no_number_is_named_by_line_and_column(tmp_path):
+    text = "a,b\n" + "1.5,2\n" * 100_100 + "2.5,tall\n"
+    with pytest.raises(DataError, match=r"'b'.*'tall'.* line 100102"):
+        ingest_text(tmp_path, text, numeric="b")
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["3", "-1"], [3, -1]),
+        (["1.0", "2.0"], [1, 2]),
+        (["u", "v, w"], ["u", "v, w"]),
+        (["true", "false"], [True, False]),
+        (["yes", "no"], ["yes", "no"]),
+        (["01", "10"], ["01", "10"]),
+        (["true", "yes"], ["true", "yes"]),
+    ],
+)
+def test_labels__of_csv(tmp_path, cells, labels):
+    text = "a,y\n" + "".join(f'{row},"{cell}"\n' for row, cell in enumerate(cells))
+    assert labels_of(ingest_text(tmp_path, text, label="y")) == labels
+
+
+def test_labels__fraction_is_no_class(tmp_path):
+    with pytest.raises(DataError, match=r"'y' of .*d\.csv has the label 0\.5 in row 1"):
+        ingest_text(tmp_path, "a,y\n1,1\n2,0.5\n", label="y")
+
+
+def test_labels__of_floats_that_are_whole(tmp_path):
+    assert labels_of(ingest(pd.DataFrame({"a": [1.5, 2], "y": [3.0, -1.0]}), label="y")) == [3, -1]
+
+
+@pytest.mark.parametrize("text", ["u", ""])
+def test_labels__that_are_missing(tmp_path, text):
+    rows = f"a,y\n1,u\n2,v\n3,{text}\n4,\n"
+    with pytest.raises(DataError, match=r"no value in some rows of a column: 'y' \d"):
+        ingest_text(tmp_path, rows, label="y")
+    assert ingest_text(tmp_path, rows, label="y", missing="drop").n_rows == 3 - (not text)
+    assert ingest_text(tmp_path, rows, label="y", unlabelled="").n_unlabelled == 2 - bool(text)
+
+
+@pytest.mark.parametrize("ids", [["7", "-3"], ["u7", "u3"], ["07", "10"], ["1.5", "2.25"]])
+def test_ids__are_kept_as_they_are(tmp_path, ids):
+    text = f"i,a\n{ids[0]},1\n{ids[1]},2\n"
+    dataset = ingest_text(tmp_path, text, id="i")
+    assert list(map(str, dataset.ids[:])) == ids
+    assert dataset.feature_names == ("a",)
+
+
+ROLES = "a,b,w,t,y\n1,2,0.5,3,u\n4,5,1.5,6,v\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "features"),
+    [
+        ({"label": "y", "drop": "w,t"}, ("a", "b")),
+        ({"label": "y", "columns": "b,a"}, ("a", "b")),
+        ({"target": "t", "weights": "w", "drop": "y"}, ("a", "b")),
+    ],
+)
+def test_roles__columns_with_a_role_are_no_features(tmp_path, options, features):
+    dataset = ingest_text(tmp_path, ROLES, **options)
+    assert dataset.feature_names == features
+    (block,) = dataset.blocks(0, 2, 2)
+    if "target" in options:
+        assert (block.targets.tolist(), block.weights.tolist()) == ([[3], [6]], [0.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"label": "z"}, DataError, r"has no column 'z'; it has 'a', .* with label"),
+        ({"drop": ("z",)}, DataError, r"has no column 'z'.* with drop"),
+        ({"label": "y", "weights": "y"}, ParameterError, "weights=y also has another role"),
+        ({"label": "y", "categorical": "y"}, ParameterError, "categorical=y also has another"),
+        ({"label": "y", "target": "t"}, ParameterError, "label and target are both given"),
+        ({"numeric": "a", "date": "a"}, ParameterError, "numeric and date both name 'a'"),
+        ({"target": "t,t"}, ParameterError, "names 't' twice"),
+        ({"weights": "y"}, DataError, "'y' of .* has no value in row 0 .*none of its kind"),
+        ({"target": "y"}, DataError, r"'y' of .*d\.csv has 'u' in line 2"),
+    ],
+)
+def test_roles__that_do_not_fit_the_table(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        ingest_text(tmp_path, ROLES, **options)
+
+
+def test_names__with_commas_quotes_and_keywords(tmp_path):
+    names = ["select", "t, in m", 'say "a"', "group by", "y"]
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(N, 5)), columns=names).assign(y=np.arange(N) % 2)
+    for name, write in (("d.csv", as_csv), ("d.parquet", as_parquet)):
+        write(table, tmp_path / name)
+        dataset = ingest(tmp_path / name, label="y", drop='"t, in m"')
+        kept = ["select", 'say "a"', "group by"]
+        assert dataset.feature_names == tuple(kept)
+        np.testing.assert_array_equal(rows_of(dataset), table[kept])
+
+
+def test_categories__text_that_differs_in_every_row_is_left_out(tmp_path, caplog):
+    text = "a,note\n" + "".join(f"{row / 8},n{row}\n" for row in range(120))
+    with caplog.at_level(logging.INFO, "dask_nrbfn"):
+        dataset = ingest_text(tmp_path, text)
+    assert dataset.feature_names == ("a",)
+    assert "note is left out" in caplog.text
+
+
+def test_categories__the_most_frequent_have_a_feature_each(tmp_path):
+    dataset = ingest_text(tmp_path, "c\nb\nb\na\na\nz\n", max_categories=2)
+    column = dataset.schema.columns[0]
+    assert (column.categories, column.others) == (("a", "b"), True)
+
+
+def test_index__that_pandas_wrote_is_no_feature(tmp_path):
+    table = people()[["size", "town", "y"]]
+    table.to_csv(tmp_path / "d.csv")
+    table.set_index(pd.Index(np.arange(N) + 7)).to_parquet(tmp_path / "d.parquet")
+    for name in ("d.csv", "d.parquet"):
+        columns = ingest(tmp_path / name, label="y").schema.columns
+        assert [column.name for column in columns] == ["size", "town"]
+
+
+@pytest.mark.parametrize("labels", [["yes", "no"], ["01", "02"]])
+def test_schema__reads_labels_as_in_training(tmp_path, labels):
+    text = f"a,y\n1,{labels[0]}\n2,{labels[1]}\n"
+    schema = ingest_text(tmp_path, text, label="y").schema
+    assert labels_of(ingest_text(tmp_path, text, schema=schema)) == labels
+
+
+def test_schema__without_a_header_needs_all_columns_before_the_features(tmp_path):
+    rows = [f"{'uv'[row % 2]},{row % 7},{row % 5}\n" for row in range(60)]
+    schema = ingest_text(tmp_path, "".join(rows), label="column0", no_header=True).schema
+    with pytest.raises(DataError, match="no header and 2 columns, but training had 3: "):
+        ingest_text(tmp_path, "".join(row[2:] for row in rows), schema=schema)
+    rows = [f"{row % 7},{row % 5},{'uv'[row % 2]}\n" for row in range(60)]
+    schema = ingest_text(tmp_path, "".join(rows), label="column2", no_header=True).schema
+    assert ingest_text(tmp_path, "".join(row[:-3] + "\n" for row in rows), schema=schema).y is None
+
+
+def test_schema__of_a_dataset_reads_other_files_by_name(tmp_path, caplog):
+    schema = ingest_text(tmp_path, "a,c,y\n1,p,u\n2,q,v\n", label="y").schema
+    with caplog.at_level(logging.INFO, "dask_nrbfn"):
+        dataset = ingest_text(tmp_path, "z,y,c,a\n0,v,q,5\n0,u,new,6\n", schema=schema)
+    np.testing.assert_array_equal(rows_of(dataset), [[5, 0, 1], [6, 0, 0]])
+    assert labels_of(dataset) == ["v", "u"]
+    assert "column c: 1 row has a category that training did not have" in caplog.text
+    with pytest.raises(DataError, match="has no column 'a'; it has 'c', 'y'"):
+        ingest_text(tmp_path, "c,y\np,u\n", schema=schema)
+
+
+@pytest.mark.parametrize("value_type", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("length", [-1, 3], ids=["any length", "fixed length"])
+def test_lists__elements_are_features(tmp_path, value_type, length):
+    X = np.random.default_rng(0).integers(-99, 99, (N, 3))
+    lists = pa.array(X.tolist(), pa.list_(value_type, length))
+    parquet.write_table(pa.table({"e": lists, "y": np.arange(N) % 2}), tmp_path / "d.parquet")
+    dataset = ingest(tmp_path / "d.parquet", columns="e", label="y")
+    assert dataset.feature_names == ("e_0", "e_1", "e_2")
+    np.testing.assert_array_equal(rows_of(dataset), X)
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        ([1.0], r"Column 'e' of .* has lists of 1 to 2 elements"),
+        (None, r"no value in some rows of 2 columns: 'e_0' 1, 'e_1' 1"),
+        ([1.0, None], r"no value in some rows of a column: 'e_1' 1"),
+    ],
+)
+def test_lists__of_another_length_or_without_values_are_refused(tmp_path, last, message):
+    columns = {"e": [[0.0, 1.0]] * 9 + [last], "a": range(10)}
+    parquet.write_table(pa.table(columns), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match=message):
+        ingest(tmp_path / "d.parquet", columns="e,a")
+    with pytest.raises(DataError, match=r"Column 'e' of .* has type DOUBLE\[\], which cannot be"):
+        ingest(tmp_path / "d.parquet")
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n"])
+def test_empty__files_are_refused(tmp_path, text):
+    with pytest.raises(DataError, match=r"d\.csv is empty"):
+        ingest_text(tmp_path, text)
+
+
+def test_empty__label_alone_is_no_table(tmp_path):
+    with pytest.raises(DataError, match="it has no feature columns"):
+        ingest_text(tmp_path, "y\nu\nv\n", label="y")
+
+
+def test_directory__of_two_suffixes_is_refused(tmp_path):
+    for name in ("a.csv", "b.txt"):
+        (tmp_path / name).write_text("a\n1\n")
+    with pytest.raises(DataError, match=r"files of several suffixes: \.csv, \.txt"):
+        ingest(tmp_path)
+
+
+def test_directory__files_of_other_columns_are_refused(tmp_path):
+    for name, columns in (("1.parquet", ["size", "y"]), ("2.parquet", ["y"])):
+        as_parquet(people()[columns], tmp_path / name)
+    with pytest.raises(DamagedDataError, match=r'"size" .* could not be found .*2\.parquet'):
+        ingest(tmp_path, label="y")
+
+
+@pytest.mark.parametrize("name", ["d.parquet", "d.csv.gz", "d.csv.zst", "d.feather"])
+@pytest.mark.parametrize("damage", ["cut", "garbage"])
+def test_damage__gives_an_error_and_no_dataset(tmp_path, name, damage):
+    path, write = tmp_path / name, FORMS[name]
+    write(pd.concat([people()] * 99), path)
+    content = path.read_bytes()
+    path.write_bytes(b"neither" * 99 if damage == "garbage" else content[: len(content) // 2])
+    # A cut text may first show as a row of another length.
+    with pytest.raises((DamagedDataError, DataError), match=rf"d\.{name[2:]}"):
+        ingest_file(path, tmp_path / "data", label="y")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Give a run on a number, a category and a label."""
+    text = "a,c,y\n" + "".join(f"{row / 4},{'pq'[row % 2]},{'uv'[row % 2]}\n" for row in range(40))
+    dataset = ingest_text(tmp_path, text, label="y")
+    fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=3), InlineEngine())
+    return tmp_path / "run"
+
+
+def test_spoiled__cells_are_missing_and_their_rows_are_noted(tmp_path, model):
+    path = tmp_path / "new.csv"
+    path.write_text("a,c\n1.5,p\nold,q\ninf,p\n,new\n")
+    with opened_rows(path, model, beside=tmp_path / "out", labelled=False, spoiled=True) as rows:
+        expected = [[1.5, 0], [np.nan, 1], [np.nan, 0], [np.nan, -1]]
+        np.testing.assert_array_equal(rows.dataset.X[:], expected)
+        assert list(rows.bad_rows) == [1, 2]
+        assert rows.unseen == {"c": 1}
+    with (
+        pytest.raises(DataError, match=r"'a' of .*new\.csv has 'old' in line 3"),
+        opened_rows(path, model, beside=tmp_path / "out", labelled=False),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_schema__reads_dates_as_in_training(tmp_path, spoiled):
+    rows = [f"{day}.01.1970,{'uv'[day % 2]}\n" for day in range(10, 31)]
+    path = tmp_path / "d.csv"
+    dataset = ingest_text(tmp_path, "d,y\n" + "".join(rows), label="y")
+    np.testing.assert_array_equal(rows_of(dataset)[:, 0], np.arange(9, 30))
+    path.write_text("d\n02.01.1970\n05.01.1970\n")
+    source = open_source(path, schema=dataset.schema, spoiled=spoiled)
+    (block,) = source.blocks(9)
+    assert (block.X.tolist(), source.bad_rows) == ([[1], [4]], [])
+
+
+def test_spoiled__rows_of_a_query(tmp_path, model):
+    (tmp_path / "new.csv").write_text("c,b\np,6\n")
+    query = f"SELECT c, b / 4 AS a FROM '{tmp_path}/new.csv'"
+    with opened_rows(query, model, beside=tmp_path / "out", labelled=False) as rows:
+        np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
+
+
+def test_frames__names_that_differ_only_in_case():
+    frame = pd.DataFrame({"a": [1.5, 2], "A": [3, 4.5], "y": ["u", "v"]})
+    np.testing.assert_array_equal(rows_of(ingest(frame, label="y")), frame[["a", "A"]])
+
+
+def test_types__columns_of_float32_only_are_stored_as_float32():
+    columns = {"a": np.arange(3, dtype=np.float32), "b": np.arange(3, dtype=np.float32)}
+    assert ingest(pd.DataFrame(columns)).X.dtype == np.float32
+    assert ingest(pd.DataFrame({**columns, "c": [1, 2, 3]})).X.dtype == np.float64
+
+
+MEASURE = """
+import sys
+from dask_nrbfn.engine.measure import peak_resident_bytes
+from dask_nrbfn.sources import open_source
+print(sum(len(block.X) for block in open_source(sys.argv[1]).blocks(10_000)))
+print(peak_resident_bytes())
+"""
+
+
+@pytest.mark.slow
+def test_memory__stays_below_a_bound_for_a_large_text(tmp_path):
+    path, line = tmp_path / "d.csv", ",".join(["0.125"] * 50) + "\n"
+    with path.open("w") as file:
+        file.write(",".join(f"c{j}" for j in range(50)) + "\n")
+        for _ in range(1400):
+            file.write(line * 1000)
+    assert path.stat().st_size > 400e6
+    program = [sys.executable, "-c", MEASURE, str(path)]
+    result = subprocess.run(program, capture_output=True, text=True, check=True)
+    n_rows, peak = map(int, result.stdout.split())
+    assert n_rows == 1_400_000
+    assert peak < 900 << 20
