@@ -22,16 +22,15 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, checked_mark, sparse_dtype
+from dask_nrbfn.sources.dtypes import FLOAT64, checked_mark, sparse_dtype
 from dask_nrbfn.sources.formats import listing_formats
 from dask_nrbfn.sources.frames import (
-    are_boolean,
     as_columns,
     column_names,
+    labels_of,
     plain_dtype,
     plain_rows,
     target_names_of,
-    typed_labels,
 )
 from dask_nrbfn.sources.source import Block, check_one_kind, named_columns, numbered_targets
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
@@ -318,15 +317,15 @@ def ingest_arrays(
         rows: Rows = stored_rows(X, schema)
     else:
         rows = canonical(X) if is_scipy(X) else plain_rows(X)
+    labels = None if y is None else labels_of(y, unlabelled)
     source = ArraySource(
         rows,
-        None if y is None else typed_labels(y, unlabelled=unlabelled),
+        None if labels is None else labels.stored(unlabelled),
         weights,
         None if target is None else plain_rows(as_columns(target), "target"),
     )
     source.schema = schema
-    if source.y_dtype == INT64:
-        source.boolean_labels = are_boolean(y, unlabelled)
+    source.boolean_labels = labels is not None and labels.are_boolean
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(

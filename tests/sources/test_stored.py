@@ -31,7 +31,7 @@ REFUSED = {
     ),
     "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
     "no column that is taken": (
-        pd.DataFrame({"a": map(str, range(N))}),
+        pd.DataFrame({"a": [f"n{row}" for row in range(N)]}),
         "X has no feature: a is left out: 120 different texts in 120 rows look like",
     ),
 }
@@ -48,7 +48,8 @@ def test_schema_of__what_is_refused(X, message):
 
 def test_schema_of__remedies_are_not_the_options_of_files(caplog):
     key = np.arange(N)
-    X = pd.DataFrame({"name": key.astype(str), "key": key, "town": (key % 104).astype(str)})
+    texts = np.char.add("n", key.astype(str))
+    X = pd.DataFrame({"name": texts, "key": key, "town": texts[key % 104]})
     X["size"] = np.where(key == 7, "big", "1.5")
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         schema = schema_of(X)
