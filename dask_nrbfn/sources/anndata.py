@@ -18,7 +18,6 @@ from dask_nrbfn.sources.dtypes import (
     checked_mark,
     feature_dtype,
     sparse_dtype,
-    to_labels,
 )
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.frames import labels_of, plain_dtype
