@@ -13,7 +13,6 @@ from dask_nrbfn.commands.collections import (
     DaskRows,
     dask_labels,
     dask_numbers,
-    dask_weights,
     rows_and_schema,
 )
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
@@ -32,7 +31,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, check_one_kind, named_columns, numbered_targets
+from dask_nrbfn.sources.source import Block, check_one_kind, named_columns
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -515,21 +514,16 @@ def ingest_dask(
     """
     check_one_kind("y", y, target)
     rows, schema = rows_and_schema(X, missing, schema)
-    targets, target_names = None, None
-    if target is not None:
-        targets = dask_numbers(target, len(rows))
-        target_names = target_names_of(target) or numbered_targets(targets.shape[1])
-    elif y is not None:
-        targets = dask_labels(y, len(rows), unlabelled)
-    source = DaskRows.of(
+    source = DaskRows(
         rows,
-        targets,
-        None if weights is None else dask_weights(weights, len(rows)),
-        feature_names=column_names(X),
-        target_names=target_names,
-        schema=schema,
-        boolean_labels=target is None and y is not None and plain_dtype(y.dtype).kind == "b",
+        None if y is None else dask_labels(y, unlabelled),
+        weights,
+        None if target is None else dask_numbers(as_columns(target), "target"),
     )
+    source.schema = schema
+    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
+    source.feature_names = column_names(X)
+    source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
         source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )

@@ -157,13 +157,7 @@ def _to_dask(values: Any) -> Any:
 
 
 def training_rows(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    schema: Schema | None,
-    *,
-    unlabelled: Any,
-    reset: bool,
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, unlabelled: Any, reset: bool
 ) -> tuple[Rows, NDArray[Any]]:
     """Return rows as `checked_rows`, and labels (n,) with `unlabelled` or NaN where missing."""
     if y is None:
@@ -181,13 +175,7 @@ def training_rows(
 
 
 def training_numbers(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    schema: Schema | None,
-    *,
-    unlabelled: float | None,
-    reset: bool,
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, unlabelled: float | None, reset: bool
 ) -> tuple[Rows, Floats]:
     """Return rows as `checked_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
     none = False
@@ -195,8 +183,9 @@ def training_numbers(
         y = np.asarray(unmasked(y), dtype=np.float64)
         none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
         y = np.where(none, 0.0, y)
-    options = {"multi_output": True, "y_numeric": True}
-    rows, numbers = _checked(estimator, X, unmasked(y), schema, reset=reset, **options)
+    rows, numbers = _checked(
+        estimator, X, unmasked(y), schema, reset=reset, multi_output=True, y_numeric=True
+    )
     numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
@@ -223,8 +212,9 @@ def _checked(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
 ) -> tuple[Rows, NDArray[Any]]:
     rows = checked_rows(estimator, X, schema, reset=reset)
-    options |= {"accept_sparse": "csr", "ensure_all_finite": False}
-    return check_X_y(rows, y, estimator=estimator, **options)
+    return check_X_y(
+        rows, y, accept_sparse="csr", ensure_all_finite=False, estimator=estimator, **options
+    )
 
 
 def _text_named(estimator: Any, X: Any, names: tuple[str, ...], *, reset: bool) -> Any:

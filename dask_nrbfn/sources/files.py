@@ -188,11 +188,11 @@ def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterato
     """Raise DamagedDataError instead of a library's error about bytes that it cannot read.
 
     problem, remedy: texts of the error; the text of the library's error is added to `problem`.
-    *causes: errors of the library, without PermissionError.
+    *causes: errors of the library, except PermissionError and MemoryError.
     """
     try:
         yield
-    except (NRBFNError, PermissionError):
+    except (NRBFNError, PermissionError, MemoryError):
         raise
     except causes as error:
         raise DamagedDataError(f"{problem}: {error}.", remedy) from error

@@ -234,10 +234,8 @@ def how_to_ingest(source: str) -> str:
     place, options, scene = _place(source, None), " --label COLUMN", ""
     with suppress(NRBFNError, OSError):
         if place.is_directory() and any(each.name in _ZARR for each in place.entries()):
-            from dask_nrbfn.sources.zarr_arrays import named_arrays
-
             is_plain, scene = _zarr_format(place) == "zarr", f"{_SCENE_REMEDY} "
-            options = named_arrays(place) if is_plain else " --x X --y obs/COLUMN"
+            options = " --x ARRAY --y ARRAY" if is_plain else " --x X --y obs/COLUMN"
         elif suffix_of(place) in (".npy", ".npz"):
             options = " --y y" if suffix_of(place) == ".npz" else " --y LABELS.npy"
     return f"{scene}To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr{options}"

@@ -156,7 +156,9 @@ def labels_of(
 def _as_array(y: Any) -> np.ndarray:
     """Return labels as an array; as objects if numpy would change missing or mixed labels."""
     if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
-        return np.where(np.ma.getmaskarray(y), None, y.data.astype(object))
+        values = y.data.astype(object)
+        values[np.ma.getmaskarray(y)] = None
+        return values
     values, dtype = np.asarray(y), getattr(y, "dtype", None)
     is_list_of_text = dtype is None and values.dtype.kind in "SU"
     return np.array(y, dtype=object) if is_list_of_text or hasattr(dtype, "na_value") else values
