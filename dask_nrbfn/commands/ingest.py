@@ -22,7 +22,6 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import FLOAT64, checked_mark, sparse_dtype
-from dask_nrbfn.sources.formats import listing_formats
 from dask_nrbfn.sources.frames import (
     as_columns,
     column_names,
@@ -56,7 +55,6 @@ Names = str | Sequence[str] | None
 """Names of columns, or marks: a text with commas, or a sequence."""
 
 
-@listing_formats
 def ingest_file(
     source: Any,
     location: Location,
@@ -93,7 +91,7 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL, query, RemoteLocation, zarr.Group, zarr.Array, relation, frame or reader
-        A file, a directory of files of one suffix, or a store; Notes list the formats. An SQL
+        A file, a directory of files of one suffix, or a store, as in Notes. An SQL
         query that begins with FROM, SELECT or WITH, such as
         ``"FROM 'rides/*.parquet' WHERE fare > 0"``; DuckDB answers it. A relation of DuckDB, a
         frame of any library, or an Arrow reader. None with `sql`.
@@ -174,9 +172,14 @@ def ingest_file(
 
     Notes
     -----
-    The formats, each with what its options name:
-
-    {formats}
+    - Text tables (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow files, DuckDB and
+      SQLite files, queries, relations, frames: `label`, `target` and `weights` name columns.
+    - .npz: `x`, `y`, `target` and `weights` name arrays, by default X and y. For a sparse matrix of
+      scipy, and for .npy, they are .npy files or directories of them.
+    - Zarr: arrays of the group, `x` by default X; or one array.
+    - AnnData, .h5ad or Zarr: `x` is X, raw/X, layers/NAME or obsm/NAME; others are obs/NAME.
+    - Scenes, with `variable`: Zarr, netCDF and whatever xarray opens; `label` and `target` name
+      variables.
     """
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})

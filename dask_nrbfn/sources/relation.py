@@ -181,7 +181,7 @@ def explained(origin: str) -> Iterator[None]:
 
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
     return duckdb.connect(
         config={
             "memory_limit": _MEMORY,

@@ -74,8 +74,8 @@ def _array(root: Any, role: str, name: str, place: File) -> Any:
         shapes = [f"{own} {each.shape}" for own, each in sorted(members) if is_array(each)]
         raise DataError(
             f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
-            f"Name an existing array with `{role}`. For a scene, name its feature dimension with "
-            "`feature_dim`, or its variables with `variable`.",
+            f"Name an existing array with `{role}`. For a scene, name its variables with "
+            "`variable`, and the dimension of their features with `feature_dim`.",
         )
     return array
 

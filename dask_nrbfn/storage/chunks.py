@@ -44,9 +44,6 @@ Mark = int | str | float
 class ChunkSummary(NamedTuple):
     """Summary of one written chunk.
 
-    digest: digest of the bytes of X, y and weights.
-    label_counts: number of rows of each label.
-    n_labelled: number of rows that have a label or numeric targets.
     checksums: the `chunk_checksums` of each array, and the digest of rows of another store. Rows in
         CSR have none. None: the chunk was not just written.
     """
@@ -300,8 +297,6 @@ def finish_dataset(
 ) -> None:
     """Record the attributes of a dataset after all its chunks are written.
 
-    sparse: whether features are made in CSR.
-    boolean_labels: whether the classes 0 and 1 are false and true.
     classes: classes that exist even if no row has them.
     """
     counts: dict[Any, int] = dict.fromkeys(classes, 0)

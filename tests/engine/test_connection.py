@@ -228,7 +228,10 @@ def test_connect__scheduler_without_workers():
 
 def test_connect__script_without_a_guard(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("from dask_nrbfn import connect\nwith connect():\n    pass\n")
+    script.write_text(
+        "from dask_nrbfn import EngineOptions, connect\n"
+        "with connect(EngineOptions(workers=1)):\n    pass\n"
+    )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     first, *_, last = done.stderr.splitlines()
     assert first.startswith("A worker imports the script, which starts workers again.")

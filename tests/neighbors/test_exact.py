@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.neighbors import exact
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
+from dask_nrbfn.neighbors.lists import MISSING
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -107,15 +108,21 @@ def test_nearest_rows__any_blocks(n_rows, count, seed, data):
     # Whole numbers: many rows are equally far.
     rows, targets = np.rint(blobs(n_rows, 3, seed=seed)), np.rint(blobs(90, 3, seed=seed + 1))
     with pytest.MonkeyPatch.context() as patch:
-        for name, most in [("_BLOCK_ROWS", 300), ("_BLOCK_ELEMENTS", 900), ("_STRIP_OF_FEW", 100)]:
+        for name, most in [("_BLOCK_ROWS", 300), ("_BLOCK_ELEMENTS", 900), ("_STRIP_TARGETS", 100)]:
             patch.setattr(exact, name, data.draw(st.integers(1, most), label=name))
-        patch.setattr(exact, "_FEW_TARGETS", data.draw(st.sampled_from([0, 1024])))
-        found = nearest_rows(rows, targets, count=count, threads=2)
+        patch.setattr(exact, "_ROOM", data.draw(st.integers(2, 4)))
+        within = np.full(90, data.draw(st.sampled_from([np.inf, 2.0, 1.0, 0.0]), label="within"))
+        found = nearest_rows(rows, targets, count=count, within=within, threads=2)
     differences = np.linalg.norm(targets[:, None] - rows, axis=2)
-    np.testing.assert_array_equal(found.distances, np.sort(differences, axis=1)[:, :count])
-    reached = np.take_along_axis(differences, found.indices, axis=1)
-    np.testing.assert_array_equal(reached, found.distances)
-    assert all(len(set(places)) == count for places in found.indices.tolist())
+    expected = np.argsort(differences, axis=1, kind="stable")[:, :count]
+    distances = np.take_along_axis(differences, expected, axis=1)
+    wanted = distances <= within[:, None]
+    # Equally far rows are listed by their numbers.
+    np.testing.assert_array_equal(found.indices[wanted], expected[wanted])
+    np.testing.assert_array_equal(found.distances[wanted], distances[wanted])
+    missing = found.indices == MISSING
+    assert np.array_equal(missing, np.isinf(found.distances))
+    assert not (missing & wanted).any()
 
 
 @pytest.mark.parametrize("order", ["far first", "near first", "drawn"])
@@ -132,6 +139,23 @@ def test_nearest_rows__what_single_precision_cannot_tell(scale, offset, order):
     differences = np.linalg.norm((targets[:, None] - rows) / scale, axis=2)
     expected = np.sort(differences, axis=1)[:, :7]
     np.testing.assert_allclose(found.distances / scale, expected, rtol=1e-9, atol=1e-9)
+    limited = nearest_rows(rows, targets, count=7, within=found.distances[:, -1])
+    np.testing.assert_array_equal(limited.distances, found.distances)
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+@pytest.mark.parametrize("offset", [0.0, 30.0, 1e4])
+def test_nearest_rows__limits_keep_the_rows_at_the_limit(form, offset):
+    # Distances of rows in single precision are rounded.
+    rows = form((offset + blobs(3000, 5)).astype(np.float32))
+    found = nearest_rows(rows, rows[:200], count=7)
+    for k in (0, 3, 6):
+        limited = nearest_rows(rows, rows[:200], count=7, within=found.distances[:, k])
+        same = found.distances <= found.distances[:, [k]]
+        np.testing.assert_array_equal(limited.indices[same], found.indices[same])
+        np.testing.assert_array_equal(limited.distances[same], found.distances[same])
+    alone = nearest_rows(rows[200:], rows[:200], count=2, within=np.zeros(200))
+    assert (alone.indices == MISSING).all()
 
 
 def test_nearest_rows__one_row_far_away_does_not_matter():
@@ -167,12 +191,18 @@ def test_nearest_rows__refuses_distances_that_are_not_finite():
         nearest_rows(rows, rows, count=3)
 
 
-@pytest.mark.parametrize(("n_rows", "n_features"), [(1200, 2), (1200, 784), (100, 20_000)])
-def test_nearest_rows__buffers_are_as_said(n_rows, n_features):
-    rows = np.random.default_rng(0).normal(size=(n_rows, n_features)).astype(np.float32)
+# With large norms all targets are searched again in double precision.
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize(
+    ("n_rows", "n_features"), [(1200, 2), (1200, 500), (1200, 1000), (100, 20_000)]
+)
+def test_nearest_rows__buffers_are_as_said(n_rows, n_features, offset, monkeypatch):
+    # Strips of as many targets as allowed.
+    monkeypatch.setattr(exact, "_STRIPS", 1)
+    rows = np.random.default_rng(0).normal(offset, size=(n_rows, n_features)).astype(np.float32)
     nearest_rows(rows[:50], rows[:1], count=4)
     tracemalloc.start()
-    nearest_rows(rows, rows, count=21)
+    nearest_rows(rows, rows[:1024], count=21)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 0.1 < peak / exact.buffer_bytes(n_features, 20, threads=1) < 1

@@ -79,7 +79,7 @@ def main() -> int:
             write(scratch / "train.csv", min(TRAINING_ROWS, options.rows))
             told = {"label": "label", "table": TableOptions(id="id", missing="impute")}
             train = ingest_source(open_source(scratch / "train.csv", **told), scratch / "train")
-            with connect(EngineOptions()) as engine:
+            with connect(EngineOptions(workers=1)) as engine:
                 fit_dataset(train, scratch / "run.zarr", params, engine)
                 source = open_source(scratch / "rows.csv", schema=train.schema)
                 dataset: Dataset = ingest_source(source, scratch / "rows.zarr")
