@@ -29,7 +29,7 @@ from dask_nrbfn.storage.model import check_names
 class TrainingRows(NamedTuple):
     """Rows in memory, without rows of weight 0.
 
-    targets (n,): labels, or numbers.
+    targets (n,): labels, or numbers (n, q); None: there are none.
     kept: mask of the given rows with a weight above 0; None: all.
     classes (K,): labels, if `targets` are class codes.
     target_names: names of numeric targets.
@@ -38,8 +38,8 @@ class TrainingRows(NamedTuple):
     """
 
     rows: Rows
-    targets: NDArray[Any]
-    weights: Floats | None
+    targets: Any = None
+    weights: Floats | None = None
     kept: NDArray[np.bool_] | None = None
     classes: Any = None
     target_names: tuple[str, ...] | None = None
@@ -74,30 +74,19 @@ class TrainingRows(NamedTuple):
 
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
         """Return the rows as a dataset in memory."""
-        own = self.targets
-        labels, numbers = (labels_of(own).stored(), None) if own.ndim == 1 else (None, own)
+        own, labels, numbers = self.targets, None, None
+        if own is not None:
+            labels, numbers = (labels_of(own).stored(), None) if own.ndim == 1 else (None, own)
         source = ArraySource(self.rows, labels, self.weights, numbers)
         source.target_names = self.target_names or source.target_names
-        n_classes = 0 if self.classes is None else len(self.classes)
-        return dataset_in_memory(
-            source, schema, names, unlabelled=self.unlabelled, classes=range(n_classes)
+        source.schema, source.feature_names = schema, None if names is None else tuple(names)
+        return ingest_source(
+            source,
+            MemoryStore(),
+            sparse="auto" if source.n_values is None else "yes",
+            unlabelled=self.unlabelled,
+            classes=range(0 if self.classes is None else len(self.classes)),
         )
-
-
-def dataset_in_memory(
-    source: ArraySource,
-    schema: Schema | None,
-    names: Sequence[str] | None,
-    *,
-    unlabelled: Mark | None = None,
-    classes: Sequence[int] = (),
-) -> Dataset:
-    """Return rows as a dataset in memory."""
-    source.schema, source.feature_names = schema, None if names is None else tuple(names)
-    sparse = "auto" if source.n_values is None else "yes"
-    return ingest_source(
-        source, MemoryStore(), sparse=sparse, unlabelled=unlabelled, classes=classes
-    )
 
 
 def is_dask(X: Any) -> bool:
