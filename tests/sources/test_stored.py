@@ -48,8 +48,8 @@ def test_schema_of__what_is_refused(X, message):
 
 def test_schema_of__remedies_are_not_the_options_of_files(caplog):
     key = np.arange(N)
-    texts = np.char.add("n", key.astype(str))
-    X = pd.DataFrame({"name": texts, "key": key, "town": texts[key % 104]})
+    X = pd.DataFrame({"name": [f"n{row}" for row in key], "key": key})
+    X["town"] = [f"t{row % 104}" for row in key]
     X["size"] = np.where(key == 7, "big", "1.5")
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         schema = schema_of(X)
