@@ -13,7 +13,6 @@ from dask_nrbfn.commands.collections import (
     DaskRows,
     dask_labels,
     dask_numbers,
-    dask_weights,
     rows_and_schema,
 )
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
@@ -22,17 +21,16 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, checked_mark, sparse_dtype
+from dask_nrbfn.sources.dtypes import FLOAT64, checked_mark, sparse_dtype
 from dask_nrbfn.sources.frames import (
-    are_boolean,
     as_columns,
     column_names,
+    labels_of,
     plain_dtype,
     plain_rows,
     target_names_of,
-    typed_labels,
 )
-from dask_nrbfn.sources.source import Block, check_one_kind, named_columns, numbered_targets
+from dask_nrbfn.sources.source import Block, check_one_kind, named_columns
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -321,15 +319,15 @@ def ingest_arrays(
         rows: Rows = stored_rows(X, schema)
     else:
         rows = canonical(X) if is_scipy(X) else plain_rows(X)
+    labels = None if y is None else labels_of(y, unlabelled)
     source = ArraySource(
         rows,
-        None if y is None else typed_labels(y, unlabelled=unlabelled),
+        None if labels is None else labels.stored(unlabelled),
         weights,
         None if target is None else plain_rows(as_columns(target), "target"),
     )
     source.schema = schema
-    if source.y_dtype == INT64:
-        source.boolean_labels = are_boolean(y, unlabelled)
+    source.boolean_labels = labels is not None and labels.are_boolean
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
@@ -519,21 +517,16 @@ def ingest_dask(
     """
     check_one_kind("y", y, target)
     rows, schema = rows_and_schema(X, missing, schema)
-    targets, target_names = None, None
-    if target is not None:
-        targets = dask_numbers(target, len(rows))
-        target_names = target_names_of(target) or numbered_targets(targets.shape[1])
-    elif y is not None:
-        targets = dask_labels(y, len(rows), unlabelled)
-    source = DaskRows.of(
+    source = DaskRows(
         rows,
-        targets,
-        None if weights is None else dask_weights(weights, len(rows)),
-        feature_names=column_names(X),
-        target_names=target_names,
-        schema=schema,
-        boolean_labels=target is None and y is not None and plain_dtype(y.dtype).kind == "b",
+        None if y is None else dask_labels(y, unlabelled),
+        weights,
+        None if target is None else dask_numbers(as_columns(target), "target"),
     )
+    source.schema = schema
+    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
+    source.feature_names = column_names(X)
+    source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
         source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )

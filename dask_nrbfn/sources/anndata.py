@@ -18,10 +18,9 @@ from dask_nrbfn.sources.dtypes import (
     checked_mark,
     feature_dtype,
     sparse_dtype,
-    to_labels,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.frames import plain_dtype, typed_labels
+from dask_nrbfn.sources.frames import labels_of, plain_dtype
 from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size, named_columns
 from dask_nrbfn.sources.zarr_arrays import (
     damage_named,
@@ -206,19 +205,14 @@ def _numbers(values: Any, name: str, *, is_weight: bool = False) -> np.ndarray:
 
 def _labels(values: Any, name: str, reading: Reading) -> tuple[np.ndarray, Any, bool]:
     """Return labels (n,), the marker for missing ones, and whether labels are true and false."""
-    import pandas as pd
-
-    codes, kinds = pd.factorize(values)
-    kinds = typed_labels(kinds, name)
-    # The code of a missing value is -1.
-    y = to_labels(np.append(kinds, np.zeros(1, kinds.dtype))[codes], name)
-    mark, given = None, reading.unlabelled
-    if n_missing := int(np.sum(codes < 0)):
+    labels = labels_of(values, "", name=name)
+    y, mark, given = labels.stored(""), None, reading.unlabelled
+    if labels.missing is not None:
         mark = checked_mark("" if given is None else given, y.dtype, None)
-        y[codes < 0] = mark
-        of = (name, reading.place)
-        logger.info("%d of %d rows have no label in %s of %s.", n_missing, len(y), *of)
-    return y, mark, kinds.dtype.kind == "b"
+        y[labels.missing] = mark
+        of = (labels.missing.sum(), len(y), name, reading.place)
+        logger.info("%d of %d rows have no label in %s of %s.", *of)
+    return y, mark, labels.are_boolean
 
 
 def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:

@@ -115,13 +115,9 @@ def opened_zarr(place: File) -> Any:
     """Return the Zarr group or array at a place."""
     import zarr
 
-    options: Any = {"mode": "r", "storage_options": dict(place.storage_options) or None}
-    try:
-        return zarr.open(place.path, **options)
-    except (ValueError, TypeError, KeyError) as error:
-        # zarr may not know the type of another array of the store.
-        logger.info("%s is read without its consolidated metadata (%s).", place, error)
-        return zarr.open_group(place.path, **options, use_consolidated=False)
+    options = dict(place.storage_options) or None
+    # zarr cannot read consolidated metadata if it does not know the type of one of the arrays.
+    return zarr.open(place.path, mode="r", storage_options=options, use_consolidated=False)
 
 
 def damage_named(place: File | str, what: str = "AnnData") -> AbstractContextManager[None]:
