@@ -76,10 +76,6 @@ def test_hash_values__few_distinct_values_do_not_collide():
     assert len(np.unique(hash_values(rows))) == len(np.unique(rows, axis=0))
 
 
-def test_hash_values__negative_zero_is_zero():
-    np.testing.assert_array_equal(hash_values(np.array([[-0.0]])), hash_values(np.array([[0.0]])))
-
-
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 200, (300, 7)).astype(np.uint8)
 Y = RNG.integers(0, 3, 300)

@@ -58,19 +58,14 @@ INVERSE_MULTIQUADRIC = Kernel(
 )
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_kernels__one_more(monkeypatch, features):
+def test_kernels__one_more(monkeypatch):
     add_choice(monkeypatch, "kernel", "inverse_multiquadric", INVERSE_MULTIQUADRIC)
     X, y = spirals(300)
-    params = FitParams(
-        kernel="inverse_multiquadric", features=features, alpha=1e-9, width_factor=0.2
-    )
+    params = FitParams(kernel="inverse_multiquadric", alpha=1e-9, width_factor=0.2)
     run = fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), params, InlineEngine())
     model = Model.load(run.location)
     t = np.linalg.norm(X[:, None] - model.basis, axis=2) / model.width
     Phi = 1 / np.sqrt(1 + t**2)
-    if features == "normalized":
-        Phi /= Phi.sum(axis=1, keepdims=True)
+    Phi /= Phi.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
     assert (model.scores(X).argmax(axis=1) == y).mean() > 0.95

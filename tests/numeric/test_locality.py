@@ -207,7 +207,7 @@ def test_locality__of_all_rows_helps_where_few_have_labels():
     assert errors[1e-4] < 0.7 * errors[0.0]
 
 
-@pytest.mark.parametrize("lam", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("lam", [0.1, 2.0])
 def test_locality__fixed_point_is_the_least_of_xue(lam):
     """min sqrt(|t - Phi w|^2 / n) + lam sqrt(w' R w) is a ridge solution, found by bisection."""
     Phi, y, distances, neighbors = table(120, 12)

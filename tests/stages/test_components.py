@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressorCV
 from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
@@ -239,16 +238,3 @@ def test_report__of_a_tuning(tmp_path):
     assert "components=6 is the largest that was tried." in problems
     write_report(run, tmp_path / "page.html")
     assert describe(run.location)["components"] == 6
-
-
-@pytest.mark.slow
-def test_estimators__combine_and_choose():
-    X, y = spirals(200)
-    options = {"basis": "random", "basis_size": 40}
-    network = NRBFNClassifier(components=9, width_factor=0.3, alpha=1e-9, **options).fit(X, y)
-    assert network.params_.components == 9
-    network.partial_fit(X + 0.01, y)
-    tuning = {"components": (3, 12), "alphas": ALPHAS, "width_factors": (0.3,), "folds": 3}
-    assert NRBFNClassifierCV(**tuning, **options).fit(X, y).components_ in (3, 12)
-    X, Y = surfaces(150)
-    assert NRBFNRegressorCV(**tuning, **options).fit(X, Y).components_ in (3, 12)

@@ -132,8 +132,7 @@ def test_estimators__warn_in_this_process():
         NRBFNClassifier(alpha=1e-15).fit(X, y)
 
 
-@pytest.mark.parametrize("tuned", [False, True])
-@pytest.mark.parametrize("weights", [[1e308, 1e308], [1e200, 1.0]])
+@pytest.mark.parametrize(("weights", "tuned"), [([1e308, 1e308], False), ([1e200, 1.0], True)])
 def test_weights__that_overflow_are_no_damage(weights, tuned):
     X, y = spirals(100)
     dataset = write_table(MemoryStore(), X, y, weights=np.resize(weights, 100))

@@ -89,11 +89,6 @@ def repeated(n_rows, n_equal, n_features=4):
 HARD = {
     "a third twice": lambda: (np.vstack([spirals(700)[0], spirals(300)[0]]), spirals(1000)[1]),
     "one value 5,000 times of 8,000": lambda: repeated(8000, 5000),
-    "a constant column": lambda: (
-        np.column_stack([spirals(900)[0], np.full(900, 1e6)]),
-        spirals(900)[1],
-    ),
-    "sorted by class": lambda: tuple(a[np.argsort(spirals(900)[1])] for a in spirals(900)),
     "far from the origin": lambda: (spirals(900)[0] + 1e6, spirals(900)[1]),
     "one row far off": lambda: (
         np.vstack([spirals(899)[0], np.full((1, 4), 1e5)]),
@@ -130,13 +125,6 @@ def test_search__all_rows_equal_but_one():
     assert_true_neighbors(run, X)
     assert run.stages["neighbors"]["n_partitions"] <= 2
     assert abs(run.read("confidence/values").mean() - 0.5) < 0.05
-
-
-@pytest.mark.slow
-def test_search__no_partition_is_filled_by_copies():
-    X, y = repeated(8000, 6000)
-    record = fit(X, y, params(n_partitions=8, overlap=2)).stages["neighbors"]
-    assert record["largest_partition"] < 1.2 * 2 * 2100 / 8
 
 
 @pytest.fixture

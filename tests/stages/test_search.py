@@ -239,10 +239,8 @@ def test_search__weights_that_are_not_chosen_are_not_shown():
     assert "heaviest" not in describe_run(run)
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("bases", [("kmeans", "sknn"), ("kmeans", "random")])
-def test_search__a_basis_brings_its_stages(bases):
-    X, y = spirals(300)
+def test_search__a_basis_brings_its_stages():
+    (X, y), bases = spirals(300), ("kmeans", "sknn")
     run = tune(X, y, replace(SIZED, basis="random"), replace(QUICK, bases=bases))
     tried = {each["basis"] for each in run.stages["search"]["tried"]}
     assert tried == set(bases)

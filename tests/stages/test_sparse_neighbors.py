@@ -47,7 +47,6 @@ def fit(X, y, wanted, *, engine=None, location=None, **options):
 SEARCHES = {
     "at once": {},
     "of unit length": {"scale": "unit"},
-    "of unit variance": {"scale": "standard"},
     "of candidates": {"candidates": 60},
 }
 

@@ -73,15 +73,16 @@ def naive_scores(run, X, y, n_passes, row_weights):
     return scores
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("features", ["plain", "normalized"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_judged__equals_a_recomputation(features, weighted):
+@pytest.fixture(scope="module")
+def tuned():
+    return tune(*table())
+
+
+def test_judged__equals_a_recomputation():
     X, y = table()
-    own = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if weighted else None
-    run = tune(X, y, replace(TUNING, features=(features,)), weights=own)
+    row_weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    run = tune(X, y, replace(TUNING, features=("normalized",)), weights=row_weights)
     record = REFINE.recorded(run)
-    row_weights = np.ones(len(y)) if own is None else own
     for judged, scores in zip(
         record.path, naive_scores(run, X, y, record.n_passes, row_weights), strict=True
     ):
@@ -95,19 +96,16 @@ def test_judged__equals_a_recomputation(features, weighted):
         )
 
 
-def test_judged__begins_with_the_squared_loss():
-    X, y = table()
-    run = tune(X, y)
-    first, (squared,) = REFINE.recorded(run).path[0], VALIDATION.recorded(run).path
+def test_judged__begins_with_the_squared_loss(tuned):
+    first, (squared,) = REFINE.recorded(tuned).path[0], VALIDATION.recorded(tuned).path
     assert first["error_rate"] == squared["error_rate"]
     assert first["log_loss"] == pytest.approx(squared["log_loss"], rel=1e-9)
     # Scores for +1 and -1 are twice as far apart as those for 1 and 0.
     assert first["temperature"] == pytest.approx(2 * squared["temperature"], rel=1e-9)
 
 
-def test_taken__is_the_pass_that_labels_held_out_rows_best():
-    X, y = table()
-    run = tune(X, y)
+def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
+    (X, y), run = table(), tuned
     record, model = REFINE.recorded(run), Model.load(run.location)
     errors = [(each["error_rate"], each["log_loss"]) for each in record.path]
     best = errors.index(min(errors))
