@@ -48,15 +48,6 @@ def test_compose__validates(compose):
     validate(compose)
 
 
-@pytest.mark.ci
-def test_compose__unknown_key_is_found(compose):
-    from jsonschema import ValidationError
-
-    services = compose["services"] | {"worker": compose["services"]["worker"] | {"comand": "dask"}}
-    with pytest.raises(ValidationError):
-        validate(compose | {"services": services})
-
-
 def test_compose__what_it_refers_to_is_there(compose):
     services = compose["services"]
     for service in services.values():

@@ -7,17 +7,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import basis_text
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.stages.bases import BasisSource, Chosen
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
-from tests.added_choices import add_choice
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
@@ -86,25 +83,6 @@ def test_bases__without_a_size_a_thousand_at_most():
     X = np.random.default_rng(0).normal(size=(4100, 2))
     run = fit(X, np.arange(4100) % 2, params_of("random", None))
     assert BASIS.recorded(run).n_basis == 1000
-
-
-def _first_rows(run, dataset, size, rule):
-    rows = np.arange(size)
-    return Chosen(dataset.take(rows), rows)
-
-
-def test_bases__one_more(monkeypatch):
-    first = BasisSource(
-        choose=_first_rows, described=lambda params, capped, filled: "the first of all"
-    )
-    add_choice(monkeypatch, "basis", "first", first)
-    X, y = spirals(200)
-    run = fit(X, y, params_of("first"))
-    model = Model.load(run.location)
-    np.testing.assert_array_equal(model.basis, X[:30])
-    assert np.mean(model.classes[model.scores(X).argmax(axis=1)] == y) > 0.5
-    assert basis_text(FinishedRun.of(run)) == "30 (15.0 % of the rows), the first of all"
-    assert update_run(run.location, write_table(MemoryStore(), X + 1, y), InlineEngine())
 
 
 @pytest.mark.parametrize("basis", ["random", "kmeans"])

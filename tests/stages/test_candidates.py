@@ -8,7 +8,6 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
@@ -48,13 +47,6 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     found = run.read("confidence/values")[np.searchsorted(rows, chosen)]
     assert np.array_equal(np.sort(found), worst)
     assert "partitions" not in open_group(run.location, kind="run")
-
-
-def test_candidates__of_a_rare_class():
-    X, y = spirals(600)
-    y = np.where(np.arange(600) % 150 == 0, 7, y)
-    rows = fit(X, y).read("neighbors/rows")
-    assert np.isin(np.flatnonzero(y == 7), rows).all()
 
 
 def test_candidates__below_the_threshold_without_a_size():
@@ -113,16 +105,6 @@ def test_confidence__of_candidates_is_that_of_the_naive_one():
     # But for one row all are there, so the width is all but the same.
     naive = reference_confidence(X, y, n_neighbors=6)[run.read("neighbors/rows")]
     assert run.read("confidence/values") == pytest.approx(naive, abs=0.02)
-
-
-@pytest.mark.slow
-def test_report__calls_candidates_what_they_are(tmp_path):
-    X, y = spirals(200)
-    write_report(fit(X, y), tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text()
-    assert "80 rows were drawn as candidates for the basis" in html
-    assert "Histogram of the confidence of all candidates" in html
-    assert "6 of 80 candidates, exact search in 1 partition" in html
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import tuning_table, write_report
@@ -18,7 +17,6 @@ from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of
 from dask_nrbfn.storage.model import Model
-from tests.commands.test_plan import RATES
 from tests.reference import reference_activations, reference_distances
 from tests.sites import write_site
 from tests.stages.fits import (
@@ -214,14 +212,6 @@ def test_fit__of_numbers_has_normalized_features():
     assert run.chosen_params.normalized
     params = FitParams(components=5, features="plain")
     assert_refused(X, Y, params, r"features is plain\. Give features=normalized")
-
-
-def test_plan__has_the_stage():
-    dataset = write(*spirals(300))
-    plan = plan_fit(dataset, replace(PARAMS, basis_size=300), ENGINE, RATES)
-    (planned,) = [stage for stage in plan.stages if stage.name == "components"]
-    assert planned.cost.flops == 10 * 300**3
-    assert planned.cost.held_bytes > 8 * 5 * 300**2
 
 
 def test_report__of_a_tuning(tmp_path):

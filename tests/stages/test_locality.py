@@ -9,7 +9,6 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.ridge_path import Ridge
@@ -18,7 +17,6 @@ from dask_nrbfn.report import run_table, tuning_table
 from dask_nrbfn.stages import locality
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.storage.model import Model
-from tests.commands.test_plan import RATES
 from tests.neighbors.naive import naive_distances
 from tests.sites import write_site
 from tests.stages.fits import (
@@ -263,16 +261,3 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     assert_same(Model.load(run.location).weights, before, rtol=1e-6)
     merge_runs(run.location, site.location, ENGINE)
     assert_same(*versions_of(X, y, run), rtol=1e-6)
-
-
-def test_plan__has_the_stage():
-    X, y = table()
-    dataset = write(X, y)
-    planned = {each.name: each for each in plan_fit(dataset, PARAMS, ENGINE, RATES).stages}
-    assert planned["locality"].cost.flops > 0
-    assert planned["locality"].seconds > 0
-    searched = plan_fit(dataset, replace(PARAMS, basis="sknn"), ENGINE, RATES).stages
-    (known,) = [each for each in searched if each.name == "locality"]
-    assert known.cost.flops < planned["locality"].cost.flops
-    without = plan_fit(dataset, replace(PARAMS, locality=0.0), ENGINE, RATES).stages
-    assert "locality" not in {each.name for each in without}

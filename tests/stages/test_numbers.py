@@ -24,12 +24,10 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
-from tests.reference import reference_activations, reference_distances
 from tests.sites import write_site
 from tests.tables import spirals
 
@@ -73,19 +71,6 @@ def test_fit__is_the_least_squares_written_out(features, weighted):
     expected = naive_predictions(model, X, T, weights=weights)
     np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6)
     assert (model.target_names, len(model.classes)) == (("target_0", "target_1"), 0)
-
-
-def test_fit__activations_are_those_of_the_paper():
-    X, T = diabetes(1)
-    basis = X[::15]
-    params = given_basis(FitParams(features="plain", alpha=1e-6), basis)
-    model = fit(X, T, params, basis=basis)
-    width = reference_distances(X, basis).mean()
-    assert model.width == pytest.approx(width, rel=1e-9)
-    normalized = reference_activations(X, basis, width)
-    Phi = np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
-    np.testing.assert_allclose(Phi / Phi.sum(axis=1, keepdims=True), normalized, rtol=1e-9)
-    np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
 
 
 def test_tune__figures_are_those_of_rows_held_out():
@@ -195,17 +180,6 @@ def test_merge__of_other_targets_is_refused(tmp_path, slices):
     fit_dataset(datasets[1], tmp_path / "other", PARAMS, engine)
     with pytest.raises(RunMismatchError, match="targets"):
         merge_runs(tmp_path / "run", tmp_path / "other", engine)
-
-
-def test_refresh__of_joined_rows_is_a_fit_to_all(tmp_path, slices):
-    datasets, _ = slices
-    engine = InlineEngine()
-    fit_dataset(datasets[0], tmp_path / "run", PARAMS, engine)
-    update_run(tmp_path / "run", datasets[1], engine)
-    refresh_run(tmp_path / "run", [], engine)
-    X, T = diabetes()
-    n_rows = datasets[0].n_rows + datasets[1].n_rows
-    assert_one_fit(tmp_path / "run", X[:n_rows], T[:n_rows])
 
 
 def test_forget__targets_that_were_never_there(tmp_path):

@@ -145,14 +145,6 @@ def test_estimators__name_the_kept_rows(network):
         fitted.partial_fit(X[200:], y[200:])
 
 
-def test_estimators__of_a_given_basis_are_fitted_again(tmp_path):
-    X, y = spirals(300)
-    given = NRBFNClassifier(basis=X[:40], features="plain", alpha=1e-4, prune=9).fit(X, y)
-    given.save(tmp_path / "model")
-    again = NRBFNClassifier.load(tmp_path / "model").fit(X, y)
-    np.testing.assert_allclose(again.basis_, given.basis_, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -7,22 +7,18 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.datasets import load_digits
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import LOSSES
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.losses import Loss, loss_named
+from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import descents
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
-from tests.added_choices import add_choice
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
 from tests.stages.stopping import CountingEngine
 from tests.tables import surfaces, write_table
@@ -182,24 +178,6 @@ def test_probabilities__of_two_classes_are_those_of_logistic_regression():
 
 
 @pytest.mark.slow
-def test_model__is_saved_with_its_loss(tmp_path):
-    X, y = table()
-    dataset = write_table(tmp_path / "data", X, y)
-    run = fit_dataset(dataset, tmp_path / "run", replace(PARAMS, loss="logistic"), ENGINE)
-    model = Model.load(run.location)
-    model.save(tmp_path / "model")
-    loaded = Model.load(tmp_path / "model")
-    scores = model.scores(X)
-    np.testing.assert_array_equal(loaded.probabilities(scores), model.probabilities(scores))
-    assert describe(tmp_path / "run")["params"]["loss"] == "logistic"
-    evaluated = evaluate_dataset(run.location, dataset, ENGINE)
-    given = model.probabilities(scores)[np.arange(240), y]
-    assert evaluated.log_loss == pytest.approx(-np.log(given).mean())
-    network = NRBFNClassifier.load(tmp_path / "model")
-    assert network.loss == "logistic"
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
 def test_update_forget_and_merge__refuse_and_name_refresh(tmp_path):
     X, y = table()
@@ -249,44 +227,3 @@ def test_estimators__take_no_further_rows():
         network.fit(X, y)
     with pytest.raises(ParameterError, match="loss is hinge"):
         network.forget(X[:10], y[:10])
-
-
-CUBED_HINGE = Loss(
-    value=lambda m: np.maximum(1 - m, 0) ** 3,
-    slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2,
-    curvature=6.0,
-    probability=expit,
-)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("to_the_end")
-def test_losses__one_more(monkeypatch):
-    add_choice(monkeypatch, "loss", cubed := "cubed_hinge", CUBED_HINGE)
-    X, y = table()
-    run = fit(X, y, replace(PARAMS, loss=cubed, features="normalized"))
-    model = Model.load(run.location)
-    Phi = model.features.activations(X)
-    objective, W = naive_optimum(Phi, y, cubed, 1e-3)
-    assert REFINE.recorded(run).objective == pytest.approx(objective, rel=1e-6)
-    np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=5e-3)
-    np.testing.assert_allclose(model.probabilities(model.scores(X)).sum(axis=1), 1.0)
-
-
-def test_fit__of_digits_has_its_probabilities_right():
-    X, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(X))
-    X, y = X[order], y[order]
-    params = replace(PARAMS, basis_size=100, width_factor=0.55, alpha=1e-6)
-    model = {
-        loss: Model.load(fit(X[:900], y[:900], replace(params, loss=loss)).location)
-        for loss in ("squared", "logistic")
-    }
-    errors, log_losses = {}, {}
-    for loss, own in model.items():
-        scores = own.scores(X[900:])
-        given = own.probabilities(scores)[np.arange(len(scores)), y[900:]]
-        errors[loss] = np.mean(scores.argmax(axis=1) != y[900:])
-        log_losses[loss] = -np.log(np.maximum(given, 1e-15)).mean()
-    assert errors["logistic"] <= errors["squared"] + 0.01
-    assert log_losses["logistic"] < 0.5 * log_losses["squared"]

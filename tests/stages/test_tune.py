@@ -6,10 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_file
@@ -214,28 +212,6 @@ def test_tune__second_start_does_nothing(tmp_path):
     again = tune_dataset(dataset, tmp_path / "run", PARAMS, TWO, engine)
     assert again.stages == first
     assert engine.done == {"model": 1}
-
-
-def rare_rows(n_rows, n_rare, *, seed, n_features=20):
-    """Draw rows of two classes that lie six standard deviations apart."""
-    rng = np.random.default_rng(seed)
-    y = rng.permutation(np.arange(n_rows) < n_rare).astype(np.int64)
-    X = rng.normal(size=(n_rows, n_features))
-    X[:, 0] += 6.0 * y
-    return X, y
-
-
-@pytest.mark.slow
-def test_rare_class__is_found_as_by_logistic_regression():
-    X, y = rare_rows(1500, 15, seed=0)
-    X_new, y_new = rare_rows(15_000, 150, seed=100)
-
-    def recall(network):
-        return np.mean(network.fit(X, y).predict(X_new)[y_new == 1] == 1)
-
-    reached = recall(LogisticRegression())
-    assert recall(NRBFNClassifierCV(effort="quick")) > reached - 0.1
-    assert recall(NRBFNClassifier()) > reached - 0.2
 
 
 def test_calibration__of_validation_rows_by_the_model_of_all_rows():
@@ -503,23 +479,11 @@ def test_tune__memory_for_many_folds_is_refused_before_any_task():
     ("values", "message"),
     [
         ({"folds": 1}, "folds is 1"),
-        ({"folds": 2.0}, "folds is 2.0"),
-        ({"alphas": ()}, r"alphas is \(\)"),
-        ({"alphas": 0.1}, "alphas is 0.1"),
         ({"alphas": (0.1, -1.0)}, "alphas is -1.0"),
-        ({"alphas": (float("nan"),)}, "alphas is nan"),
-        ({"alphas": ("a",)}, "alphas is 'a'"),
         ({"width_factors": (0.0,)}, "width_factors is 0.0"),
-        ({"effort": "none"}, "effort is 'none'"),
-        ({"scales": ("log",)}, "scales is 'log'"),
         ({"bases": ("given:0",)}, "bases is 'given:0'"),
         ({"features": "plain"}, "features is 'plain'"),
-        ({"features": ("simple",)}, "features is 'simple'"),
-        ({"kernels": ("cauchy",)}, "kernels is 'cauchy'"),
-        ({"kernels": ()}, r"kernels is \(\)"),
-        ({"basis_rules": ("best",)}, "basis_rules is 'best'"),
         ({"search_basis": 1}, "search_basis is 1"),
-        ({"search_rows": 1}, "search_rows is 1"),
     ],
 )
 def test_tune_params__bad_values(values, message):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
@@ -200,19 +199,3 @@ def test_validation__a_dataset_of_its_own_is_judged():
 def test_losses__refused_for_numbers():
     message = "losses is logistic, but the targets are numbers"
     assert_refused(*surfaces(100), PARAMS, message, tuning=TUNING)
-
-
-@pytest.mark.slow
-def test_estimator__tries_losses():
-    X, y = table()
-    network = NRBFNClassifierCV(effort="quick",
-        basis="random", basis_size=20, folds=3, alphas=(1e-3,), width_factors=(0.3,),
-        features=("plain",), losses=("squared", "logistic", "squared-hinge"),
-    ).fit(X, y)  # fmt: skip
-    assert [each["loss"] for each in network.losses_] == ["squared", "logistic", "squared-hinge"]
-    best = min(network.losses_, key=lambda each: (each["error_rate"], each["log_loss"]))
-    assert (network.loss_, network.error_rate_) == (best["loss"], best["error_rate"])
-    scores = network._model.scores(X)
-    calibration = Calibration(network.temperature_, network.log_slope_, tuple(network.biases_))
-    expected = calibration.probabilities(scores, loss_named(network.loss_))
-    np.testing.assert_allclose(network.predict_proba(X), expected, rtol=1e-9)

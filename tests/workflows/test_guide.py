@@ -42,9 +42,10 @@ NOT_RUN = {
 # Pages that take more than some seconds.
 SLOW = {
     "README.md",
-    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "numbers", "scenes", "unlabelled")),
+    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "numbers", "scenes", "tables")),
     *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "monitor", "schedule", "script")),
-    *(f"{PREFIX}task/{name}.md" for name in ("tune", "update")),
+    *(f"{PREFIX}data/{name}.md" for name in ("unlabelled", "zarr")),
+    *(f"{PREFIX}task/{name}.md" for name in ("recipes", "tune", "update")),
     f"{PREFIX}explanation/benchmarks.md",
     *(f"{PREFIX}tutorial/{name}.md" for name in ("array", "cluster")),
 }
@@ -114,6 +115,7 @@ def rendered(name, monkeypatch):
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_guide__builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f"]
     process = subprocess.run(

@@ -115,12 +115,6 @@ def test_tables__networks_revisited(tmp_path, folder, table, methods):
     assert found[table, "adult", methods[0]][0] == {"table-1": "15.6", "table-3": "15.0"}[table]
 
 
-def test_tables__networks_revisited__figure(tmp_path, folder):
-    found = run_tables("que", "--data", folder, "--only", "figure-5", cwd=tmp_path)
-    assert len(found) == 8
-    assert found["figure-5", "mnist-rand", "best k"][0] == "one in the middle"
-
-
 def test_tables__locality(tmp_path, folder):
     arguments = ("xue", "--data", folder, "--splits", 1)
     found = run_tables(*arguments, "--sets", "raetsch_banana", cwd=tmp_path)
