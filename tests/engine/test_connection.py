@@ -66,22 +66,6 @@ def test_connect__no_workers_is_this_process(threads):
     assert [pool["num_threads"] for pool in threadpool_info()] == before
 
 
-def test_connect__threads_of_a_worker_share_its_memory():
-    with (
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=4,
-            processes=False,
-            memory_limit="4GiB",
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        connect(client=client) as engine,
-    ):
-        assert (engine.n_workers, engine.limit_bytes) == (4, 2**32)
-        assert engine.memory_bytes == int(0.95 * 2**32) // 4
-
-
 def test_connect__workers_without_a_limit():
     with (
         LocalCluster(

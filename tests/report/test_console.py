@@ -108,22 +108,6 @@ def test_run_table__says_what_weighs_the_rows():
     assert own == "their own, 300 in all"
 
 
-def test_run_table__an_audited_search():
-    rows = np.random.default_rng(0).normal(size=(900, 10))
-    dataset = write_table(MemoryStore(), rows, np.arange(900) % 2)
-    params = FitParams(
-        n_neighbors=10, neighbors="exact", n_partitions=8, overlap=1, basis_size=30, alpha=1e-4
-    )
-    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), min_recall=0.0)
-    audit = run.stages["recall"]
-    found = figures(run_table(run))
-    assert found["recall"] == (
-        f"{audit['recall']:.4f} +- {audit['recall_standard_error']:.4f}, 900 rows audited"
-    )
-    assert found["neighbours"] == "10, exact search in 8 partitions"
-    assert "of the true neighbours. Raise overlap" in " ".join(run_table(run).split())
-
-
 def test_tuning_table__marks_what_was_chosen(tuned):
     text = tuning_table(tuned)
     combinations, finals, penalties, _, _ = text.split("\n\n")

@@ -13,7 +13,7 @@ from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.report import run_table
 from dask_nrbfn.stages import locality
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.storage.model import Model
@@ -221,20 +221,6 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
     assert_same(model.weights, Model.load(alone.location).weights, rtol=1e-8)
     for name in ("fitting_error", "spectral_risk", "objective"):
         assert path[best][name] == pytest.approx(alone.stages["weights"][name], rel=1e-8)
-
-
-@pytest.mark.slow
-def test_tune__searches_without_locality_and_tries_every_penalty():
-    X, y = table()
-    tuning = replace(TUNING, width_factors=(0.3, 1.0), penalties=("weights", "kernel"))
-    run = tune(X, y, tuning=tuning)
-    plain = tune(X, y, tuning=replace(tuning, localities=None), params=replace(PARAMS, locality=0))
-    assert describe_tuning(run)["tried"] == describe_tuning(plain)["tried"]
-    assert "locality" not in plain.stages
-    # The search settles the penalty.
-    assert len({Ridge.of(entry) for entry in describe_tuning(run)["path"]}) == 3 * 2
-    assert "penalty locality alpha" in " ".join(tuning_table(run).split())
-    assert "locality" not in tuning_table(plain)
 
 
 def versions_of(X, y, run):

@@ -136,18 +136,6 @@ def test_tune__tries_no_learned_weights():
 
 
 @pytest.mark.slow
-def test_embed__coordinates_are_those_of_the_same_rows_in_an_array():
-    X, _ = texts()
-    params = FitParams(basis_size=30, components=3, scale="standard")
-    of_csr, of_arrays = (
-        embed_dataset(each, MemoryStore(), params, InlineEngine()) for each in datasets(X)
-    )
-    is_like(scores(of_csr), scores(of_arrays), 1e-9)
-    found, expected = (run.read("model/sample/coordinates") for run in (of_csr, of_arrays))
-    is_like(found, expected, 1e-9)
-
-
-@pytest.mark.slow
 def test_update__of_sparse_rows():
     of_csr, of_arrays = fitted({"scale": "standard"})
     more = texts(60, seed=5)

@@ -14,7 +14,6 @@ from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DataError,
-    IllConditionedError,
     MemoryBudgetError,
     ParameterError,
     RunMismatchError,
@@ -214,15 +213,6 @@ def test_tune__second_start_does_nothing(tmp_path):
     assert engine.done == {"model": 1}
 
 
-def test_calibration__of_validation_rows_by_the_model_of_all_rows():
-    X, y = spirals(160)
-    X_new, y_new = spirals(200, seed=1)
-    run = judged_by(X, y, X_new, y_new)
-    record, model = run.stages["validation"], Model.load(run.location)
-    own = model.probabilities(model.scores(X_new))[np.arange(200), y_new]
-    assert record["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
-
-
 def test_guess__is_told_at_the_end_of_a_tuning(caplog):
     X = np.random.default_rng(0).normal(size=(120, 3))
     y = (np.arange(120) % 6 == 0).astype(np.int64)
@@ -360,18 +350,6 @@ def test_singular__penalties_are_passed_over():
     assert path[1]["spectral_risk"] > 0
     assert run.chosen_params.alpha == 1e-3
     assert np.isfinite(Model.load(run.location).weights).all()
-
-
-def test_singular__at_every_penalty():
-    X, y = spirals(120)
-    basis = with_a_useless_row(X)
-    params = given_basis(FitParams(), basis)
-    tuning = replace(ONE, alphas=(0.0, 0.0), width_factors=(1e-4, 2e-4), search_basis=21)
-    dataset = write_table(MemoryStore(), X, y)
-    with pytest.raises(
-        IllConditionedError, match=r"alphas=0, 0 are too small: .*float64\. Use alphas="
-    ):
-        tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine(), basis=basis)
 
 
 def test_tune__a_run_of_fit_is_refused_and_the_other_way_round(tmp_path):

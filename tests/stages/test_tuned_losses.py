@@ -9,7 +9,6 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -156,21 +155,6 @@ def test_losses__replace_that_of_the_fit():
     run = tune(X, y, tuning, replace(PARAMS, loss="logistic"))
     assert run.chosen_params.loss == "squared"
     assert "refine" not in run.stages
-
-
-@pytest.mark.slow
-def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
-    monkeypatch.setattr(descents, "next_weights", lambda points, _: 9 * points[0].weights)
-    X, y = table()
-    run = tune(X, y, replace(TUNING, losses=("hinge", "squared")))
-    record, squared = REFINE.recorded(run), tune(X, y, replace(TUNING, losses=None))
-    assert (record.loss, record.n_passes, run.chosen_params.loss) == ("squared", 0, "squared")
-    assert [each["taken"] for each in record.tried] == [1, 0]
-    assert record.tried[0]["stopped"] == "validation"
-    assert Model.load(run.location).digest() == Model.load(squared.location).digest()
-    assert "squared" in tuning_table(run)
-    run_table(run)
-    update_run(run.location, write_table(MemoryStore(), X, y), ENGINE, again=True)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -167,13 +167,6 @@ def test_settings__example_of_a_night_is_read(monkeypatch):
     assert night.max_new_error == 0.3
 
 
-def test_jobs__night_is_asked_for(tmp_path):
-    (tmp_path / "settings.toml").write_text(SETTINGS)
-    process = run_job("update", tmp_path / "settings.toml", run=run_here)
-    assert process.returncode == 2
-    assert process.stderr.splitlines()[0] == "the settings have no [night]."
-
-
 @pytest.mark.parametrize("case", WRONG)
 def test_settings__wrong_ones_are_named(monkeypatch, tmp_path, case):
     monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
@@ -236,15 +229,6 @@ def test_jobs__bad_settings_are_two_lines_and_2(tmp_path):
     assert expected in what
     assert how
     assert process.stdout == ""
-
-
-def test_jobs__no_settings_file(tmp_path):
-    process = run_job("ingest", tmp_path / "settings.toml", run=run_here)
-    assert process.returncode == 2
-    assert process.stderr.splitlines() == [
-        f"{tmp_path}/settings.toml does not exist.",
-        "Give the path of a TOML file.",
-    ]
 
 
 def test_jobs__test_rows_are_asked_for(tmp_path):

@@ -182,16 +182,6 @@ def test_night__a_damaged_published_model_is_replaced(place):
 
 
 @pytest.mark.slow
-def test_night__first_model_above_the_floor_is_not_published(tmp_path):
-    place = Place(tmp_path, SETTINGS.replace("max_error_rate = 0.15", "max_error_rate = 0.001"))
-    place.write_sources()
-    process = place.night()
-    assert process.returncode == 2
-    assert "only 0.10 % are allowed" in process.stderr.splitlines()[-2]
-    assert not place.model_location.exists()
-
-
-@pytest.mark.slow
 def test_night__from_the_crontab(place, tmp_path):
     (command,) = [
         line.split(maxsplit=5)[5]

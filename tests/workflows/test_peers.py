@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -45,27 +44,6 @@ def test_peers__the_error_of_the_rows_that_test(tmp_path):
         == f"{100 * np.mean(machine.predict(X_test) != y_test):.2f}"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_peers__one_that_fails_does_not_stop_the_others(tmp_path):
-    rng = np.random.default_rng(0)
-    X, y = rng.random((60, 3)), rng.random((60, 2))
-    parts = {"X_train": X[:40], "y_train": y[:40], "X_test": X[40:], "y_test": y[40:]}
-    np.savez(tmp_path / "two.npz", **parts)
-    arguments = ("two.npz", "--limit-rows", 30, "--peers", "boosting,linear")
-    out = peers(*arguments, cwd=tmp_path)
-    assert "### two: 30 x 3, numbers, 20 rows to test, " in out
-    assert re.search(r"^\| HistGradientBoosting \|( \|){6} failed: ValueError: ", out, re.MULTILINE)
-    assert float(cells(out, "logistic or linear")[1]) < 1
-
-
-def test_peers__a_missing_package_is_named(tmp_path, monkeypatch):
-    for package in ("catboost", "lightgbm", "xrfm"):
-        monkeypatch.setitem(sys.modules, package, None)
-    names = "lightgbm,lightgbm-stopped,catboost,catboost-stopped,xrfm,xrfm-l2,xrfm-tuned"
-    out = peers("wine", "--peers", names, cwd=tmp_path)
-    found = re.findall(r"^\| [^|]+ \|(?: \|){5} not installed: (\w+) \|$", out, re.MULTILINE)
-    assert found == ["lightgbm"] * 2 + ["catboost"] * 2 + ["xrfm"] * 3
 
 
 @pytest.fixture
