@@ -186,7 +186,7 @@ def test_nearest_rows__buffers_are_as_said(n_rows, n_features):
     n_neighbors=st.integers(1, 12),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_find_repeats__every_row_with_k_copies(values, n_neighbors, seed):
     rows = np.array(values, dtype=np.float64)[:, None] * [1.0, 0.5]
     repeats = find_repeats(rows, n_neighbors=n_neighbors, seed=seed)

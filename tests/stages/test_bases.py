@@ -173,22 +173,6 @@ def test_given__rows_become_the_basis(dtype, scale):
     np.testing.assert_array_equal(model.basis, model.scaling.apply(basis))
 
 
-def test_given__may_be_more_than_the_rows_or_fewer_than_the_classes():
-    X, y = spirals(12)
-    for basis in (np.random.default_rng(0).normal(size=(20, 4)), X[:1]):
-        run = fit(X, y, given_basis(FitParams(alpha=1e-3), basis), basis=basis)
-        assert BASIS.recorded(run).n_basis == len(basis)
-
-
-def test_given__equals_the_basis_that_a_fit_chose():
-    X, y = spirals(200)
-    chosen = fit(X, y, FitParams(alpha=1e-3, basis_size=25))
-    basis = chosen.read("basis/values")
-    again = fit(X, y, given_basis(FitParams(alpha=1e-3), basis), basis=basis)
-    for name in ("weights/values", "moments/packed_gram"):
-        assert again.read(name).tobytes() == chosen.read(name).tobytes()
-
-
 @pytest.mark.usefixtures("kept_scratch")
 def test_given__tuned():
     X, y = spirals(200)

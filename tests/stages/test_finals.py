@@ -9,7 +9,6 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import write_report
 from dask_nrbfn.stages import finals
 from dask_nrbfn.stages.finals import Final, finalists, smallest_of, winner_of
 from dask_nrbfn.stages.search import SEARCH
@@ -164,13 +163,6 @@ def test_size__of_more_classes_than_the_first_sizes(monkeypatch):
     assert SEARCH.recorded(run).curve[0]["n_basis"] == 6
 
 
-def test_size__equal_rows_count_once():
-    X, y = spirals(12)
-    run = tune(np.tile(X, (10, 1)), np.tile(y, 10))
-    assert {each["n_basis"] for each in SEARCH.recorded(run).curve} <= {4, 8, 12}
-    assert len(run.read("basis/rows")) == run.chosen_params.basis_size
-
-
 def test_finals__a_threshold_decides_the_size():
     params = replace(PARAMS, basis="sknn", confidence_threshold=0.7)
     run = tune(*spirals(300), params, replace(QUICK, width_factors=(0.5, 1.0)))
@@ -178,14 +170,6 @@ def test_finals__a_threshold_decides_the_size():
     (below,) = {run.stages["basis"]["n_basis"]}
     assert sizes == {below}
     assert not SEARCH.recorded(run).curve
-
-
-def test_size__report_draws_the_curve_and_warns_at_its_end(tmp_path):
-    run = tune(*spirals(300, n_features=2), place=tmp_path / "run")
-    write_report(run, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "Held-out error against the number of basis rows" in page
-    assert "basis_size=16 is the largest that was tried" in page
 
 
 def test_finals__a_search_that_is_stopped_goes_on():

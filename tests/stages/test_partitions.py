@@ -116,15 +116,6 @@ def test_search__hard_tables_as_without_partitions(name):
     assert errors[0] == pytest.approx(errors[1], rel=0.05)
 
 
-def test_search__all_rows_equal_but_one():
-    X = np.ones((3000, 3))
-    X[7] = 2.0
-    run = fit(X, np.arange(3000) % 2, params(basis_size=2))
-    assert_true_neighbors(run, X)
-    assert run.stages["neighbors"]["n_partitions"] <= 2
-    assert abs(run.read("confidence/values").mean() - 0.5) < 0.05
-
-
 @pytest.fixture
 def small_partitions(monkeypatch):
     """Place two partitions, one about the rows furthest off, and one where no row is."""

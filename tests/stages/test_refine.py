@@ -106,19 +106,6 @@ def test_fit__of_weighted_rows_and_balanced_classes_is_the_optimum():
     np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=2e-3)
 
 
-def test_fit__begins_with_the_ridge_of_signed_targets():
-    X, y = table()
-    run = fit(X, y)
-    Phi = Model.load(run.location).features.activations(X)
-    mu = 1e-3 * np.sum(Phi**2)
-    signed = 2 * np.eye(3)[y] - 1
-    W = np.linalg.solve(Phi.T @ Phi + mu * np.eye(20), Phi.T @ signed).T
-    value, _ = naive_objective(Phi, y, "squared-hinge", mu)(W.ravel())
-    record = REFINE.recorded(run)
-    assert record.path[0]["objective"] == pytest.approx(value, rel=1e-9)
-    assert record.objective < value
-
-
 @pytest.mark.slow
 def test_fit__stops_and_says_why(monkeypatch, caplog):
     (X, y), loss = table(), "hinge"

@@ -24,7 +24,7 @@ from dask_nrbfn.stages.trials import (
 )
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, write_table
 
 SIZED = FitParams(basis_size=20, n_neighbors=8)
 QUICK = TuneParams(
@@ -249,19 +249,6 @@ def test_search__a_basis_brings_its_stages():
         write_table(MemoryStore(), X, y), MemoryStore(), run.chosen_params, InlineEngine()
     )
     assert np.array_equal(fitted.read("basis/values"), run.read("basis/values"))
-
-
-def test_search__numbers_have_bases_and_scales_too():
-    X, Y = surfaces(200)
-    dataset = write_table(MemoryStore(), X, target=Y)
-    params = FitParams(basis_size=15)
-    tuning = replace(QUICK, bases=("random", "kmeans"), scales=("none", "standard"))
-    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
-    assert len(run.stages["search"]["tried"]) == 8
-    with pytest.raises(ParameterError, match="bases=sknn needs class labels"):
-        tune_dataset(
-            dataset, MemoryStore(), params, replace(tuning, bases=("sknn",)), CountingEngine(0)
-        )
 
 
 def test_estimator__names_what_was_chosen():

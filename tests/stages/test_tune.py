@@ -25,7 +25,6 @@ from dask_nrbfn.numeric.reliability import expected_calibration_error, reliabili
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.reference import fitted_ones, reference_activations, reference_distances
@@ -138,17 +137,6 @@ def test_search__equals_a_recomputation():
     assert run.stages["width"]["width"] == pytest.approx(width)
 
 
-@pytest.mark.usefixtures("kept_scratch")
-def test_search__of_some_rows():
-    X, y = spirals(200)
-    run = tune(X, y, tuning=replace(TWO, search_rows=90), chunk_rows=41)
-    rows = run.read("search-sample/rows")
-    assert len(rows) == len(set(rows)) == 90
-    assert rows.tolist() == sorted(rows)
-    np.testing.assert_array_equal(run.read("search-sample/X"), X[rows])
-    np.testing.assert_array_equal(run.read("search-sample/targets"), y[rows])
-
-
 def test_search__every_combination():
     X, y = spirals(120)
     tuning = replace(
@@ -201,27 +189,6 @@ def test_search__rules_of_the_basis():
         InlineEngine(),
     )
     assert run.read("basis/rows").tolist() == plain.read("basis/rows").tolist()
-
-
-def test_tune__second_start_does_nothing(tmp_path):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    first = tune_dataset(dataset, tmp_path / "run", PARAMS, TWO, InlineEngine()).stages
-    engine = CountingEngine()
-    again = tune_dataset(dataset, tmp_path / "run", PARAMS, TWO, engine)
-    assert again.stages == first
-    assert engine.done == {"model": 1}
-
-
-def test_guess__is_told_at_the_end_of_a_tuning(caplog):
-    X = np.random.default_rng(0).normal(size=(120, 3))
-    y = (np.arange(120) % 6 == 0).astype(np.int64)
-    run = tune(X, y, replace(PARAMS, basis_size=10), replace(ONE, alphas=(1.0,)))
-    assert guess_as_good(run) is not None
-    assert "--class-weight balanced" in caplog.text
-    caplog.clear()
-    tune(*spirals(160), PARAMS, ONE)
-    assert "--class-weight" not in caplog.text
 
 
 def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):

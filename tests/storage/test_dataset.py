@@ -95,7 +95,7 @@ def test_dataset__numbers_are_no_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "label"), zip(DTYPES, cycle(["integer", "text", "none"]), strict=False)
+    ("dtype", "label"), [*zip(DTYPES, cycle(["integer", "text", "none"]), strict=False)]
 )
 def test_dataset__every_type_comes_back(tmp_path, dtype, label):
     X = table(11, dtype=dtype)

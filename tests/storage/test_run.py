@@ -101,7 +101,7 @@ def test_open__nothing_there(tmp_path):
 
 
 @given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_spans__cover_all_rows_once(n_rows, n_parts):
     layout = PartLayout.of(n_rows, n_parts)
     spans = layout.spans

@@ -178,19 +178,3 @@ def test_model__schema_comes_back_and_encodes(tmp_path):
         )
     with pytest.raises(DataError, match="X has 3 columns, but the model was trained on 15"):
         loaded.encoded(write_dataset(MemoryStore(), table(5)))
-
-
-def test_encoded_by__numbers_of_another_unit_are_refused():
-    kilos, grams, plain = (
-        Schema((Column("w", "number", written=written),))
-        for written in ("1234.5 kg", "1234.5 g", "")
-    )
-    dataset = write_rows(MemoryStore(), np.arange(5.0)[:, None], None, schema=kilos)
-    assert Dataset.open(dataset.location).schema == kilos
-    assert dataset.encoded_by(plain) is dataset
-    with pytest.raises(
-        DataError, match=r"has the column 'w' written as 1234.5 kg, not as 1234.5 g"
-    ):
-        dataset.encoded_by(grams)
-    without = write_rows(MemoryStore(), np.arange(5.0)[:, None], None, schema=plain)
-    assert (dataset.content, dataset.fingerprint) == (without.content, without.fingerprint)

@@ -39,23 +39,15 @@ NOT_RUN = {
         f"{PREFIX}explanation/{page}.md" for page in ("benchmarks", "cost", "networks")
     ],
 }
-# Pages that take more than some seconds.
-SLOW = {
-    "README.md",
-    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "numbers", "scenes", "tables")),
-    *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "monitor", "schedule", "script")),
-    *(f"{PREFIX}data/{name}.md" for name in ("unlabelled", "zarr")),
-    *(f"{PREFIX}task/{name}.md" for name in ("recipes", "tune", "update")),
-    f"{PREFIX}explanation/benchmarks.md",
-    *(f"{PREFIX}tutorial/{name}.md" for name in ("array", "cluster")),
-}
+# Pages that take a second; the others are slow.
+FAST = {f"{PREFIX}task/{name}.md" for name in ("predict", "save")}
 
 
 def page_cases():
     """Return a case for every page with blocks to run."""
     for page in PAGES:
         if any(block.language in RUN and not block.reason for block in blocks_of(page)):
-            marks = [pytest.mark.slow] * (name_of(page) in SLOW)
+            marks = [pytest.mark.slow] * (name_of(page) not in FAST)
             yield pytest.param(page, id=name_of(page), marks=marks)
 
 

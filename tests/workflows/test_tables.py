@@ -130,15 +130,6 @@ def test_tables__lecture(tmp_path, folder):
     assert cells["most regularized"][-1] == "reproduced"
 
 
-def test_tables__regression(tmp_path, folder):
-    arguments = ("lee", "--data", folder, "--only", "regression", "--splits", 2)
-    found = run_tables(*arguments, "--sets", "isomap_faces_32x32", cwd=tmp_path)
-    losses = {what: float(cells[1]) for (_, _, what), cells in found.items()}
-    assert losses["kernel ridge"] < losses["nearest neighbours"]
-    # The mean has 1.
-    assert max(losses["series"], losses["series, eq. 12"]) < 1
-
-
 @pytest.fixture
 def modules(monkeypatch):
     """Import the modules beside the command."""
