@@ -1,5 +1,7 @@
 """The search in partitions, against the naive one and against disturbances."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -12,7 +14,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
-from tests.stages.stopping import CountingEngine
+from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 SCRATCH = ("partitions", "candidates", "repair")
@@ -152,6 +154,31 @@ def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkey
     assert caught.value.problem.startswith("5 rows have fewer than n_neighbors=10")
     assert "Lower n_partitions or raise overlap" in caught.value.remedy
     assert "neighbors" not in Run.open(place).stages
+
+
+def bits(run):
+    arrays = ("neighbors/indices", "neighbors/distances", "weights/values")
+    return [run.read(name).tobytes() for name in arrays]
+
+
+@pytest.mark.slow
+def test_search__stopped_while_it_repairs(small_partitions):
+    X, y = spirals(500)
+    X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
+    dataset, whole = write_table(MemoryStore(), X, y, chunk_rows=70), CountingEngine()
+    fit_run = partial(fit_dataset, dataset, params=params(overlap=1), min_recall=0.0)
+    expected = bits(fit_run(MemoryStore(), engine=whole))
+    for n_done in (0, whole.done["repair"] - 1):
+        place, resumed = MemoryStore(), CountingEngine()
+        with pytest.raises(StoppedError):
+            fit_run(place, engine=CountingEngine(n_done, label="repair"))
+        assert "partitions" in left_behind(Run.open(place))
+        run = fit_run(place, engine=resumed)
+        assert bits(run) == expected
+        assert left_behind(run) == []
+        # The targets are read and the parts are merged again.
+        assert n_done + resumed.done["repair"] <= whole.done["repair"] + 2
+        assert not resumed.done.keys() & {"partitions", "candidates"}
 
 
 def refused(error, wanted, *, memory_bytes=None):

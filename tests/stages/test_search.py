@@ -115,17 +115,6 @@ def test_metric__names_what_asks_for_it(scale, name):
     assert f"`{name}`" in METRIC.remedy(replace(SIZED, scale=scale))
 
 
-def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
-    tuning = replace(QUICK, width_factors=None, kernels=("gaussian", "laplacian"))
-    tried = Trials(SIZED.resolve_auto(numbers=False), tuning).combinations
-    widths = {
-        name: [each.width_factor for each in tried if each.kernel == name]
-        for name in ("gaussian", "laplacian")
-    }
-    assert max(widths["gaussian"]) < max(widths["laplacian"])
-    assert widths["gaussian"] == sorted(widths["gaussian"], reverse=True)
-
-
 @pytest.mark.parametrize("n_tried", [1, 7, 500])
 @pytest.mark.parametrize("n_rows", [10, 10**5])
 @pytest.mark.parametrize("n_basis", [2, 1000])
