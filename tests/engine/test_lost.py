@@ -11,7 +11,6 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn.engine import EngineOptions, connect
-from dask_nrbfn.engine.connection import local_cluster
 from dask_nrbfn.errors import ClusterError, ParameterError
 from tests.engine import work
 from tests.engine.processes import ENVIRONMENT, PATIENCE_S, Processes, wait_until
@@ -70,19 +69,6 @@ def test_run__scheduler_ends_and_the_next_engine_finds_another(processes, begun,
 
 
 @pytest.mark.slow
-def test_run__cluster_of_the_caller_is_closed():
-    options = EngineOptions(workers=1, threads=1)
-    with (
-        local_cluster(options) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        connect(client=client) as engine,
-    ):
-        cluster.close()
-        with pytest.raises(ClusterError, match="is lost"):
-            engine.run(work.square, [(2,)], label="width")
-
-
-@pytest.mark.slow
 def test_run__all_workers_killed_and_none_comes(processes, begun, caplog):
     with (
         dask.config.set({"nrbfn.no-workers-timeout": "3 seconds"}),
@@ -132,8 +118,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_number", [2, 15], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("where", ["external", "local"])
+@pytest.mark.parametrize(("where", "signal_number"), [("external", 2), ("local", 15)])
 def test_run__interrupted(request, begun, tmp_path, where, signal_number):
     scheduler = request.getfixturevalue("processes").address if where == "external" else ""
     script = tmp_path / "job.py"

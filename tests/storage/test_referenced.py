@@ -10,7 +10,6 @@ from dask_nrbfn.commands.describe import describe_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.sources import zarr_arrays
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cells import drawn_cells, write_cells
@@ -88,27 +87,3 @@ def test_referenced__of_another_shape(place, tmp_path):
     zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"].resize((61, 5))
     with pytest.raises(DamagedDataError, match=r"shape \(61, 5\), but had \(60, 5\)"):
         Dataset.open(tmp_path / "d")
-
-
-@pytest.mark.slow
-def test_referenced__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(zarr_arrays, "MAX_CHUNK_BYTES", 60 * 5 * 4 - 1)
-    with caplog.at_level("INFO", logger="dask_nrbfn"):
-        dataset = ingest_file(place, tmp_path / "d", **READ)
-    assert not isinstance(dataset.X, ReferencedRows)
-    assert "is copied" in caplog.text
-
-
-@pytest.mark.slow
-def test_referenced__over_a_url(place, tmp_path):
-    import fsspec
-
-    fs = fsspec.filesystem("memory")
-    fs.put(str(place), "/there.zarr", recursive=True)
-    try:
-        dataset = ingest_file("memory://there.zarr", tmp_path / "d", **READ)
-        assert isinstance(dataset.X, ReferencedRows)
-        expected = ingest_file(place, tmp_path / "e", **READ)
-        assert dataset.fingerprint == expected.fingerprint
-    finally:
-        fs.rm("/there.zarr", recursive=True)
