@@ -5,12 +5,11 @@ dask workers and leave a `Run`, whose small `Model` predicts. `NRBFNClassifier` 
 `NRBFNRegressor` are scikit-learn estimators on the same stages.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dask_nrbfn.errors import IllConditionedWarning, NRBFNError
 from dask_nrbfn.lazy import lazy_names
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.shown import represent_with
 
 if TYPE_CHECKING:
     from dask_nrbfn.commands.describe import describe
@@ -66,15 +65,6 @@ else:
             "version": ["__version__"],
         },
     )
-
-
-def _represent(shown: Any) -> str:
-    from dask_nrbfn.report.objects import represent
-
-    return represent(shown)
-
-
-represent_with(_represent)
 
 __all__ = [
     "DaskEngine",

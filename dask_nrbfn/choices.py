@@ -15,11 +15,6 @@ class Choices(Mapping[str, Any]):
     """Objects of one kind by name, each imported when it is first used.
 
     places: ``module:attribute`` of each object, the module inside this package.
-
-    Examples
-    --------
-    >>> LOSSES["squared"].curvature
-    2.0
     """
 
     places: dict[str, str]

@@ -20,11 +20,7 @@ _PARAMETER = re.compile(
 
 
 class Advice(NamedTuple):
-    """A text that names parameters, as an argument of a log line.
-
-    >>> str(Advice("Say `drop`='id'."))
-    "Say drop='id'."
-    """
+    """A text that names parameters, as an argument of a log line."""
 
     text: str
 
@@ -32,11 +28,7 @@ class Advice(NamedTuple):
         return self.spelled(str)
 
     def spelled(self, spell: Callable[[str], str]) -> str:
-        """Return the text with parameter names spelled by `spell`; --name takes a shell word.
-
-        >>> Advice("Say `drop`='my id'.").spelled(lambda name: f"--{name}")
-        "Say --drop 'my id'."
-        """
+        """Return the text with parameter names spelled by `spell`; --name takes a shell word."""
 
         def spelled(found: re.Match[str]) -> str:
             if found["name"] is None:
@@ -50,11 +42,7 @@ class Advice(NamedTuple):
 
 
 def plural(value: int, name: str) -> str:
-    """Return a number with its noun, which is in the plural unless the number is 1.
-
-    >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
-    ('1 partition', '1,200 rows', '9 passes')
-    """
+    """Return a number with its noun, which is in the plural unless the number is 1."""
     ending = "es" if name.endswith("s") else "s"
     return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
 

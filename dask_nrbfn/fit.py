@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -37,7 +36,7 @@ from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Rates, Stage, StageCost, StageJob, expected_s
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
@@ -153,11 +152,6 @@ def stage_costs(context: FitContext) -> dict[str, StageCost]:
     return {stage.name: stage.cost_in(context) for stage in stages_in(context)}
 
 
-def remaining_costs(run: Run, context: FitContext) -> dict[str, StageCost]:
-    """Return the cost of every unfinished stage of a run by its name."""
-    return {name: cost for name, cost in stage_costs(context).items() if name not in run.stages}
-
-
 def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     cost, engine = stage.cost_in(context), context.engine
@@ -200,13 +194,7 @@ def _fitting_search(context: FitContext) -> NeighborSearch:
     return context.search
 
 
-def finish_run(
-    run: Run,
-    context: FitContext,
-    *,
-    rates: Rates | None = None,
-    check_still_locked: Callable[[], None],
-) -> None:
+def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[], None]) -> None:
     """Run the unfinished stages of a run, and repeat stages whose results are damaged."""
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
     _drop_scratch(run, run.stages)
@@ -221,7 +209,7 @@ def finish_run(
                 leaves = [name for stage in stages_of_run(run) for name in stage.leaves(run)]
                 check_model(run, context.engine, leaves)
                 return
-            run_stage(missing[0], run, context, rates=rates, before_recording=check_still_locked)
+            run_stage(missing[0], run, context, before_recording=check_still_locked)
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
@@ -258,7 +246,6 @@ def run_stage(
     run: Run,
     context: FitContext,
     *,
-    rates: Rates | None = None,
     before_recording: Callable[[], None] = lambda: None,
 ) -> None:
     """Run one stage, whose predecessors are finished, and record its cost."""
@@ -267,14 +254,7 @@ def run_stage(
     seen, dataset = run, context.dataset
     if stage.labelled_only:
         seen, dataset = run.of_labelled(), dataset.of_labelled()
-    job = StageJob(
-        seen,
-        dataset,
-        context.engine,
-        largest_basis(context),
-        None if rates is None else partial(_remaining_s, run, context, rates),
-        context.validation,
-    )
+    job = StageJob(seen, dataset, context.engine, largest_basis(context), context.validation)
     started = datetime.now(UTC)
     start = time.perf_counter()
     context.engine.begin_stage(cost.held_bytes)
@@ -294,13 +274,7 @@ def run_stage(
         stage.name,
         seen.n_rows,
         taken["seconds"],
-        extra={"stage": stage.name, "run": str(run.location), "rows": seen.n_rows, **taken},
     )
-
-
-def _remaining_s(run: Run, context: FitContext, rates: Rates, n_basis: int) -> float:
-    costs = remaining_costs(run, replace(context, found_basis=n_basis))
-    return sum(expected_s(cost, rates, context.engine.n_workers) for cost in costs.values())
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

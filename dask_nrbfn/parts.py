@@ -123,8 +123,7 @@ def map_parts(
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
-    units: further arguments of the task, part by part; default: first and last-plus-one row of the
-        run's spans.
+    units: further arguments of the task, part by part; default: the spans of the run.
     sizes: work of every part; the largest are started first.
     """
     units = run.spans if units is None else units
@@ -186,13 +185,7 @@ def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
-    """Return the parts in the next larger sum of the tree; None for the sum of all parts.
-
-    Examples
-    --------
-    >>> family_of(range(5, 6), 18), family_of(range(16, 18), 18)
-    (range(4, 8), range(0, 18))
-    """
+    """Return the parts in the next larger sum of the tree; None for the sum of all parts."""
     size = _SIBLINGS
     while len(parts) < n_parts:
         first = parts.start // size * size
@@ -204,13 +197,7 @@ def family_of(parts: range, n_parts: int) -> range | None:
 
 
 def members_of(family: range) -> list[range]:
-    """Return, in order, the parts in each sum that is added to form the sum of `family`.
-
-    Examples
-    --------
-    >>> members_of(range(0, 18))
-    [range(0, 16), range(16, 18)]
-    """
+    """Return, in order, the parts in each sum that is added to form the sum of `family`."""
     size = 1
     while size * _SIBLINGS < len(family):
         size *= _SIBLINGS
@@ -221,8 +208,6 @@ def members_of(family: range) -> list[range]:
 def last_read(n_parts: int) -> int:
     """Return the largest number of sums that the last task reads to get the sum of all parts.
 
-    Examples
-    --------
     >>> last_read(1), last_read(4), last_read(64)
     (0, 3, 9)
     """

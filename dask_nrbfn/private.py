@@ -4,7 +4,6 @@ The imports are in the functions, because storage works without dask, and the co
 without zarr and dask.
 """
 
-import math
 import multiprocessing
 import os
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from distributed import LocalCluster, Security
+    from distributed import LocalCluster
 
 Result = TypeVar("Result")
 
@@ -44,22 +43,14 @@ def kill_workers(cluster: "LocalCluster") -> None:
             os.kill(nanny.pid, signal.SIGKILL)
 
 
-async def reach_scheduler(
-    address: str, security: "Security | None" = None, timeout_s: float = math.inf
-) -> None:
-    """Open a connection to a scheduler and close it; dask's own time limit holds too.
-
-    Without `security`, the TLS settings of dask's configuration are used.
+async def reach_scheduler(address: str) -> None:
+    """Open a connection to a scheduler and close it, with the settings of dask's configuration.
 
     A Client that cannot connect is half open when it is garbage-collected. If another Client starts
     at that time, both wait for the same lock forever. So call this before making a Client.
     """
-    import dask
-    from dask.utils import parse_timedelta
     from distributed import Security
     from distributed.comm import connect
 
-    own_s = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
-    arguments = (security or Security()).get_connection_args("client")
-    comm = await connect(address, timeout=min(own_s, timeout_s), **arguments)
+    comm = await connect(address, **Security().get_connection_args("client"))
     await comm.close()

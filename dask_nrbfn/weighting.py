@@ -62,9 +62,8 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return the class weights of a dataset from the class weights of a model.
+        """Return the class weights of a dataset from the class weights of a model; None: all are 1.
 
-        of_classes: class weights of the model, from `to_list`; None: all are 1.
         codes: index in `of_classes` of each class of the dataset.
         """
         if of_classes is None or codes is None:

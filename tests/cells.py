@@ -60,35 +60,6 @@ def read_cells(path):
         return anndata.read_h5ad(path) if in_file else anndata.read_zarr(path)
 
 
-def write_compound_cells(cells, path, encoding="utf-8"):
-    """Write cells as AnnData did before 0.7: tables as structured arrays; return the path."""
-    text = h5py.string_dtype(encoding)
-    with h5py.File(path, "w") as root:
-        csr = root.create_group("X")
-        csr.attrs.update({"h5sparse_format": "csr", "h5sparse_shape": cells.shape})
-        for name in ("data", "indices", "indptr"):
-            csr[name] = getattr(cells.X, name)
-        root["raw.X"] = cells.layers["dense"][:, :3]
-        root["raw.var"] = _table({"index": np.array([b"r0", b"r1", b"r2"])})
-        codes = cells.obs["cell_type"].cat.codes.to_numpy()
-        columns = {"index": cells.obs_names.to_numpy(object), "cell_type": codes}
-        columns["age"] = cells.obs["age"].to_numpy()
-        root.create_dataset("obs", data=_table(columns, index=text))
-        root["var"] = _table({"index": cells.var_names.to_numpy("S")})
-        root["obsm"] = _table({"X_pca": cells.obsm["X_pca"], "X_two": cells.obsm["X_pca"][:, :2]})
-        categories = cells.obs["cell_type"].cat.categories.to_numpy(object)
-        root.create_dataset("uns/cell_type_categories", data=categories, dtype=text)
-    return path
-
-
-def _table(columns, **dtypes):
-    fields = [(name, dtypes.get(name, of.dtype), of.shape[1:]) for name, of in columns.items()]
-    table = np.empty(len(next(iter(columns.values()))), dtype=fields)
-    for name, values in columns.items():
-        table[name] = values
-    return table
-
-
 def write_old_cells(cells, path):
     """Write cells as AnnData 0.7 did, in Zarr 2 or by the suffix as .h5ad; return the path."""
     in_file = Path(path).suffix == ".h5ad"

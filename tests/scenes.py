@@ -1,4 +1,4 @@
-"""Scenes that tests are made on: reflectances of several dates with gaps, and labels."""
+"""Scenes for tests: reflectances of several dates with gaps, and labels."""
 
 import warnings
 
@@ -10,13 +10,13 @@ BANDS = ("blue", "green", "red")
 CLASSES = np.array(["open water", "forest", "town"])
 
 
-def drawn_scene(sizes=(2, 7, 9), *, bands=BANDS, seed=0, text=False):
+def drawn_scene(sizes=(2, 7, 9), *, bands=BANDS, text=False):
     """Return a Dataset of ``reflectance`` (time, band, y, x) with gaps, and of labels (y, x).
 
-    ``cover`` are 1, 2 and 3, NaN for half of the pixels, with `text` names and "" for none, and
-    ``height`` is a number of every pixel.
+    ``cover`` is 1, 2 or 3 and NaN for half of the pixels, with `text` a name or "", and ``height``
+    is a number of every pixel.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     n_times, n_rows, n_columns = sizes
     cover = rng.integers(0, 3, (n_rows, n_columns))
     centres = rng.normal(size=(3, len(bands)))
@@ -25,19 +25,12 @@ def drawn_scene(sizes=(2, 7, 9), *, bands=BANDS, seed=0, text=False):
     )
     values[rng.random(values.shape) < 0.02] = np.nan
     unlabelled = rng.random(cover.shape) < 0.5
-    labels = (
-        np.where(unlabelled, "", CLASSES[cover])
-        if text
-        else np.where(unlabelled, np.nan, cover + 1)
-    )
+    names = np.where(unlabelled, "", CLASSES[cover]).astype("T")
+    about = {"units": "1", "grid_mapping": "spatial_ref", "sensor": "drawn"}
     return xr.Dataset(
         {
-            "reflectance": (
-                ("time", "band", "y", "x"),
-                values.astype(np.float32),
-                {"units": "1", "grid_mapping": "spatial_ref", "sensor": "drawn"},
-            ),
-            "cover": (("y", "x"), labels.astype("T") if text else labels),
+            "reflectance": (("time", "band", "y", "x"), values.astype(np.float32), about),
+            "cover": (("y", "x"), names if text else np.where(unlabelled, np.nan, cover + 1)),
             "height": (("y", "x"), centres[cover].sum(axis=2)),
         },
         coords={
@@ -56,23 +49,8 @@ def write_scene(scene, place, *, zarr_format=3, **encoding):
     with warnings.catch_warnings():
         # Text in Zarr v3, and metadata in one place.
         warnings.simplefilter("ignore")
-        scene.to_zarr(place, zarr_format=zarr_format, encoding={"reflectance": encoding})
+        scene.to_zarr(place, mode="w", zarr_format=zarr_format, encoding={"reflectance": encoding})
     return str(place)
-
-
-def pixels_of(cube):
-    """Return the pixels of a DataArray as rows, in the order of its other dimensions."""
-    rows = cube.transpose(..., "band").to_numpy().reshape(-1, cube.sizes["band"])
-    return pd.DataFrame(rows, columns=cube["band"].to_numpy())
-
-
-def row_by_row(network, cube):
-    """Return a map of the labels of the pixels, one after another, NaN where one lacks a band."""
-    rows = pixels_of(cube)
-    known = rows.notna().all(axis=1)
-    found = [network.predict(rows[i : i + 1])[0] if known[i] else np.nan for i in range(len(rows))]
-    pixels = cube.isel(band=0, drop=True)
-    return pixels.copy(data=np.reshape(found, pixels.shape))
 
 
 def predicted(network, cube, *dims, method="predict"):

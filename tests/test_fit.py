@@ -94,15 +94,14 @@ def test_stage__one_more_is_left_out_where_it_is_not_wanted():
     assert "counts" not in run.stages
 
 
-@pytest.mark.parametrize("grows_with_basis", [False, True])
-def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch, grows_with_basis):
+def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
     large = Stage(
         name="large",
         record=CountsRecord,
         compute=compute_counts,
         cost=lambda sizes: StageCost(held_bytes=2**60),
         remedy=lambda params: "Buy more",
-        grows_with_basis=grows_with_basis,
+        grows_with_basis=True,
     )
     monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES, large))
     engine = CountingEngine(0)

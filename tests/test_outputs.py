@@ -105,20 +105,6 @@ def test_new_file__two_writers_of_a_new_name(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"page.html": "first"}
 
 
-@pytest.mark.usefixtures("file_system")
-def test_new_file__not_over_a_directory_that_came_meanwhile(tmp_path):
-    page = tmp_path / "page.html"
-
-    def write_meanwhile():
-        with new_file(page, overwrite=False) as unfinished:
-            unfinished.write_text("mine")
-            page.mkdir()
-
-    with pytest.raises(ExistsError, match="another job"):
-        write_meanwhile()
-    assert [path.name for path in tmp_path.rglob("*")] == ["page.html"]
-
-
 def test_new_file__no_room(tmp_path):
     with (
         file_size_limit(2**20),

@@ -1,8 +1,5 @@
 """What the definition of a parameter is good for."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +7,6 @@ import pytest
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams
-from tests.tables import spirals, write_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,81 +75,6 @@ def test_params__are_all_defined(kind):
         assert option.help.endswith(".")
         assert "\n" not in option.help
         assert getattr(kind(), name) == option.default
-
-
-ONE_MORE = """
-import json
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
-from dask_nrbfn import params
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitParams(params.FitParams):
-    patience: int = params.option(3, int, "How often it waits.", least=1)
-
-
-params.FitParams = FitParams
-
-from dask_nrbfn import NRBFNError
-from dask_nrbfn.storage.run import Run
-from tests.cli.program import refuse, succeed
-
-place, jobs = map(Path, sys.argv[1:])
-sys.path.insert(0, str(jobs))
-from settings import read_settings, spelled
-
-QUICK = ("--basis", "random", "--basis-size", 9, "--alpha", 1e-6, "--workers", 0)
-
-
-def fit(*options):
-    return "fit", place / "data", place / "run", *QUICK, "--patience", *options
-
-
-def settings(value):
-    (place / "job.toml").write_text(f'''
-        data.train.source = "a.csv"
-        output.directory = "out"
-        fit.patience = {value}
-    ''')
-    return read_settings(place / "job.toml")
-
-
-told = {"help": succeed("fit", "--help"), "refused": refuse(*fit(0))}
-succeed(*fit(5))
-told |= {"stored": Run.open(place / "run").params.patience, "changed": refuse(*fit(6))}
-told["key"] = settings(4).fit.patience
-try:
-    settings(0)
-except NRBFNError as error:
-    told["refused key"] = error.spelled(spelled)
-print(json.dumps(told))
-"""
-
-
-@pytest.mark.slow
-def test_params__one_more_is_one_field(tmp_path):
-    write_table(tmp_path / "data", *spirals(60))
-    process = subprocess.run(
-        [sys.executable, "-c", ONE_MORE, str(tmp_path), str(ROOT / "workflows" / "jobs")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    told = json.loads(process.stdout)
-    assert "How often it waits.  [default: 3]" in " ".join(told["help"].split("\n"))
-    assert "--patience INTEGER" in told["help"]
-    remedy = "Give an integer of at least 1."
-    assert told["refused"] == ["--patience is 0.", remedy]
-    assert told["stored"] == 5
-    assert "was begun with --patience=5 (now 6)." in told["changed"][0]
-    assert told["key"] == 4
-    assert told["refused key"] == ["[fit] patience is 0.", remedy]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a process loads before its first line: names and commands bring what they need, no more."""
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,12 @@ HEAVY = {
 COMPUTING = {"dask", "numba", "pandas", "scipy"}
 
 PRINT_LOADED = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+SEVERAL = """
+import json
+from dask_nrbfn.cli import commands
+for arguments in json.loads(sys.argv[1]):
+    commands.main(arguments, standalone_mode=False)
+"""
 HELP_OF_ALL = """
 from dask_nrbfn.cli import commands
 for name in commands.commands:
@@ -84,19 +91,23 @@ def test_start__help_of_every_command():
     assert out.count("Usage: ") == len(commands.commands)
 
 
-@pytest.mark.parametrize("what", ["data", "run"])
-def test_start__inspect(fitted, what):
-    modules, out = program("inspect", fitted / what)
-    assert "n_rows             60" in out
+def programs(*calls):
+    """Return the modules after several commands of one process, and what they printed."""
+    return loaded(SEVERAL, json.dumps([[*map(str, call)] for call in calls]))
+
+
+def test_start__inspect(fitted):
+    modules, out = programs(("inspect", fitted / "data"), ("inspect", fitted / "run"))
+    assert out.count("n_rows             60") == 2
     assert not modules & (HEAVY | COMPUTING)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict", "update"])
-def test_start__new_rows_need_no_neighbours(fitted, tmp_path, command):
-    run = shutil.copytree(fitted / "run", tmp_path / "run")
-    write_table(tmp_path / "more", *spirals(60, seed=1), chunk_rows=30)
-    out = [tmp_path / "out"] if command == "predict" else []
-    modules, _ = program("--quiet", command, run, tmp_path / "more", *out)
+def test_start__new_rows_need_no_neighbours(fitted, tmp_path):
+    run, more = shutil.copytree(fitted / "run", tmp_path / "run"), tmp_path / "more"
+    write_table(more, *spirals(60, seed=1), chunk_rows=30)
+    modules, _ = programs(
+        ("evaluate", run, more), ("predict", run, more, tmp_path / "out"), ("update", run, more)
+    )
     assert not modules & {"pandas", "pynndescent", "sklearn"}
 
 
@@ -190,16 +201,6 @@ def test_lazy__no_name_is_that_of_a_module(package):
 def test_lazy__unknown_name(package):
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'fit_datset'"):
         _ = import_module(package).fit_datset
-
-
-def test_lazy__is_loaded_once():
-    code = (
-        "import dask_nrbfn as d\n"
-        "print('Dataset' in vars(d), 'Dataset' in dir(d))\n"
-        "print(d.Dataset is d.Dataset, 'Dataset' in vars(d))"
-    )
-    _, out = loaded(code)
-    assert out == "False True\nTrue True\n"
 
 
 def test_package__says_that_it_is_typed():

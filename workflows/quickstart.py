@@ -43,7 +43,7 @@ def main() -> int:
     try:
         prepare(output)
         train, test = write_datasets(output)
-        with connect(EngineOptions(bar=True)) as engine:
+        with connect(EngineOptions(workers=1, bar=True)) as engine:
             run = fit_dataset(train, output / "run.zarr", FitParams(), engine)
             model = Model.load(run.location)
             model.save(output / "model.zarr")

@@ -44,33 +44,21 @@ COMMANDS = (
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--quiet", "-q", is_flag=True, help="No log and no progress on standard error.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: every line on standard error is one JSON object, errors too.",
-)
 @click.version_option(package_name="dask-nrbfn")
 @click.pass_obj
-def commands(job: Job, quiet: bool, log_format: str) -> None:
+def commands(job: Job, quiet: bool) -> None:
     """Train and use normalized RBF networks on tables larger than memory.
 
     Exit codes: 0 success; 2 an error that you can correct, with a remedy; 130 stopped by Ctrl-C,
     143 by SIGTERM; 1 any other error.
     """
-    job.json_logs = log_format == "json"
-    job.bar = not (quiet or job.json_logs)
+    job.bar = not quiet
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_tells)
     handler.addFilter(partial(_spelled, spelling(click.get_current_context())))
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
     leave_out_echoes()
-    if job.json_logs:
-        from dask_nrbfn.engine import log_json
-
-        log_json()
     click.get_current_context().with_resource(logged_warnings())
 
 
@@ -94,6 +82,9 @@ def main() -> None:
         # A shell starts what it runs in the background with SIGINT ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
+    # Libraries read them when they are loaded. `worker_environment` explains the values.
+    os.environ.setdefault("NUMBA_THREADING_LAYER", "threadsafe")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
     try:
         commands(prog_name="dask-nrbfn")
     except SystemExit as ended:

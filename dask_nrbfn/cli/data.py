@@ -15,7 +15,6 @@ from dask_nrbfn.cli.reading import (
     x_option,
 )
 from dask_nrbfn.cli.show import show
-from dask_nrbfn.sources.formats import listing_suffixes
 
 
 @click.command(cls=Command)
@@ -45,18 +44,15 @@ from dask_nrbfn.sources.formats import listing_suffixes
 @json_option
 @locations("source", "dataset", "schema")
 @click.pass_obj
-@listing_suffixes
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a Zarr group, a file, a directory of files or a query.
 
-    SOURCE is a Zarr group or array, a file of one of the formats below, a text table with any other
-    suffix, or a directory of files of one suffix, for Parquet also in subdirectories key=value; or
-    an SQL query that begins with FROM, SELECT or WITH. With --sql it may be left out. It may be a
-    URL such as s3://bucket/rows.csv. With --feature-dim or --variable it is a scene: its pixels
-    with all features and a label are rows. SOURCE is streamed; only sparse matrices in another
-    format than CSR are held in memory as a whole.
-
-    {formats}
+    SOURCE is a text table (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow, a DuckDB or
+    SQLite file; .npy or .npz; a Zarr group or array; AnnData (.h5ad or Zarr); a directory of files
+    of one suffix, for Parquet also in subdirectories key=value; or an SQL query that begins with
+    FROM, SELECT or WITH. With --sql it may be left out. It may be a URL such as
+    s3://bucket/rows.csv. With --variable it is a scene: its pixels with all features and a label
+    are rows. SOURCE is streamed; only .npz files are held in memory as a whole.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -16,10 +16,6 @@ logger = logging.getLogger(__name__)
 
 # The exit code of errors that the user can mend, as the README promises; all others exit with 1.
 EXIT_MENDABLE = 2
-
-# The class of errors in the arguments of a command, in JSON logs; that of click depends on its
-# version.
-USAGE_ERROR = "UsageError"
 
 
 class Command(click.Command):
@@ -48,7 +44,7 @@ class Commands(Command, click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         job = ctx.ensure_object(Job)
-        with job.summary(), _logged_errors(ctx, job), _mendable_errors(ctx, job):
+        with job.summary(), _mendable_errors(ctx):
             return super().invoke(ctx)
 
 
@@ -70,12 +66,11 @@ def logged_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
+def _mendable_errors(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except NRBFNError as error:
-        job.tell_error(type(error).__name__, *error.spelled(spelling(ctx)))
-        ctx.exit(EXIT_MENDABLE)
+        _exit_with(ctx, *error.spelled(spelling(ctx)))
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does; click then ends silently.
         raise
@@ -83,30 +78,14 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         remedy = "Check the path and its permissions."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "Free disk space, or write to another disk. Finished parts are kept."
-        job.tell_error(type(error).__name__, f"{error}.", remedy)
-        ctx.exit(EXIT_MENDABLE)
+        _exit_with(ctx, f"{error}.", remedy)
 
 
-@contextmanager
-def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
-    """Log as JSON, if asked for, the errors that click or Python would print."""
-    try:
-        yield
-    except click.exceptions.Exit:
-        raise
-    except click.ClickException as error:
-        if not job.json_logs:
-            raise
-        failed = getattr(error, "ctx", None) or ctx
-        remedy = f"See {failed.command_path} --help."
-        job.tell_error(USAGE_ERROR, error.format_message(), remedy)
-        ctx.exit(error.exit_code)
-    except Exception as error:
-        if not job.json_logs:
-            raise
-        kind = type(error).__name__
-        logger.exception("%s: %s", kind, error, extra={"error": kind})  # noqa: TRY401
-        ctx.exit(1)
+def _exit_with(ctx: click.Context, problem: str, remedy: str) -> NoReturn:
+    """Print an error and its remedy on standard error, and exit."""
+    click.echo(f"error: {problem}", err=True)
+    click.echo(f"  fix: {remedy}", err=True)
+    ctx.exit(EXIT_MENDABLE)
 
 
 def spelling(ctx: click.Context) -> Callable[[str], str]:

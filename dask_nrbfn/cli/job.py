@@ -1,7 +1,6 @@
 """One call of the program: its input, its duration, and its output."""
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,24 +20,18 @@ logger = logging.getLogger(__name__)
 # The exit codes of a command that was stopped by SIGINT (Ctrl-C) and by SIGTERM.
 EXITS_STOPPED = (130, 143)
 
-# The start of a local cluster takes about five seconds. Work is planned at half of the speed of two
-# cores, so it is done in about half of these seconds.
-SMALL_WORK_S = 20.0
-
 
 @dataclass
 class Job:
     """The job of a command; click passes it to the commands that ask for it.
 
     bar: draw progress bars on a terminal.
-    json_logs: everything on standard error is JSON.
     command, what: name and main argument of the command; empty for a short command.
     keeps: whether the same command continues one that was stopped.
     n_rows: number of rows of the work, once known.
     """
 
     bar: bool = False
-    json_logs: bool = False
     command: str = ""
     what: str = ""
     keeps: bool = False
@@ -51,25 +44,16 @@ class Job:
         self.command, self.what, self.keeps = command, str(what), keeps
 
     @contextmanager
-    def engine(
-        self,
-        options: dict[str, Any],
-        *,
-        expected_s: float = math.inf,
-    ) -> "Iterator[Engine]":
-        """Yield the engine for the ``engine_options`` of a command that takes `expected_s` seconds.
-
-        If they are few and no option asks for a cluster, none is started.
-        """
+    def engine(self, options: dict[str, Any]) -> "Iterator[Engine]":
+        """Yield the engine for the ``engine_options`` of a command."""
         from dask_nrbfn.engine import EngineOptions, connect
         from dask_nrbfn.engine.threads import threads_of_workers
 
         chosen = EngineOptions(**options, bar=self.bar)
-        if expected_s <= SMALL_WORK_S and not chosen.asks_for_cluster:
-            logger.info("%s: small work runs in this process, without a cluster", self.command)
-            # With the number of threads of a cluster's worker, results have the same bits.
-            threads = chosen.threads or threads_of_workers(1)
-            chosen = replace(chosen, workers=0, threads=threads)
+        if chosen.run_here and chosen.threads is None:
+            # A worker has these threads too, even if a batch system sets OMP_NUM_THREADS to 1. With
+            # the same number of threads, results have the same bits.
+            chosen = replace(chosen, threads=threads_of_workers(1))
         with connect(chosen) as self._engine:
             yield self._engine
 
@@ -103,26 +87,4 @@ class Job:
             again = "continues" if self.keeps else "starts again"
             level = logging.ERROR
             end = f"stopped after {seconds:.1f} s; {kept} the same command {again}"
-        logger.log(
-            level,
-            "%s %s: %s",
-            self.command,
-            self.what,
-            end,
-            extra={
-                "command": self.command,
-                "what": self.what,
-                "rows": self.n_rows,
-                "seconds": round(seconds, 3),
-                "peak_bytes": peak_bytes,
-                "exit_status": exit_status,
-            },
-        )
-
-    def tell_error(self, kind: str, problem: str, remedy: str) -> None:
-        """Print an error on standard error; `kind` is the name of its class, for JSON logs."""
-        if self.json_logs:
-            logger.error(problem, extra={"error": kind, "fix": remedy})
-        else:
-            click.echo(f"error: {problem}", err=True)
-            click.echo(f"  fix: {remedy}", err=True)
+        logger.log(level, "%s %s: %s", self.command, self.what, end)

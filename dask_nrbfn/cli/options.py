@@ -168,11 +168,10 @@ engine_options = together(
     click.option(
         "--workers",
         type=int,
-        help="Number of local worker processes; 0: run in this process  [default: 1, or 0 for a "
-        "few seconds of work]",
+        help="Number of local worker processes; 0: run in this process  [default: 0]",
     ),
-    click.option("--threads", type=int, help="Threads of each worker  [default: all cores]"),
-    click.option("--memory", metavar="BYTES", help="Memory limit of each worker, such as 4GiB."),
+    click.option("--threads", type=int, help="Threads of each process  [default: all cores]"),
+    click.option("--memory", metavar="BYTES", help="Memory limit of each process, such as 4GiB."),
 )
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from dask_nrbfn.cli.options import together
-from dask_nrbfn.sources.formats import meanings
 
 x_option = click.option(
     "--x",
     metavar="NAME",
-    help=f"The features. {meanings('x')}.",
+    help="The features. Array of .npz or Zarr [default: X]; X, raw/X, layers/NAME or obsm/NAME of "
+    "AnnData.",
 )
 
 # Targets and weights of the rows.
@@ -18,7 +18,8 @@ target_options = together(
     click.option(
         "--y",
         metavar="NAME",
-        help=f"The labels. {meanings('y')}.",
+        help="The labels. Array of .npz [default: y] or Zarr; an .npy file or a directory of them; "
+        "obs/NAME of AnnData.",
     ),
     click.option(
         "--label", metavar="COLUMN", help="Label column of a table, or variable of a scene."
@@ -26,14 +27,14 @@ target_options = together(
     click.option(
         "--target",
         metavar="NAME",
-        help='Numeric targets instead of labels, with "" around a name that has a comma. '
-        f"{meanings('target')}.",
+        help='Numeric targets instead of labels: columns A,B of a table, with "" around a name '
+        "that has a comma; arrays as with --y; obs/A,obs/B of AnnData; variables of a scene.",
     ),
     click.option(
         "--weights",
         metavar="NAME",
-        help="One weight above 0 per row.  [default: every row weighs the same] "
-        f"{meanings('weights')}.",
+        help="One weight above 0 per row: a column of a table, else as with --y.  [default: every "
+        "row weighs the same]",
     ),
     click.option(
         "--unlabelled",
@@ -79,7 +80,7 @@ scene_options = together(
         metavar="NAMES",
         help="Variable of a scene: Zarr, netCDF or another file that xarray opens. Its pixels are "
         "rows. NAME,NAME: each variable is a feature, or has a feature for each coordinate of "
-        "--feature-dim.  [default: the only variable with the --feature-dim]",
+        "--feature-dim.",
     ),
     click.option(
         "--feature-dim",

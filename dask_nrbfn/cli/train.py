@@ -49,13 +49,12 @@ def fit(
     To resume an interrupted fit, repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import fit_dataset
-    from dask_nrbfn.commands.plan import fit_s
 
     job.begin("fit", run, keeps=True)
     opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
-    with job.engine(options, expected_s=fit_s(opened, params)) as engine:
+    with job.engine(options) as engine:
         finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
     _tell(finished, as_json)
 
@@ -87,7 +86,6 @@ def tune(
     repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import tune_dataset
-    from dask_nrbfn.commands.plan import fit_s
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("tune", run, keeps=True)
@@ -96,7 +94,7 @@ def tune(
     params, basis = fit_params(options)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows
-    with job.engine(options, expected_s=fit_s(opened, params, tuning)) as engine:
+    with job.engine(options) as engine:
         finished = tune_dataset(
             opened,
             run,
@@ -167,7 +165,6 @@ def embed(
     interrupted embedding, repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import embed_dataset
-    from dask_nrbfn.commands.plan import fit_s
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
 
     job.begin("embed", run, keeps=True)
@@ -176,8 +173,7 @@ def embed(
     job.n_rows = opened.n_rows
     if output is not None:
         check_prediction_place(output, overwrite=overwrite)
-    expected_s = fit_s(opened, params, embeds=True)
-    with job.engine(options, expected_s=expected_s) as engine:
+    with job.engine(options) as engine:
         finished = embed_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
         if output is not None:
             engine.begin_stage()
@@ -203,9 +199,7 @@ def report(
     """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.plan import scores_s
     from dask_nrbfn.report import write_report
-    from dask_nrbfn.storage.model import Model
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
@@ -215,8 +209,7 @@ def report(
     if evaluate is not None:
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
-            expected_s = scores_s(Model.load(run), job.n_rows)
-            with job.engine(options, expected_s=expected_s) as engine:
+            with job.engine(options) as engine:
                 evaluation = evaluate_dataset(run, judged.dataset, engine)
     write_report(opened, target, evaluation=evaluation, overwrite=overwrite)
     click.echo(target)

@@ -97,7 +97,6 @@ def update(
     Prints the error of the old model on the new rows, and whether a refresh of the basis is due.
     """
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import update_run
 
     job.begin("update", run, keeps=True)
@@ -107,9 +106,7 @@ def update(
         opened_rows(rows, run, beside=run, **reading) as opened,
     ):
         job.n_rows = opened.dataset.n_rows
-        n_judged = 0 if judge is None else judge.dataset.n_rows
-        expected_s = update_s(run, job.n_rows, n_judged)
-        with job.engine(options, expected_s=expected_s) as engine:
+        with job.engine(options) as engine:
             record = update_run(
                 run,
                 opened.dataset,
@@ -139,14 +136,11 @@ def merge(
     **options: Any,
 ) -> None:
     """Add all rows of OTHER, which began as a copy of RUN, to RUN; OTHER is not changed."""
-    from dask_nrbfn.commands.plan import update_s
     from dask_nrbfn.commands.update import merge_runs
 
     job.begin("merge", run, keeps=True)
-    with _judging(run, evaluate, max_error_rate) as judge:
-        expected_s = update_s(run, 0, 0 if judge is None else judge.dataset.n_rows)
-        with job.engine(options, expected_s=expected_s) as engine:
-            record = merge_runs(run, other, engine, judge=judge)
+    with _judging(run, evaluate, max_error_rate) as judge, job.engine(options) as engine:
+        record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
     show(_figures(record), as_json)
 
@@ -182,7 +176,6 @@ def refresh(
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.plan import refresh_s
     from dask_nrbfn.commands.refresh import refresh_run
 
     job.begin("refresh", run, keeps=True)
@@ -193,9 +186,7 @@ def refresh(
             stack.enter_context(opened_rows(each, run, beside=run, **reading)).dataset
             for each in rows
         ]
-        n_judged = 0 if judge is None else judge.dataset.n_rows
-        expected_s = refresh_s(run, opened, n_judged)
-        engine = stack.enter_context(job.engine(options, expected_s=expected_s))
+        engine = stack.enter_context(job.engine(options))
         refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)

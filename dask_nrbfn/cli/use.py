@@ -102,9 +102,8 @@ def predict(
     on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns of ROWS are
     written instead.
 
-    With --feature-dim or --variable, ROWS is a scene in Zarr, netCDF or another format that xarray
-    opens, and OUT is a Zarr group with a map of the pixels. To resume an interrupted map, repeat
-    the command.
+    With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
+    a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.obs import check_one_place
@@ -138,7 +137,6 @@ def _predict(
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.plan import scores_s
     from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
     from dask_nrbfn.sources.source import named_columns
 
@@ -151,8 +149,7 @@ def _predict(
     reading = {**take_reading(options), "keep": names, "spoiled": asked["skip_bad"]}
     with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        expected_s = scores_s(model, job.n_rows)
-        with job.engine(options, expected_s=expected_s) as engine:
+        with job.engine(options) as engine:
             predicted = predict_dataset(
                 run,
                 opened.dataset,
@@ -179,7 +176,6 @@ def _annotate(
     """Write the predictions of an AnnData store or Zarr group into the store."""
     from dask_nrbfn.commands.files import check_nothing_said, opened_rows
     from dask_nrbfn.commands.obs import ObsTarget
-    from dask_nrbfn.commands.plan import scores_s
 
     said = {name: options.pop(name) for name in ("keep", "no_clip", *_RESULTS, *_SCENE)}
     check_nothing_said(rows, "a store to which `to` adds columns", **said)
@@ -187,8 +183,7 @@ def _annotate(
     reading = take_reading(options)
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        expected_s = scores_s(model, job.n_rows)
-        with job.engine(options, expected_s=expected_s) as engine:
+        with job.engine(options) as engine:
             target.write(run, opened.dataset, engine)
     return {"n_rows": job.n_rows, "columns": [f"{target.inside}{name}" for name in target.columns]}
 
@@ -198,19 +193,16 @@ def _map(
 ) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.maps import MapWork, check_map_place, write_map
-    from dask_nrbfn.commands.plan import scores_s
+    from dask_nrbfn.commands.maps import check_map_place, predict_scene, scene_at
 
     chosen = {name: options.pop(name) for name in (*_SCENE, "probabilities", "scores")}
     names = ("keep", "skip_bad", "prediction_name", "no_clip")
     of_files = {name: options.pop(name) for name in names}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
     check_map_place(out, overwrite=overwrite)
-    work = MapWork.of(run, scene, **chosen)
-    job.n_rows = work.n_pixels
-    expected_s = scores_s(model, job.n_rows)
-    with job.engine(options, expected_s=expected_s) as engine:
-        mapped = write_map(work, out, engine, overwrite=overwrite)
+    job.n_rows = scene_at(scene, chosen["variable"], chosen["feature_dim"]).n_pixels
+    with job.engine(options) as engine:
+        mapped = predict_scene(run, scene, out, engine, **chosen, overwrite=overwrite)
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
@@ -241,7 +233,6 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.plan import scores_s
     from dask_nrbfn.report import class_tables
     from dask_nrbfn.storage.model import Model
 
@@ -249,8 +240,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
     model, reading = Model.load(run), take_reading(options)
     with opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        expected_s = scores_s(model, job.n_rows)
-        with job.engine(options, expected_s=expected_s) as engine:
+        with job.engine(options) as engine:
             evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
     figures = {**of_file, **evaluation.figures()}

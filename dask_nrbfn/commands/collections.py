@@ -1,8 +1,7 @@
 """Rows, targets and weights of dask collections, checked before anything is computed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,117 +9,83 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources.dtypes import (
-    FLOAT64,
-    NO_LABEL,
-    STRING,
-    check_weight_dtype,
-    feature_dtype,
-    label_dtype,
-    to_labels,
-)
-from dask_nrbfn.sources.frames import as_columns, plain_dtype, plain_rows, typed_labels
-from dask_nrbfn.sources.source import Block, Source
+from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.sources.dtypes import FLOAT64, STRING, feature_dtype, label_dtype
+from dask_nrbfn.sources.frames import labels_of, plain_dtype, plain_rows
+from dask_nrbfn.sources.source import Block
 from dask_nrbfn.storage.chunks import Mark
 
 if TYPE_CHECKING:
     import dask.array as da
     from dask.delayed import Delayed
 
-    from dask_nrbfn.sources.options import TableOptions
-
 # Number of surveys that one task merges.
 _MERGED = 8
 
 
-@dataclass(kw_only=True)
-class DaskRows(Source):
-    """Rows, targets and weights of dask collections.
+class DaskRows(ArrayRows):
+    """Rows of dask collections: X (n, p), also of blocks in CSR, and columns as `ArraySource`."""
 
-    rows (n, p): blocks are arrays, or in CSR.
-    columns (n, ...): targets, then weights.
-    """
-
-    rows: "da.Array"
-    columns: "tuple[da.Array | None, da.Array | None]"
-
-    @classmethod
-    def of(
-        cls,
-        rows: "da.Array",
-        targets: "da.Array | None",
-        weights: "da.Array | None",
-        **options: Any,
-    ) -> Self:
-        """Return a source of rows; estimates the number of values in CSR from the first block."""
-        n_values = None
-        if is_scipy(rows._meta):
-            first = rows.blocks[0].compute()
-            n_values = round(first.nnz * rows.shape[0] / first.shape[0])
-        return cls(
-            n_rows=rows.shape[0],
-            n_features=rows.shape[1],
-            n_values=n_values,
-            x_dtype=rows.dtype,
-            y_dtype=None if targets is None else targets.dtype,
-            has_weights=weights is not None,
-            rows=rows,
-            columns=(targets, weights),
-            **options,
-        )
+    def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
+        given = {"X": X, "y": y, "weights": weights, "target": target}
+        names = {name.lower(): name for name, values in given.items() if values is not None}
+        super().__init__({role: _counted(given[name]) for role, name in names.items()}, names)
+        if is_scipy(self.arrays["x"]._meta):
+            # An estimate from the first block.
+            first = self.arrays["x"].blocks[0].compute()
+            self.n_values = round(first.nnz * self.n_rows / first.shape[0])
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         """Yield the rows of each chunk in CSR; computes one chunk at a time."""
         import dask
 
-        computed = (dask.compute(*part) for part in self.parts(self.rows.chunks[0]))
+        computed = (dask.compute(*part) for part in self.parts(self.arrays["x"].chunks[0]))
         return (Block(canonical(X), y, weights) for X, y, weights in computed)
 
     def parts(self, chunk_rows: int | tuple[int, ...]) -> "Iterator[tuple[Delayed | None, ...]]":
         """Yield rows, targets and weights of chunks of `chunk_rows` rows as delayed objects."""
-        blocks = self.rows.rechunk((chunk_rows, -1)).to_delayed().ravel()
+        y, target, weights = map(self.arrays.get, ("y", "target", "weights"))
+        blocks = self.arrays["x"].rechunk((chunk_rows, -1)).to_delayed().ravel()
+        if target is not None:
+            y = target.reshape(self.n_rows, -1).astype(FLOAT64)
         columns = (
             [None] * len(blocks)
             if column is None
             else column.rechunk((chunk_rows, *column.shape[1:])).to_delayed().ravel()
-            for column in self.columns
+            for column in (y, None if weights is None else weights.astype(FLOAT64))
         )
         return zip(blocks, *columns, strict=True)
 
 
-def dask_rows(
-    X: Any, *, lengths: bool | None = None, name: str = "X", schema: Schema | None = None
-) -> "da.Array":
-    """Return the rows of a dask collection as numbers, or as a schema encodes them.
+def dask_numbers(X: Any, name: str) -> "da.Array":
+    """Return the numbers of a dask frame, and dask arrays unchanged."""
+    if not hasattr(X, "columns"):
+        return X
+    return X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
 
-    lengths: whether the lengths of the partitions of a frame are computed.
-    name: name of X in error messages.
-    X (n, c), returns dask array (n, c).
-    """
+
+def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
+    """Return the rows of a dask collection as numbers, or as a schema encodes them, (n, c)."""
     if schema is not None:
-        return _stored(X, schema, name)
-    if hasattr(X, "columns"):
-        for column, dtype in X.dtypes.items():
-            if hasattr(dtype, "categories"):
-                _check_known(X[column], f"Column {column!r} of {name}")
-        X = X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
-    rows = X.to_dask_array(lengths=lengths) if hasattr(X, "to_dask_array") else X
+        return _stored(X, schema)
+    rows = dask_numbers(X, "X")
     if rows.ndim != 2 or 0 in rows.shape[1:]:
-        raise _no_table(name, rows.shape)
-    return rows.astype(feature_dtype(rows.dtype, name))
+        raise DataError(
+            f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
+        )
+    return rows.astype(feature_dtype(rows.dtype, "X"))
 
 
-def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
+def _stored(X: Any, schema: Schema) -> "da.Array":
     """Return the rows of a dask collection as a schema encodes them, without counting them."""
     from dask_nrbfn.sources.stored import column_labels, stored_rows
 
-    # Row numbers in error messages start at the first row of each block.
-    n_columns, part = len(schema.columns), f"a block of {name}"
+    n_columns, part = len(schema.columns), "a block of X"
     if hasattr(X, "columns"):
-        own = X[column_labels(X._meta, schema, name)]
+        own = X[column_labels(X._meta, schema)]
         return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
     # Raises errors before anything is computed.
-    stored_rows(_no_rows(X), schema, name)
+    stored_rows(_no_rows(X), schema)
     chunks = (X.chunks[0], (n_columns,))
     whole = X.rechunk({1: -1})
     return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
@@ -129,26 +94,23 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
 def rows_and_schema(
     X: Any, missing: str, schema: Schema | None
 ) -> "tuple[da.Array, Schema | None]":
-    """Return the rows of a collection as they are to be stored, and their schema.
+    """Return the rows (n, c) of a collection as they are to be stored, and their schema.
 
-    missing: see `ingest_arrays`.
-    schema: None: inferred from the values, which are then computed once more.
-    rows (n, c): with known lengths.
-    schema: None: all columns are numbers.
-    X (n, c).
+    A schema that is not given is decided from the values, which are then computed once more.
     """
     import dask
     import dask.array as da
 
-    from dask_nrbfn.sources.stored import decided, frame_options, needs_schema
+    from dask_nrbfn.sources.stored import decided, needs_schema
 
-    options = frame_options(missing)
-    if schema is not None or not needs_schema(_no_rows(X), options):
-        return _counted_rows(X, schema=schema), schema
-    parts = _parts(X)
+    if schema is not None or not needs_schema(_no_rows(X), missing):
+        return dask_rows(X, schema=schema), schema
+    whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
+    parts = list(np.ravel(whole.to_delayed()))
     lengths = [dask.delayed(len)(part) for part in parts]
-    surveys, *lengths = dask.compute(_surveyed(X, parts, options), *lengths)
-    schema = decided(surveys, options)
+    surveyed = _surveyed(X, parts, fills=missing == "impute")
+    cells, *lengths = dask.compute(surveyed, *lengths)
+    schema = decided(cells, missing)
     rows = dask_rows(X, schema=schema)
     return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
 
@@ -158,14 +120,8 @@ def _no_rows(X: Any) -> Any:
     return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
 
 
-def _parts(X: Any) -> "list[Delayed]":
-    """Return the partitions of a frame, or the blocks of an array, each with whole rows."""
-    whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
-    return list(np.ravel(whole.to_delayed()))
-
-
-def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
-    """Return the survey of the cells of each column over all parts."""
+def _surveyed(X: Any, parts: "list[Delayed]", *, fills: bool) -> "Delayed":
+    """Return the statistics of the cells of each column over all parts."""
     import dask
 
     from dask_nrbfn.sources.stored import kinds_of, survey_columns, types_of
@@ -175,9 +131,7 @@ def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delay
     if '"NULL"' in found[0].values() or _has_unknown_categories(X):
         # Only the parts show the types of these columns.
         found = dask.compute(*map(dask.delayed(types_of), parts))
-    types = {column: {part[column] for part in found} for column in found[0]}
-    kinds = kinds_of(types, options)
-    fills = options.missing == "impute"
+    kinds = kinds_of({column: {part[column] for part in found} for column in found[0]})
     surveys = [dask.delayed(survey_columns)(part, kinds, fills=fills) for part in parts]
     while len(surveys) > 1:
         groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
@@ -190,92 +144,37 @@ def _has_unknown_categories(X: Any) -> bool:
     return any(hasattr(of, "categories") and not X[column].cat.known for column, of in dtypes)
 
 
-def _counted_rows(X: Any, name: str = "X", schema: Schema | None = None) -> "da.Array":
-    rows = _with_lengths(dask_rows(X, lengths=True, name=name, schema=schema))
-    if len(rows) == 0:
-        raise _no_table(name, rows.shape)
-    return rows
-
-
-def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
-    return DataError(
-        f"{name} has shape {shape}.", "Give a table with at least one row and one column."
-    )
-
-
-def dask_numbers(target: Any, n_rows: int) -> "da.Array":
-    """Return numeric targets, float64 (n, q)."""
-    table = as_columns(target)
-    numbers = _counted_rows(table[:, None] if table.ndim == 1 else table, "target")
-    _check_length(numbers, n_rows, "target", "target")
-    return numbers.astype(FLOAT64)
-
-
-def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Array":
-    """Return labels (n,), int64 or text; missing labels are those of `typed_labels`."""
+def dask_labels(y: Any, unlabelled: Mark | None = None) -> "da.Array":
+    """Return labels (n,) as `Labels.stored` of each block."""
     import dask.array as da
 
-    if hasattr(y.dtype, "categories"):
-        _check_known(y, "y")
-    typed = isinstance(y.dtype, np.dtype)
     # Dask warns when it turns extension types of pandas into object arrays.
-    labels = _dask_column(y if typed else y.astype(object), n_rows, "y", "label")
+    labels = _counted(y if isinstance(y.dtype, np.dtype) else y.astype(object))
     # pandas stores text as Python objects; each block is checked when it is computed.
     given = plain_dtype(y.dtype)
     dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
-    return da.map_blocks(
-        _block_labels, labels, dtype, unlabelled, dtype=dtype, meta=np.empty(0, dtype=dtype)
-    )
-
-
-def _check_known(column: Any, name: str) -> None:
-    if not column.cat.known:
-        raise DataError(
-            f"{name} is a category whose values are unknown to dask.",
-            "Make the categories known: X = X.categorize(), or y = y.cat.as_known().",
-        )
-
-
-def dask_weights(weights: Any, n_rows: int) -> "da.Array":
-    """Return sample weights, float64 (n,)."""
-    column = _dask_column(weights, n_rows, "weights", "weight")
-    check_weight_dtype(column.dtype, "weights")
-    return column.astype(FLOAT64)
-
-
-def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> "da.Array":
-    column = _with_lengths(values)
-    if column.ndim != 1:
-        raise DataError(f"{name} has shape {column.shape}.", f"Give one {noun} per row of X.")
-    _check_length(column, n_rows, name, noun)
-    return column
-
-
-def _check_length(column: "da.Array", n_rows: int, name: str, noun: str) -> None:
-    if len(column) != n_rows:
-        raise DataError(
-            f"{name} has {len(column)} rows but X has {n_rows}.",
-            f"Write {name} with one {noun} per row of X.",
-        )
-
-
-def _with_lengths(values: Any) -> "da.Array":
-    array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
-    return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
+    meta = np.empty((0,) * labels.ndim, dtype=dtype)
+    return da.map_blocks(_block_labels, labels, dtype, unlabelled, dtype=dtype, meta=meta)
 
 
 def _block_labels(
     labels: NDArray[Any], dtype: np.dtype[Any], unlabelled: Mark | None, block_info: Any = None
 ) -> NDArray[Any]:
     first_row = block_info[0]["array-location"][0][0] if block_info else 0
-    values = typed_labels(labels, first_row=first_row, unlabelled=unlabelled)
-    values = to_labels(values, "y", first_row=first_row)
-    if dtype == STRING and (values == NO_LABEL).all():
+    found = labels_of(labels, unlabelled, first_row=first_row)
+    if dtype == STRING and found.missing is not None and found.missing.all():
         # This block alone does not show that the other blocks have text.
-        return np.full(len(values), str(unlabelled), dtype=dtype)
-    if values.dtype != dtype:
+        return np.full(len(labels), str(unlabelled), dtype=dtype)
+    stored = found.stored(unlabelled)
+    if stored.dtype != dtype:
         raise DataError(
             f"y has the label {labels[0]!r} in row {first_row} (the first is 0), as an object.",
             "Give the column a type, such as y.astype(bool), y.astype(int) or y.astype(str).",
         )
-    return values
+    return stored
+
+
+def _counted(values: Any) -> "da.Array":
+    """Return a dask array with known lengths."""
+    array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
+    return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array

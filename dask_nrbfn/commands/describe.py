@@ -77,11 +77,10 @@ _FITTED = {
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return the sizes of a dataset."""
     dataset.check_stored()
-    return dataset_figures(dataset)
+    return _dataset_figures(dataset)
 
 
-def dataset_figures(dataset: Dataset) -> dict[str, Any]:
-    """Return the sizes of an open dataset, without reading from the disk."""
+def _dataset_figures(dataset: Dataset) -> dict[str, Any]:
     counts = dataset.class_counts.tolist()
     classes = {"classes": dataset.classes.tolist(), "class_counts": counts}
     return {
@@ -101,7 +100,7 @@ def dataset_figures(dataset: Dataset) -> dict[str, Any]:
 
 def _verified(dataset: Dataset) -> dict[str, Any]:
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-    return {**dataset_figures(dataset), "n_chunks": n_chunks, "problems": problems_of(dataset)}
+    return {**_dataset_figures(dataset), "n_chunks": n_chunks, "problems": problems_of(dataset)}
 
 
 def _describe_schema(schema: Schema | None) -> dict[str, Any]:
@@ -112,11 +111,7 @@ def _describe_schema(schema: Schema | None) -> dict[str, Any]:
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
     # Other jobs may have changed the run since it was opened.
-    return run_figures(Run.open(run.location))
-
-
-def run_figures(run: Run) -> dict[str, Any]:
-    """Return the description of a run as of the time when the run was opened."""
+    run = Run.open(run.location)
     attributes, stages = run.attributes, run.stages
     versions, cells = versions_of(attributes), cells_record(stages)
     weights = versions[-1] if versions else stages.get("weights", cells)

@@ -4,35 +4,17 @@ import logging
 
 from numpy.typing import ArrayLike
 
-from dask_nrbfn.commands.calibrate import measure_rates
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.fit import (
-    check_fit,
-    finish_run,
-    in_run,
-    remaining_costs,
-    start_run,
-    with_planned_basis,
-)
+from dask_nrbfn.fit import check_fit, finish_run, start_run
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.refine import guess_as_good
-from dask_nrbfn.stages.stage import Rates, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import check_outside_groups, exists, locked_group
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.run import Run, finish_refresh
 
 logger = logging.getLogger(__name__)
-
-# Flops per worker of a fit of about a minute; measuring the rates takes a few seconds.
-_LONG_FLOPS = 5e12
-
-# The same for a tuning of some ten seconds: its systems are small, and do not run at the full rate.
-_LONG_TUNING_FLOPS = 2e11
-
-# Number of stages whose expected seconds are logged.
-_NAMED = 3
 
 
 def fit_dataset(
@@ -197,8 +179,7 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
-        rates = _tell_expected(run, in_run(context, run))
-        finish_run(run, context, rates=rates, check_still_locked=check_still_locked)
+        finish_run(run, context, check_still_locked=check_still_locked)
         _warn_of_guess(run)
         return run
 
@@ -214,26 +195,3 @@ def _warn_of_guess(run: Run) -> None:
             100 * guess.error_rate,
             100 * guess.guessing,
         )
-
-
-def _tell_expected(run: Run, context: FitContext) -> Rates | None:
-    """Log the expected seconds of long work and return a worker's rates; None for short work."""
-    engine, planned = context.engine, with_planned_basis(context)
-    costs = remaining_costs(run, planned)
-    flops = sum(cost.flops for cost in costs.values())
-    long = _LONG_FLOPS if context.tuning is None else _LONG_TUNING_FLOPS
-    if not costs or flops < long * engine.n_workers:
-        return None
-    rates = measure_rates(context)
-    seconds = {name: expected_s(cost, rates, engine.n_workers) for name, cost in costs.items()}
-    longest = sorted(seconds, key=lambda name: -seconds[name])[:_NAMED]
-    # The basis that the fit finds may be smaller.
-    most = planned.found_basis != context.found_basis
-    logger.info(
-        "expected: %s %.0f s with %d basis rows, of which %s",
-        "at most" if most else "about",
-        sum(seconds.values()),
-        planned.n_basis,
-        ", ".join(f"{name} {seconds[name]:.0f} s" for name in longest),
-    )
-    return rates

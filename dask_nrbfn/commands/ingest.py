@@ -13,7 +13,6 @@ from dask_nrbfn.commands.collections import (
     DaskRows,
     dask_labels,
     dask_numbers,
-    dask_weights,
     rows_and_schema,
 )
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
@@ -22,18 +21,16 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, checked_mark, sparse_dtype
-from dask_nrbfn.sources.formats import listing_formats
+from dask_nrbfn.sources.dtypes import FLOAT64, checked_mark, sparse_dtype
 from dask_nrbfn.sources.frames import (
-    are_boolean,
     as_columns,
     column_names,
+    labels_of,
     plain_dtype,
     plain_rows,
     target_names_of,
-    typed_labels,
 )
-from dask_nrbfn.sources.source import Block, check_one_kind, named_columns, numbered_targets
+from dask_nrbfn.sources.source import Block, check_one_kind, named_columns
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -58,7 +55,6 @@ Names = str | Sequence[str] | None
 """Names of columns, or marks: a text with commas, or a sequence."""
 
 
-@listing_formats
 def ingest_file(
     source: Any,
     location: Location,
@@ -95,7 +91,7 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL, query, RemoteLocation, zarr.Group, zarr.Array, relation, frame or reader
-        A file, a directory of files of one suffix, or a store; Notes list the formats. An SQL
+        A file, a directory of files of one suffix, or a store, as in Notes. An SQL
         query that begins with FROM, SELECT or WITH, such as
         ``"FROM 'rides/*.parquet' WHERE fare > 0"``; DuckDB answers it. A relation of DuckDB, a
         frame of any library, or an Arrow reader. None with `sql`.
@@ -103,8 +99,7 @@ def ingest_file(
     sql : str, optional
         A query of `source`, which is the table "source"; a DuckDB or SQLite file has its tables.
     x, y : str, optional
-        Where features and labels are, as listed in Notes. Each element of a list of numbers becomes
-        a feature.
+        Where features and labels are, as listed in Notes.
     label : str, optional
         Label column of a table, or variable of a scene. A dataset without labels or targets can
         only be predicted.
@@ -120,8 +115,9 @@ def ingest_file(
         default the first lines decide.
     columns, drop : str or sequence of str, optional
         Columns of a table that become features, by default all without another use; and columns
-        to leave out. Here and below, names can be given as "A,B", with double quotes around a name
-        that has a comma.
+        to leave out. Each element of a list of numbers becomes a feature if `columns` names it.
+        Here and below, names can be given as "A,B", with double quotes around a name that has a
+        comma.
     id : str, optional
         Column or Zarr array that names the rows and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional
@@ -158,8 +154,8 @@ def ingest_file(
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB of rows.
     copy : bool
-        Whether rows that are already in Zarr are copied. Otherwise the dataset refers to the rows,
-        with a digest of every chunk, unless their chunks are larger than 128 MiB.
+        Whether dense rows that are already in Zarr are copied. Otherwise the dataset refers to
+        the rows, with a digest of every chunk, unless their chunks are larger than 128 MiB.
     overwrite : bool
         Replace a dataset at `location` once the new one is complete.
 
@@ -176,9 +172,14 @@ def ingest_file(
 
     Notes
     -----
-    The formats, each with what its options name:
-
-    {formats}
+    - Text tables (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow files, DuckDB and
+      SQLite files, queries, relations, frames: `label`, `target` and `weights` name columns.
+    - .npz: `x`, `y`, `target` and `weights` name arrays, by default X and y. For a sparse matrix of
+      scipy, and for .npy, they are .npy files or directories of them.
+    - Zarr: arrays of the group, `x` by default X; or one array.
+    - AnnData, .h5ad or Zarr: `x` is X, raw/X, layers/NAME or obsm/NAME; others are obs/NAME.
+    - Scenes, with `variable`: Zarr, netCDF and whatever xarray opens; `label` and `target` name
+      variables.
     """
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
@@ -318,15 +319,15 @@ def ingest_arrays(
         rows: Rows = stored_rows(X, schema)
     else:
         rows = canonical(X) if is_scipy(X) else plain_rows(X)
+    labels = None if y is None else labels_of(y, unlabelled)
     source = ArraySource(
         rows,
-        None if y is None else typed_labels(y, unlabelled=unlabelled),
+        None if labels is None else labels.stored(unlabelled),
         weights,
         None if target is None else plain_rows(as_columns(target), "target"),
     )
     source.schema = schema
-    if source.y_dtype == INT64:
-        source.boolean_labels = are_boolean(y, unlabelled)
+    source.boolean_labels = labels is not None and labels.are_boolean
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
@@ -516,21 +517,16 @@ def ingest_dask(
     """
     check_one_kind("y", y, target)
     rows, schema = rows_and_schema(X, missing, schema)
-    targets, target_names = None, None
-    if target is not None:
-        targets = dask_numbers(target, len(rows))
-        target_names = target_names_of(target) or numbered_targets(targets.shape[1])
-    elif y is not None:
-        targets = dask_labels(y, len(rows), unlabelled)
-    source = DaskRows.of(
+    source = DaskRows(
         rows,
-        targets,
-        None if weights is None else dask_weights(weights, len(rows)),
-        feature_names=column_names(X),
-        target_names=target_names,
-        schema=schema,
-        boolean_labels=target is None and y is not None and plain_dtype(y.dtype).kind == "b",
+        None if y is None else dask_labels(y, unlabelled),
+        weights,
+        None if target is None else dask_numbers(as_columns(target), "target"),
     )
+    source.schema = schema
+    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
+    source.feature_names = column_names(X)
+    source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
         source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )

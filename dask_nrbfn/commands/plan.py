@@ -1,9 +1,6 @@
-"""Plan: flops, bytes and seconds of a fit, and the seconds of small work, before it begins."""
+"""Plan: flops, bytes and seconds of a fit before it begins."""
 
 import json
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,43 +8,16 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.commands.calibrate import measure_rates
-from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
-from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError
+from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
-from dask_nrbfn.numeric.distances import product_flops
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
 from dask_nrbfn.stages.trials import Trials, planned_cells
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import latest_place, n_rows_held
-
-# About half of the speed of two cores of 2026. Small work, which is expected to take less time than
-# the start of a cluster, runs in the process of the command.
-_SLOW_RATES = Rates(
-    moments_flops=3e10,
-    solve_flops=2e10,
-    activations=2e8,
-    roots=1e8,
-    column_values=2e8,
-    hashed_values=1e8,
-    pairs=1e8,
-    audited_pairs=1e8,
-    updates=5e7,
-    measured_values=3e8,
-    merged_candidates=1e7,
-    selected_rows=1e6,
-    routed_distances=3e7,
-    weighed_neighbors=5e7,
-    read_bytes=1e8,
-    scratch_bytes=3e8,
-)
 
 
 @dataclass(frozen=True)
@@ -233,71 +203,3 @@ def _scale_rates(rates: Rates, factor: float) -> Rates:
         if field.name not in storage
     }
     return replace(rates, **changed)
-
-
-def fit_s(
-    dataset: Dataset, params: FitParams, tuning: TuneParams | None = None, *, embeds: bool = False
-) -> float:
-    """Return the seconds that a fit should take on this machine; infinite if it cannot start."""
-    engine = describe_engine(EngineOptions())
-    try:
-        context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds)
-        costs = stage_costs(with_planned_basis(with_search(context)))
-    except NRBFNError:
-        return math.inf
-    return sum(expected_s(cost, _SLOW_RATES, engine.n_workers) for cost in costs.values())
-
-
-def scores_s(model: Model, n_rows: int) -> float:
-    """Return the seconds that the scores of rows are expected to take on this machine."""
-    return _passes_s(model, n_rows, {})
-
-
-def update_s(run: Location, n_rows: int, n_judged: int = 0) -> float:
-    """Return the seconds that an update of a run is expected to take on this machine.
-
-    Infinite if the run has no model. The new model is evaluated on `n_judged` rows.
-    """
-    try:
-        opened = Run.open(run)
-        model = read_model(opened, latest_place(opened.attributes))
-    except NRBFNError:
-        return math.inf
-    r = model.n_active
-    solves = float(model.n_cells) * r**3
-    solved = {"moments_flops": float(n_rows) * r**2, "solve_flops": solves}
-    return _passes_s(model, n_rows + n_judged, solved)
-
-
-def refresh_s(run: Location, datasets: Sequence[Dataset], n_judged: int = 0) -> float:
-    """Return the seconds that a refresh of a run is expected to take on this machine.
-
-    Infinite if the rows of the fit cannot be opened, or the run has no model.
-
-    datasets: rows to fit; empty: all rows that the run holds.
-    n_judged: rows that the new model is evaluated on.
-    """
-    try:
-        old, model = Run.open(run), Model.load(run)
-        if not datasets and not old.attributes["members"]:
-            return math.inf
-        like = datasets[0] if datasets else Dataset.open(old.attributes["members"][0]["dataset"])
-        held = sum(each.n_rows for each in datasets) or n_rows_held(old.attributes)
-    except NRBFNError:
-        return math.inf
-    fitted = fit_s(like.with_n_rows(held), old.params, old.tuning, embeds=old.embeds)
-    return fitted + scores_s(model, n_judged)
-
-
-def _passes_s(model: Model, n_rows: int, further: Mapping[str, float]) -> float:
-    r, p, q = model.n_active, model.basis.shape[1], len(model.weights)
-    of_pair = product_flops(p, p, p, l1=model.l1)
-    work: Counter[str] = Counter(
-        {
-            "moments_flops": n_rows * r * (of_pair + 2 * q),
-            "activations": n_rows * r,
-            "read_bytes": 8 * n_rows * model.n_features,
-        }
-    )
-    work.update(further)
-    return expected_s(StageCost(held_bytes=0, work=work), _SLOW_RATES, 1)

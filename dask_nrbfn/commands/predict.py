@@ -407,11 +407,9 @@ def _write_predictions(
 ) -> int:
     """Write predictions as a CSV or Parquet file; return the number of skipped rows.
 
-    source: location of the group of predictions. Rows in its array ``skipped`` get nulls; their id
-        is kept.
     names: names of the columns of each array, as returned by `_table_columns`.
     kept: further columns of the same rows, which follow the ids.
-    bad_rows: indices of further rows to skip.
+    bad_rows: rows to skip, besides those in the array ``skipped``; their id is kept.
     """
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa

@@ -10,7 +10,6 @@ from dask_nrbfn.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dask_nrbfn.engine.connection import EngineOptions, connect, describe_engine
-    from dask_nrbfn.engine.logs import log_json
     from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
 else:
     # A command that runs no task starts without distributed.
@@ -18,7 +17,6 @@ else:
         __name__,
         {
             "connection": ["EngineOptions", "connect", "describe_engine"],
-            "logs": ["log_json"],
             "tasks": ["DaskEngine", "Engine", "InlineEngine"],
         },
     )
@@ -30,5 +28,4 @@ __all__ = [
     "InlineEngine",
     "connect",
     "describe_engine",
-    "log_json",
 ]

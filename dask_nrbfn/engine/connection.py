@@ -46,12 +46,12 @@ class EngineOptions:
     scheduler_file : str or None
         File that a running scheduler wrote.
     workers : int or None
-        Worker processes of the local cluster that is started without the two above; default 1.
-        0 starts none and runs the tasks in this process.
+        Worker processes of a local cluster. Without it and the two above, or with 0, the tasks run
+        in this process.
     threads : int or None
-        BLAS, OpenMP and numba threads of each; default: the cores divided by the workers.
+        BLAS, OpenMP and numba threads of each process; default: the cores divided by the workers.
     memory : str or None
-        Memory limit of each, such as "4GiB"; default: the machine's divided by the workers.
+        Memory limit of each process, such as "4GiB"; default: the machine's divided by the workers.
     bar : bool
         Draw progress bars if standard error is a terminal.
 
@@ -85,21 +85,20 @@ class EngineOptions:
             _parse_memory(self.memory)
 
     @property
-    def asks_for_cluster(self) -> bool:
-        """Whether an option selects a cluster."""
-        shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
-        return any(each is not None for each in shaping)
+    def run_here(self) -> bool:
+        """Whether the tasks run in this process, because no option selects a cluster."""
+        return not (self.scheduler or self.scheduler_file or self.workers)
 
 
 @contextmanager
 def connect(options: EngineOptions | None = None, client: Client | None = None) -> Iterator[Engine]:
-    """Yield an engine on `client`, on a running scheduler, or on a new local cluster.
+    """Yield an engine on `client`, on the cluster that `options` select, or in this process.
 
     Parameters
     ----------
     options : EngineOptions, optional
     client : distributed.Client, optional
-        Used as it is and left open. If it loses its scheduler, a new client is used instead.
+        Used as it is and left open.
 
     Yields
     ------
@@ -112,13 +111,12 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
 
     Notes
     -----
-    dask's configuration key ``nrbfn.no-workers-timeout``, "5 minutes" if not set, is how long tasks
-    wait when the scheduler or all workers are lost, before they raise ClusterError. Meanwhile a
-    scheduler that answers again, or is started again at the same address, and a worker that joins
-    continue the work.
+    If all workers are lost, tasks wait for a worker: as long as dask's configuration key
+    ``nrbfn.no-workers-timeout`` says, by default "5 minutes". Then, or as soon as the connection to
+    the scheduler is lost, they raise ClusterError. The same job started again goes on.
     """
     options = options or EngineOptions()
-    if client is None and options.workers == 0:
+    if client is None and options.run_here:
         # A limit holds for the libraries that are loaded before it: this call loads BLAS.
         available = available_threads()
         threads = options.threads or available
@@ -130,9 +128,7 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
             )
         return
     with _client(options, client) as connected:
-        engine = _engine(connected, bar=options.bar)
-        with engine.further_clients:
-            yield engine
+        yield _engine(connected, bar=options.bar)
 
 
 @contextmanager
@@ -160,16 +156,13 @@ def _blas_threads_once_loaded() -> int:
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
-    """Return an engine with the sizes of a local cluster, without starting workers.
-
-    The options of a running scheduler are ignored.
-    """
-    n_workers = max(1, 1 if options.workers is None else options.workers)
+    """Return an engine with the sizes of this process or a local cluster; starts no workers."""
+    n_workers = options.workers or 1
     limit = _memory_bytes(options)
     return InlineEngine(
         n_workers=n_workers,
         threads=options.threads or threads_of_workers(n_workers),
-        memory_bytes=limit if options.workers == 0 else usable_bytes(limit, 1),
+        memory_bytes=limit if options.run_here else usable_bytes(limit, 1),
     )
 
 
@@ -326,10 +319,9 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
         engine.n_workers,
         address,
         threads,
-        extra={"scheduler": address, "n_workers": engine.n_workers, "threads": threads},
     )
     if dashboard:
-        logger.info("dashboard: %s", dashboard, extra={"dashboard": dashboard})
+        logger.info("dashboard: %s", dashboard)
     return engine
 
 

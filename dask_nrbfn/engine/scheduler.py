@@ -2,25 +2,22 @@
 
 import asyncio
 import logging
-import math
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from distributed import Client, Security, Status
+from distributed import Client
 
 from dask_nrbfn.errors import ClusterError
 from dask_nrbfn.private import reach_scheduler
 
 
 @contextmanager
-def open_client(
-    address: str, security: Security | None = None, timeout_s: float = math.inf
-) -> Iterator[Client]:
+def open_client(address: str) -> Iterator[Client]:
     """Yield a client of a scheduler, which does not become dask's default client."""
-    _run(reach_scheduler(address, security, timeout_s))
-    client = Client(address, security=security, set_as_default=False)
+    _run(reach_scheduler(address))
+    client = Client(address, set_as_default=False)
     its_logger = logging.getLogger("distributed.client")
     before = its_logger.disabled
     try:
@@ -52,12 +49,6 @@ def scheduler_address(client: Client) -> str:
     """Return the address of the scheduler of a connected client."""
     assert client.scheduler is not None
     return str(client.scheduler.address)
-
-
-def has_closed_cluster(client: Client) -> bool:
-    """Return whether the cluster that a client was made for is closed, and so its scheduler."""
-    status = getattr(client.cluster, "status", None)
-    return status in (Status.closing, Status.closed)
 
 
 def scheduler_lost(address: str) -> ClusterError:

@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from queue import Empty, Queue
@@ -16,12 +16,7 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.scheduler import (
-    has_closed_cluster,
-    open_client,
-    scheduler_address,
-    scheduler_lost,
-)
+from dask_nrbfn.engine.scheduler import scheduler_address, scheduler_lost
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -39,9 +34,6 @@ _TASKS_PER_SLOT = 4
 
 # How often the cluster is asked for its workers while tasks run.
 _LOOK_INTERVAL_S = 2.0
-
-# Wait between two tries to reach a scheduler that is lost.
-_RETRY_S = 0.5
 
 NO_WORKERS_TIMEOUT_S = 300.0
 
@@ -133,18 +125,14 @@ class DaskEngine(Engine):
     Attributes
     ----------
     client : distributed.Client
-        Replaced by another client if the scheduler is lost.
     no_workers_timeout_s : float
-        How long tasks wait for the scheduler, or while the cluster has no workers.
-    further_clients : ExitStack
-        Closes a client that replaced another.
+        How long tasks wait while the cluster has no workers.
     address : str
         Of the scheduler.
     """
 
     client: Client
     no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
-    further_clients: ExitStack = field(default_factory=ExitStack)
     address: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,7 +153,7 @@ class _Batch:
 
     def __init__(self, engine: DaskEngine, task: Task, arguments: Arguments, label: str) -> None:
         self._engine, self._task, self._arguments = engine, task, arguments
-        self._cluster = _Cluster(engine, label)
+        self._workers = _Workers(engine, label)
         # dask takes the letters before the first dash as the kind of task, and expects tasks of one
         # kind to last equally long.
         self._name = f"{label}-{uuid.uuid4().hex}"
@@ -175,10 +163,10 @@ class _Batch:
 
     def next_finished(self) -> tuple[int, Measured] | None:
         """Return number and result of the next task to finish; None if no task is left."""
-        self._look()
+        self._workers.look()
         self._submit()
         while self._running:
-            self._look()
+            self._workers.look()
             try:
                 future = self._done.get(timeout=_LOOK_INTERVAL_S)
             except Empty:
@@ -200,86 +188,54 @@ class _Batch:
             client.cancel(list(self._running))
         self._running.clear()
 
-    def _look(self) -> None:
-        if not self._cluster.look():
-            self._submit_again()
-
     def _submit(self) -> None:
-        n_free = max(0, _TASKS_PER_SLOT * self._cluster.n_slots - len(self._running))
+        n_free = max(0, _TASKS_PER_SLOT * self._workers.n_slots - len(self._running))
         for number in islice(self._waiting, n_free):
-            self._submit_one(number)
-
-    def _submit_one(self, number: int) -> None:
-        future = self._engine.client.submit(
-            measure,
-            self._task,
-            *self._arguments[number],
-            key=f"{self._name}-{number}",
-            priority=-number,
-        )
-        self._running[future] = number
-        future.add_done_callback(self._done.put)
-
-    def _submit_again(self) -> None:
-        """Submit the running tasks to the new client of the engine."""
-        numbers = sorted(self._running.values())
-        self._running, self._done = {}, Queue()
-        for number in numbers:
-            self._submit_one(number)
+            future = self._engine.client.submit(
+                measure,
+                self._task,
+                *self._arguments[number],
+                key=f"{self._name}-{number}",
+                priority=-number,
+            )
+            self._running[future] = number
+            future.add_done_callback(self._done.put)
 
     def _result(self, future: "Future[Any]") -> Measured | None:
-        """Return the result; None if it was lost with its worker or the scheduler."""
+        """Return the result; None if it was lost with its worker."""
         try:
             measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
-        except (CancelledError, OSError) as error:
+        except CancelledError as error:
+            raise scheduler_lost(self._engine.address) from error
+        except OSError:
             if future.status == "error":
                 raise
-            if isinstance(error, CancelledError):
-                self._cluster.is_lost = True
             time.sleep(0.1)
             return None
         return measured
 
 
-class _Cluster:
-    """The scheduler and the workers while tasks run there.
-
-    n_slots: tasks that can run at the same time.
-    is_lost: whether the connection to the scheduler was lost, and tasks with it.
-    """
+class _Workers:
+    """The workers while tasks run there; `n_slots` is how many tasks can run at the same time."""
 
     def __init__(self, engine: DaskEngine, label: str) -> None:
-        self.n_slots, self.is_lost = engine.n_workers, False
+        self.n_slots = engine.n_workers
         self._engine, self._label, self._patience_s = engine, label, engine.no_workers_timeout_s
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
 
-    def look(self) -> bool:
-        """Count the tasks that can run every few seconds; wait for a scheduler that is lost.
-
-        False: the engine has a new client, which has no tasks yet.
-        """
+    def look(self) -> None:
+        """Count the tasks that can run every few seconds; raise ClusterError if it stays at 0."""
         now, client = time.monotonic(), self._engine.client
-        if has_closed_cluster(client):
+        if client.status != "running":
             raise scheduler_lost(self._engine.address)
-        if not self.is_lost and client.status == "running":
-            if now < self._next_look:
-                return True
-            self._next_look = now + _LOOK_INTERVAL_S
-            try:
-                threads = client.nthreads()
-            except OSError:
-                self.is_lost = True
-            else:
-                self._count(threads, now)
-        if self.is_lost or client.status != "running":
-            self._engine.client = self._new_client()
-            self.is_lost, self._none_since = False, None
-            return False
-        return True
-
-    def _count(self, threads: dict[str, int], now: float) -> None:
-        n_slots = sum(threads.values())
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_INTERVAL_S
+        try:
+            n_slots = sum(client.nthreads().values())
+        except OSError as error:
+            raise scheduler_lost(self._engine.address) from error
         if n_slots:
             self.n_slots, self._none_since = n_slots, None
         elif self._none_since is None:
@@ -288,33 +244,11 @@ class _Cluster:
                 "%s: all workers are lost; waiting %g s for a worker", self._label, self._patience_s
             )
         elif now - self._none_since > self._patience_s:
-            address = self._engine.address
             raise ClusterError(
-                f"the scheduler {address} has had no workers for {self._patience_s:g} s.",
+                f"the scheduler {self._engine.address} has had no workers for "
+                f"{self._patience_s:g} s.",
                 "Start workers and the job again: finished parts are kept.",
             )
-
-    def _new_client(self) -> Client:
-        """Return a client of the same scheduler as soon as that answers.
-
-        The old client connects again too. But the scheduler can forget the new tasks of that client
-        when it notices that the old connection is gone.
-        """
-        engine, security = self._engine, self._engine.client.security
-        logger.warning(
-            "%s: the connection to the scheduler %s is lost; waiting %g s for it",
-            *(self._label, engine.address, self._patience_s),
-        )
-        deadline = time.monotonic() + self._patience_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            with ExitStack() as opened, suppress(OSError):
-                client = opened.enter_context(open_client(engine.address, security, left_s))
-                engine.further_clients.close()
-                engine.further_clients.push(opened.pop_all())
-                logger.info("%s: the scheduler answers again", self._label)
-                return client
-            time.sleep(_RETRY_S)
-        raise scheduler_lost(engine.address)
 
 
 @contextmanager

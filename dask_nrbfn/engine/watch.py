@@ -36,19 +36,7 @@ def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None
     def log() -> None:
         while not ended.wait(_LINE_INTERVAL_S):
             seconds = time.monotonic() - start
-            logger.info(
-                "%s: %d of %d parts done, %.0f s so far",
-                label,
-                done,
-                total,
-                seconds,
-                extra={
-                    "task": label,
-                    "tasks_done": done,
-                    "tasks": total,
-                    "seconds": round(seconds, 3),
-                },
-            )
+            logger.info("%s: %d of %d parts done, %.0f s so far", label, done, total, seconds)
 
     thread = threading.Thread(target=log, name="progress", daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import means_empty
-from dask_nrbfn.sources.frames import plain_dtype, plain_labels
+from dask_nrbfn.sources.frames import labels_of, plain_dtype
 from dask_nrbfn.stages.columns import check_classes, check_targets
 from dask_nrbfn.storage.chunks import are_labelled
 from dask_nrbfn.storage.dataset import Dataset
@@ -148,7 +148,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         """
         if is_dask(X):
             return accuracy(self.predict(X), y, sample_weight)
-        return float(super().score(X, plain_labels(y), sample_weight))
+        return float(super().score(X, labels_of(y).values, sample_weight))
 
     def _values(self) -> dict[str, Any]:
         values = super()._values()

@@ -10,14 +10,13 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import (
+    TrainingRows,
     checked_rows,
     chunked_dataset,
-    dataset_in_memory,
     is_chunked,
 )
 from dask_nrbfn.estimators.network import ModelEstimator, finished_run, workplace
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
@@ -128,9 +127,9 @@ feature_names_
                 self._train(dataset, place)
             return self
         schema = schema_of(X, self.missing)
-        source = ArraySource(checked_rows(self, X, schema, reset=True))
-        names = getattr(self, "feature_names_in_", None)
-        self._train(dataset_in_memory(source, schema, names), MemoryStore())
+        rows = TrainingRows(checked_rows(self, X, schema, reset=True))
+        dataset = rows.dataset(schema, getattr(self, "feature_names_in_", None))
+        self._train(dataset, MemoryStore())
         return self
 
     def transform(self, X: Any) -> Any:

@@ -17,14 +17,8 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
-from dask_nrbfn.sources.frames import (
-    column_names,
-    plain_labels,
-    plain_rows,
-    split_gaps,
-    typed_labels,
-)
+from dask_nrbfn.sources.dtypes import to_labels
+from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
 from dask_nrbfn.sources.stored import check_gaps, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
@@ -35,7 +29,7 @@ from dask_nrbfn.storage.model import check_names
 class TrainingRows(NamedTuple):
     """Rows in memory, without rows of weight 0.
 
-    targets (n,): labels, or numbers.
+    targets (n,): labels, or numbers (n, q); None: there are none.
     kept: mask of the given rows with a weight above 0; None: all.
     classes (K,): labels, if `targets` are class codes.
     target_names: names of numeric targets.
@@ -44,8 +38,8 @@ class TrainingRows(NamedTuple):
     """
 
     rows: Rows
-    targets: NDArray[Any]
-    weights: Floats | None
+    targets: Any = None
+    weights: Floats | None = None
     kept: NDArray[np.bool_] | None = None
     classes: Any = None
     target_names: tuple[str, ...] | None = None
@@ -80,30 +74,19 @@ class TrainingRows(NamedTuple):
 
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
         """Return the rows as a dataset in memory."""
-        own = self.targets
-        labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
+        own, labels, numbers = self.targets, None, None
+        if own is not None:
+            labels, numbers = (labels_of(own).stored(), None) if own.ndim == 1 else (None, own)
         source = ArraySource(self.rows, labels, self.weights, numbers)
         source.target_names = self.target_names or source.target_names
-        n_classes = 0 if self.classes is None else len(self.classes)
-        return dataset_in_memory(
-            source, schema, names, unlabelled=self.unlabelled, classes=range(n_classes)
+        source.schema, source.feature_names = schema, None if names is None else tuple(names)
+        return ingest_source(
+            source,
+            MemoryStore(),
+            sparse="auto" if source.n_values is None else "yes",
+            unlabelled=self.unlabelled,
+            classes=range(0 if self.classes is None else len(self.classes)),
         )
-
-
-def dataset_in_memory(
-    source: ArraySource,
-    schema: Schema | None,
-    names: Sequence[str] | None,
-    *,
-    unlabelled: Mark | None = None,
-    classes: Sequence[int] = (),
-) -> Dataset:
-    """Return rows as a dataset in memory."""
-    source.schema, source.feature_names = schema, None if names is None else tuple(names)
-    sparse = "auto" if source.n_values is None else "yes"
-    return ingest_source(
-        source, MemoryStore(), sparse=sparse, unlabelled=unlabelled, classes=classes
-    )
 
 
 def is_dask(X: Any) -> bool:
@@ -130,11 +113,7 @@ def chunked_dataset(
 ) -> Dataset:
     """Return chunked rows as a dataset: X itself, or a new dataset `name` under `place`.
 
-    X, y, sample_weight: see `LearningNetwork.fit`.
-    place, name: directory or URL and the name of the new dataset in it.
     numbers: whether the targets are numbers, not labels; None: there are none.
-    unlabelled, missing: as for the estimator.
-    schema: None: it is decided from the rows.
     """
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
@@ -167,110 +146,79 @@ def _to_dask(values: Any) -> Any:
 
 
 def training_rows(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    schema: Schema | None,
-    *,
-    unlabelled: Any,
-    reset: bool,
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, unlabelled: Any, reset: bool
 ) -> tuple[Rows, NDArray[Any]]:
-    """Return checked rows and labels (n,).
-
-    estimator: stores the columns of X if `reset`; otherwise X must have the stored columns.
-    X, y: see `fit`.
-    schema: with a schema the rows are its stored columns (n, c), otherwise the features (n, p).
-    unlabelled: if it is NaN or "", missing labels are allowed: they become this text, or NaN for
-        numbers.
-    """
-    given, none = split_gaps(y, unlabelled)
-    values = np.asarray(given).ravel()
-    if values.dtype.kind in "SO" and any(isinstance(label, bytes) for label in values):
-        raise DataError(
-            "y has labels of type bytes.",
-            "Decode the labels to text, as [label.decode() for label in y].",
-        )
-    rows, labels = _checked(estimator, X, plain_labels(given), schema, reset=reset)
-    if labels.dtype.kind != "O":
-        label_dtype(labels.dtype, "y")
-    if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(~are_whole(labels))):
-        raise DataError(
-            f"Unknown label type: y has the label {labels[wrong[0]]} in row {wrong[0]} (the first "
-            "is 0).",
-            LABEL_RULE,
-        )
+    """Return rows as `checked_rows`, and labels (n,) with `unlabelled` or NaN where missing."""
+    if y is None:
+        return _checked(estimator, X, y, schema, reset=reset)
+    given = labels_of(y, unlabelled)
+    rows, labels = _checked(estimator, X, given.values, schema, reset=reset)
     check_classification_targets(labels)
-    if none is not None:
-        text = labels.dtype.kind in "OU"
-        labels = labels.astype(object if text else np.float64)
-        labels[none] = str(unlabelled) if text else np.nan
+    is_text = labels.dtype.kind in "OU"
+    if not is_text:
+        to_labels(labels, "y")
+    if given.missing is not None:
+        labels = labels.astype(object if is_text else np.float64)
+        labels[given.missing] = str(unlabelled) if is_text else np.nan
     return rows, labels
 
 
 def training_numbers(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    schema: Schema | None,
-    *,
-    unlabelled: float | None,
-    reset: bool,
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, unlabelled: float | None, reset: bool
 ) -> tuple[Rows, Floats]:
-    """Return rows as `training_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
+    """Return rows as `checked_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
     none = False
     if unlabelled is not None:
         y = np.asarray(unmasked(y), dtype=np.float64)
         none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
         y = np.where(none, 0.0, y)
-    options = {"multi_output": True, "y_numeric": True}
-    rows, numbers = _checked(estimator, X, unmasked(y), schema, reset=reset, **options)
+    rows, numbers = _checked(
+        estimator, X, unmasked(y), schema, reset=reset, multi_output=True, y_numeric=True
+    )
     numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
 
 def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool = False) -> Rows:
-    """Return checked rows (n, p), with a schema the stored columns (n, c); CSR if X is sparse."""
-    if schema is None:
-        rows = _named_rows(estimator, X, reset=reset)
-        return _in_csr(validate_data(estimator, rows, accept_sparse="csr", reset=reset))
-    stored = stored_rows(X, schema)
-    check_gaps(stored, schema)
-    return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
+    """Return rows (n, p), with a schema stored columns (n, c), as scikit-learn checks them.
+
+    With `reset` and without a schema, the estimator stores the columns; else X must have them.
+    """
+    if schema is not None:
+        stored = stored_rows(X, schema)
+        check_gaps(stored, schema)
+        return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
+    rows, names = plain_rows(X), column_names(X)
+    if names is None:
+        rows = validate_data(estimator, rows, accept_sparse="csr", reset=reset)
+        return canonical(rows) if is_scipy(rows) else rows
+    head = _text_named(estimator, X[:0], names, reset=reset)
+    validate_data(estimator, head, skip_check_array=True, reset=reset)
+    return check_array(rows, estimator=estimator, input_name="X")
 
 
 def _checked(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
 ) -> tuple[Rows, NDArray[Any]]:
-    if schema is None:
-        rows = _named_rows(estimator, X, reset=reset)
-        rows, targets = validate_data(
-            estimator, rows, y, accept_sparse="csr", reset=reset, **options
-        )
-        return _in_csr(rows), targets
-    rows = checked_rows(estimator, X, schema)
-    return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
+    rows = checked_rows(estimator, X, schema, reset=reset)
+    return check_X_y(
+        rows, y, accept_sparse="csr", ensure_all_finite=False, estimator=estimator, **options
+    )
 
 
-def _named_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Return `plain_rows` with text as column names, which scikit-learn compares by `reset`.
+def _text_named(estimator: Any, X: Any, names: tuple[str, ...], *, reset: bool) -> Any:
+    """Return a frame with text as column names, which scikit-learn compares by `reset`.
 
     A frame with the columns 0, 1, ... in order has no names, as pandas makes it of an array.
     """
-    rows, names = plain_rows(X), column_names(X)
-    if names is None or not hasattr(rows, "set_axis"):
-        return rows
-    if all(isinstance(name, str) for name in rows.columns):
-        return rows
+    if not hasattr(X, "set_axis") or all(isinstance(name, str) for name in X.columns):
+        return X
     numbered = tuple(map(str, range(len(names))))
     if names != numbered if reset else hasattr(estimator, "feature_names_in_"):
-        return rows.set_axis(names, axis=1)
+        return X.set_axis(names, axis=1)
     if {*names} == {*numbered}:
         check_names(names, numbered)
-    return rows
-
-
-def _in_csr(X: Any) -> Rows:
-    return canonical(X) if is_scipy(X) else X
+    return X
 
 
 def set_columns(

@@ -20,7 +20,7 @@ from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.scorer import Scorer
-from dask_nrbfn.sources.frames import as_frame, column_names, plain_labels
+from dask_nrbfn.sources.frames import as_frame, column_names, labels_of
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
@@ -153,7 +153,7 @@ def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
     """Return the share of rows, or of the sample weight, with the right label."""
 
     def hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
-        hit = predicted == np.asarray(plain_labels(y))
+        hit = predicted == labels_of(y).values
         return np.array([weights @ hit, weights.sum()])
 
     right, weight = reduce(add, _score_blocks(hits, predicted, y, sample_weight))

@@ -1,5 +1,8 @@
 """Exact neighbours: by brute force, or without a search where a row has k copies."""
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,22 +12,26 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 
+Blocks = Iterator[tuple[int, NDArray[Any]]]
 Precision = type[np.float32] | type[np.float64]
 
 # Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before the
 # products become an array. With fewer rows, finding the columns takes as long as the products.
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
-# Rows in arrays, of at most so many elements, and targets that a thread compares at a time: the
-# products, 2 MiB, stay in its cache. With 64 the 1,000 targets of an audit keep 16 threads busy.
-_BLOCK_ROWS, _BLOCK_ELEMENTS = 1024, 2**19
-_STRIP_TARGETS, _STRIP_OF_FEW, _FEW_TARGETS = 256, 64, 1024
-_STRIP_ELEMENTS, _STRIP_CANDIDATES = 2**19, 2**16
+# Rows in arrays, of at most so many elements, that a thread compares with a strip of targets at a
+# time: the products, about 1 MiB, stay in its cache.
+_BLOCK_ROWS, _BLOCK_ELEMENTS = 512, 2**19
+_STRIP_TARGETS, _STRIP_ELEMENTS, _STRIP_CANDIDATES = 1024, 2**19, 2**15
+# Strips of at least so many targets are a multiple of so many, which keeps as many threads busy.
+_LEAST_TARGETS, _STRIPS = 64, 16
+
+# Places of a list of candidates, times its length: so many candidates are sorted at a time.
+_ROOM = 4
 
 # Candidates beyond the wanted neighbours, so that rounding nearly never hides a neighbour.
 SPARE = 8
@@ -36,8 +43,10 @@ _TIE = 1e-8
 # norms about the pivot round to less than `_TIE` of the squared distances, up to 40,000 columns.
 _NEAR_PIVOT = 16
 
-# Products in single precision take half as long as in double precision.
-_WORTHWHILE = 0.5
+# More than the squares of a distance and of its measured value can differ: differences of rows in
+# single precision are rounded.
+_MEASURED = 1 + 4 * float(np.finfo(np.float32).eps)
+
 _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
 
 
@@ -68,8 +77,12 @@ def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[
     return ~own
 
 
-def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> Neighbors:
+def nearest_rows(
+    rows: Rows, targets: Rows, *, count: int, within: Floats | None = None, threads: int = 1
+) -> Neighbors:
     """Return the rows that are nearest to each target (b, count), for any number of threads.
+
+    within (b,): rows that are further away may be missing: -1 and inf. Small distances save time.
 
     ``2 b n p`` flops; for rows in CSR ``2 b n`` times the number of columns that two rows share.
     Products give ``|x - y|^2 / 2 = |x|^2 / 2 + (|y|^2 / 2 - x y)``, and with it ``count + 8``
@@ -84,19 +97,14 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
-    _checked_norms(targets)
-    if is_sparse(rows) and is_sparse(targets):
-        return _nearest_in_csr(rows, halves, targets, count=count, threads=threads)
-    n_targets, precisions = len(targets), _PRECISIONS
-    size = _STRIP_OF_FEW if n_targets <= _FEW_TARGETS else _STRIP_TARGETS
-    most = min(_STRIP_ELEMENTS // rows.shape[1], _STRIP_CANDIDATES // (count + SPARE))
-    size = max(1, min(size, most))
-    if n_targets > _FEW_TARGETS:
-        precisions = _worthwhile_precisions(rows, halves, targets, count)
+    n_targets = len(_checked_norms(targets))
+    sought = _Targets(targets, np.full(n_targets, np.inf) if within is None else within)
+    most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
+    most = max(1, min(_STRIP_TARGETS, most, _STRIP_CANDIDATES // (count + SPARE)))
+    n_strips = _STRIPS * max(1, math.ceil(n_targets / (_STRIPS * most)))
+    size = min(most, max(_LEAST_TARGETS, math.ceil(n_targets / n_strips)))
     strips = side_by_side(
-        lambda start: _nearest_of_strip(
-            rows, halves, targets[start : start + size], count, precisions
-        ),
+        lambda start: _nearest_of_strip(rows, halves, sought[start : start + size], count),
         range(0, n_targets, size),
         at_once=threads,
     )
@@ -104,22 +112,12 @@ def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> 
     return Neighbors(*map(np.concatenate, zip(none, *strips, strict=True)))
 
 
-def _worthwhile_precisions(
-    rows: NDArray[Any], halves: Floats, targets: NDArray[Any], count: int
-) -> tuple[Precision, ...]:
-    """Return both precisions, or only double if single is certain for too few of some targets."""
-    tried = targets[:: -(-len(targets) // _STRIP_OF_FEW)]
-    search = partial(_nearest_in_precision, rows, halves, precision=np.float32, count=count)
-    # With one thread, because products on several can have other bits.
-    ((_, certain),) = side_by_side(search, [tried], at_once=1)
-    return _PRECISIONS[int(certain.mean() < _WORTHWHILE) :]
-
-
 def buffer_bytes(width: int, n_neighbors: int, *, threads: int) -> int:
     """Return the bytes of the buffers of a search on all threads; `width` numbers store a row."""
     strip = min(_STRIP_TARGETS, 1 + _STRIP_ELEMENTS // width)
-    # The strip in both precisions, and the differences of the rows listed for a target.
-    return threads * (2**23 + (20 * strip + 16 * (n_neighbors + 1 + SPARE)) * width)
+    # Products and the places of all of them, while nothing limits the lists; the strip in both
+    # precisions, and the differences of the rows listed for a target.
+    return threads * (2**24 + (20 * strip + 16 * (n_neighbors + 1 + SPARE)) * width)
 
 
 def _checked_norms(rows: Rows) -> Floats:
@@ -130,57 +128,90 @@ def _checked_norms(rows: Rows) -> Floats:
     return norms
 
 
+@dataclass(frozen=True, eq=False)
+class _Targets:
+    """Rows (b, p), and the distances (b,) within which their neighbours are wanted."""
+
+    rows: Any
+    within: Floats
+
+    def __getitem__(self, part: Any) -> "_Targets":
+        return _Targets(self.rows[part], self.within[part])
+
+    def errors(self, distances: Floats, n_terms: int, precision: Precision) -> Floats:
+        """Return a bound (b,) of the errors of the values of all rows within a distance (b,)."""
+        norms, limits = np.sqrt(squared_norms(self.rows)), np.finfo(precision)
+        # Rows with a larger norm are further away. The terms of all others are at most this large.
+        reach = norms + distances
+        largest = (norms + reach) * reach
+        largest[largest >= limits.max] = np.inf
+        return (n_terms + 8) * (limits.eps * largest + limits.tiny)
+
+    def limits(self, n_terms: int, precision: Precision) -> NDArray[Any]:
+        """Return limits (b,) that are above the values of all rows that are wanted."""
+        limits = (_MEASURED * self.within**2 - squared_norms(self.rows)) / 2
+        # Twice: `_are_certain` subtracts the error from the limit if no row has a lower value.
+        limits += 2 * self.errors(self.within, n_terms, precision)
+        with np.errstate(over="ignore"):
+            return limits.astype(precision)
+
+
 class _Least:
     """The rows with the least values of each target, among the rows seen so far.
 
-    values (b, c): inf for no row.
+    values (b, c): at first the limits (b,). Values that are not below them are ignored.
     places (b, c).
     """
 
-    def __init__(self, n_targets: int, count: int, precision: Precision) -> None:
-        self.values = np.full((n_targets, count), np.inf, precision)
-        self.places = np.full((n_targets, count), MISSING)
-        self._waiting: list[tuple[NDArray[Any], ...]] = []
+    def __init__(self, limits: NDArray[Any], count: int) -> None:
+        self.values = np.repeat(limits[:, None], count, axis=1)
+        self.places = np.full(self.values.shape, MISSING)
+        self._count, self._filled = count, np.full(len(limits), count)
 
     def see(self, values: NDArray[Any], first: int) -> None:
         """Consider the values (b, t) of the rows from `first` on."""
-        n_targets, count = self.values.shape
-        # Most rows are far from all targets, and sorting takes longest.
-        near = np.flatnonzero(values < self.values[:, -1:])
-        if len(near) > self.values.size:
-            least = np.argpartition(values, count - 1, axis=1)[:, :count]
-            near = (least + values.shape[1] * np.arange(n_targets)[:, None]).ravel()
-        of_targets, columns = np.divmod(near, values.shape[1])
-        self._waiting.append((of_targets, values.ravel()[near], first + columns))
-        if sum(len(each) for each, *_ in self._waiting) >= self.values.size:
+        (n_targets, width), count = values.shape, self._count
+        # Most rows are far from all targets.
+        near = np.flatnonzero(values < self.values[:, count - 1 : count])
+        starts = np.searchsorted(near, width * np.arange(n_targets + 1))
+        n_near = starts[1:] - starts[:-1]
+        if (self._filled + n_near).max(initial=0) > _ROOM * count:
+            head = 0
+            if self._filled.max() == count:
+                # Rows that fit in any case lower the limits for the others.
+                head = (_ROOM - 1) * count
+                self.see(values[:, :head], first)
             self.merge()
+            self.see(values[:, head:], first + head)
+            return
+        if self.values.shape[1] == count:
+            room = (0, 0), (0, (_ROOM - 1) * count)
+            self.values = np.pad(self.values, room, constant_values=np.inf)
+            self.places = np.pad(self.places, room)
+        of_targets = np.repeat(np.arange(n_targets), n_near)
+        columns = near - width * of_targets
+        free = np.arange(len(near)) + np.repeat(self._filled - starts[:-1], n_near)
+        self.values[of_targets, free] = values[of_targets, columns]
+        self.places[of_targets, free] = first + columns
+        self._filled += n_near
 
     def merge(self) -> None:
-        """Sort the rows that were near into the lists."""
-        n_targets, count = self.values.shape
-        kept = np.repeat(np.arange(n_targets), count), self.values.ravel(), self.places.ravel()
-        of_targets, values, places = map(np.concatenate, zip(kept, *self._waiting, strict=True))
-        order = np.lexsort((values, of_targets))
-        starts = np.searchsorted(of_targets[order], np.arange(n_targets))
-        least = order[starts[:, None] + np.arange(count)]
-        self.values, self.places, self._waiting = values[least], places[least], []
+        """Keep the least values, ordered by value and place."""
+        filled = self.values[:, : self._filled.max(initial=0)]
+        least = np.argsort(filled, axis=1, kind="stable")[:, : self._count]
+        self.values = np.take_along_axis(self.values, least, axis=1)
+        self.places = np.take_along_axis(self.places, least, axis=1)
+        self._filled[:] = self._count
 
 
-def _nearest_of_strip(
-    rows: NDArray[Any],
-    halves: Floats,
-    targets: NDArray[Any],
-    count: int,
-    precisions: tuple[Precision, ...],
-) -> Neighbors:
-    """Return the result of `nearest_rows` for a few targets in an array."""
-    n_targets = len(targets)
-    found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
-    unsure = np.arange(n_targets)
-    for precision in precisions:
-        listed, certain = _nearest_in_precision(
-            rows, halves, targets[unsure], precision=precision, count=count
-        )
+def _nearest_of_strip(rows: Rows, halves: Floats, targets: _Targets, count: int) -> Neighbors:
+    """Return the result of `nearest_rows` for a few targets."""
+    shape = len(targets.within), count
+    found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
+    for precision in _PRECISIONS[int(is_sparse(rows)) :]:
+        some = targets[unsure]
+        products = _products(rows, halves, some.rows, precision)
+        listed, certain = _nearest_in_blocks(rows, some.rows, some, products, precision, count)
         found.indices[unsure], found.distances[unsure] = listed
         unsure = unsure[~certain]
         if not len(unsure):
@@ -190,17 +221,18 @@ def _nearest_of_strip(
 
 
 def _search_about_pivots(
-    rows: Rows, targets: Rows, found: Neighbors, unsure: NDArray[np.int64]
+    rows: Rows, targets: _Targets, found: Neighbors, unsure: NDArray[np.int64]
 ) -> None:
     """Replace the lists of unsure targets in `found`: each is near one of the pivots."""
     count = found.indices.shape[1]
     while len(unsure):
-        pivot = targets[unsure[:1]]
-        away = np.sqrt(squared_norms(_about(targets[unsure], pivot)))
-        near = unsure[away <= _NEAR_PIVOT * found.distances[unsure, -1]]
-        least = _least_about(rows, targets[near], pivot, count)
-        listed = _nearest_listed(rows, targets[near], least.places, count)
-        certain = _are_certain(listed, least, _about(targets[near], pivot), _terms(rows, targets))
+        pivot = targets.rows[unsure[:1]]
+        away = np.sqrt(squared_norms(_about(targets.rows[unsure], pivot)))
+        furthest = np.minimum(found.distances[:, -1], targets.within)[unsure]
+        near = unsure[away <= _NEAR_PIVOT * furthest]
+        some, about = targets.rows[near], _about(targets.rows[near], pivot)
+        space, blocks = _Targets(about, targets.within[near]), _products_about(rows, about, pivot)
+        listed, certain = _nearest_in_blocks(rows, some, space, blocks, np.float64, count)
         # The pivot itself has no norm that could round.
         certain[0] = True
         found.indices[near[certain]] = listed.indices[certain]
@@ -215,19 +247,15 @@ def _about(rows: Rows, pivot: Rows) -> Rows:
     return rows - csr_array(np.ones((rows.shape[0], 1))) @ pivot.astype(np.float64)
 
 
-def _least_about(rows: Rows, targets: Rows, pivot: Rows, count: int) -> _Least:
-    """Return the result of `_least_products` in double precision, with a pivot as the origin."""
+def _products_about(rows: Rows, targets: Rows, pivot: Rows) -> Blocks:
+    """Yield the same as `_products` in double precision, with a pivot as the origin."""
     width = 1 if is_sparse(rows) else rows.shape[1]
     # Half as many as in single precision, for the same memory.
     size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // width) // 2)
-    least = _Least(targets.shape[0], min(count + SPARE, rows.shape[0]), np.float64)
-    X = _about(targets, pivot)
     for first in range(0, rows.shape[0], size):
         block = _about(rows[first : first + size], pivot)
-        values = dense(X @ block.T)
-        least.see(np.subtract(0.5 * squared_norms(block), values, out=values), first)
-    least.merge()
-    return least
+        values = dense(targets @ block.T)
+        yield first, np.subtract(0.5 * squared_norms(block), values, out=values)
 
 
 def _terms(rows: Rows, targets: Rows) -> int:
@@ -237,85 +265,54 @@ def _terms(rows: Rows, targets: Rows) -> int:
     return rows.shape[1]
 
 
-def _nearest_in_precision(
-    rows: NDArray[Any], halves: Floats, targets: NDArray[Any], *, precision: Precision, count: int
+def _nearest_in_blocks(
+    rows: Rows, targets: Rows, space: _Targets, blocks: Blocks, precision: Precision, count: int
 ) -> tuple[Neighbors, NDArray[np.bool_]]:
-    """Return the nearest rows by products of one precision, and which targets are certain."""
-    least = _least_products(rows, halves, targets, precision, count)
-    found = _nearest_listed(rows, targets, least.places, count)
-    return found, _are_certain(found, least, targets, rows.shape[1])
+    """Return the nearest rows by their values in blocks, and which targets are certain.
 
-
-def _least_products(
-    rows: NDArray[Any], halves: Floats, targets: NDArray[Any], precision: Precision, count: int
-) -> _Least:
-    """Return the least ``|y|^2 / 2 - x y`` of a strip of targets, from products of a precision."""
-    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // rows.shape[1]))
-    least = _Least(len(targets), min(count + SPARE, len(rows)), precision)
+    space: the targets with the origin of the values.
+    """
+    n_terms = _terms(rows, targets)
+    least = _Least(space.limits(n_terms, precision), min(count + SPARE, rows.shape[0]))
     # Single precision cannot hold every square; `_are_certain` allows for that.
     with np.errstate(over="ignore", invalid="ignore"):
-        X: NDArray[Any] = np.ascontiguousarray(targets, precision)
-        for first in range(0, len(rows), size):
-            values = X @ np.asarray(rows[first : first + size], precision).T
-            half = halves[first : first + size].astype(precision)
-            least.see(np.subtract(half, values, out=values), first)
+        for first, values in blocks:
+            least.see(values, first)
     least.merge()
-    return least
+    indices, distances = measure_neighbors(rows, targets, least.places)
+    found = Neighbors(indices[:, :count], distances[:, :count])
+    return found, _are_certain(found, least, space, n_terms)
 
 
-def _are_certain(found: Neighbors, least: _Least, targets: Rows, n_terms: int) -> NDArray[np.bool_]:
+def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -> Blocks:
+    """Yield the first row of a block, and ``|y|^2 / 2 - x y`` of its rows."""
+    if is_sparse(rows):
+        X = targets.astype(precision)
+        for first in range(0, rows.shape[0], _TILE_ROWS):
+            part = slice(first, first + _TILE_ROWS)
+            yield first, halves[part] - dense(X @ rows[part].T)
+        return
+    join = partial(np.hstack, dtype=precision, casting="same_kind")
+    # The products of ``(-x, 1)`` and ``(y, |y|^2 / 2)`` need no further pass.
+    X = -join([targets, np.full((len(targets), 1), -1.0)])
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // rows.shape[1]))
+    for first in range(0, len(rows), size):
+        part = slice(first, first + size)
+        yield first, X @ join([rows[part], halves[part, None]]).T
+
+
+def _are_certain(
+    found: Neighbors, least: _Least, targets: _Targets, n_terms: int
+) -> NDArray[np.bool_]:
     """Return the targets for which no row that is not listed is nearer than those found."""
-    squared, furthest = squared_norms(targets), found.distances[:, -1]
-    norms, precision = np.sqrt(squared), np.finfo(least.values.dtype)
-    # Rows with a larger norm are further away. The terms of all others are at most this large.
-    reach = norms + furthest
-    largest = (norms + reach) * reach
-    error = (n_terms + 8) * (precision.eps * largest + precision.tiny)
+    furthest = np.minimum(found.distances[:, -1], targets.within)
+    errors = targets.errors(furthest, n_terms, least.values.dtype.type)
     beyond = least.values[:, -1].astype(np.float64)
-    seen = np.isfinite(beyond) & (largest < precision.max)
+    beyond[~np.isfinite(beyond)] = -np.inf
     nearer = (1 - _TIE) * furthest**2
-    return seen & ((furthest == 0) | (nearer < squared + 2 * (beyond - error)))
-
-
-def _nearest_in_csr(
-    rows: csr_array, halves: Floats, targets: csr_array, *, count: int, threads: int
-) -> Neighbors:
-    """Return the result of `nearest_rows` by products of tiles in double precision."""
-    listed = min(count + SPARE, rows.shape[0])
-    n_targets, size = targets.shape[0], _TILE_TARGETS
-    strips = [targets[a : a + size].astype(np.float64) for a in range(0, n_targets, size)]
-    least = [_Least(strip.shape[0], listed, np.float64) for strip in strips]
-
-    def see(first: int, half: Floats, columns: csr_array, strip: slice) -> None:
-        for X, nearest in zip(strips[strip], least[strip], strict=True):
-            nearest.see(half - (X @ columns).toarray(), first)
-            # What waits for all targets would take more memory than their lists.
-            nearest.merge()
-
-    for first in range(0, rows.shape[0], _TILE_ROWS):
-        tile = rows[first : first + _TILE_ROWS].astype(np.float64)
-        step = partial(see, first, halves[first : first + _TILE_ROWS], tile.T.tocsr())
-        # A tile is a strip of its own.
-        over_strips(step, (len(strips), _TILE_ROWS * _TILE_TARGETS), threads)
-    places = np.concatenate([np.empty((0, listed), np.int64), *(each.places for each in least)])
-    found = _nearest_listed(rows, targets, places, count, threads=threads)
-    n_terms = _terms(rows, targets)
-
-    def finish(index: int) -> None:
-        part = slice(index * size, (index + 1) * size)
-        own = Neighbors(found.indices[part], found.distances[part])
-        certain = _are_certain(own, least[index], strips[index], n_terms)
-        _search_about_pivots(rows, strips[index], own, np.flatnonzero(~certain))
-
-    side_by_side(finish, range(len(strips)), at_once=threads)
-    return found
-
-
-def _nearest_listed(
-    rows: Rows, targets: Rows, places: NDArray[np.int64], count: int, *, threads: int = 1
-) -> Neighbors:
-    found = measure_neighbors(rows, targets, places, threads=threads)
-    return Neighbors(found.indices[:, :count].copy(), found.distances[:, :count].copy())
+    farther = squared_norms(targets.rows) + 2 * (beyond - errors)
+    full = np.isfinite(beyond - errors) & (found.distances[:, -1] == 0)
+    return full | (nearer < farther)
 
 
 class Repeats(NamedTuple):

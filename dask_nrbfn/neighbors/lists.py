@@ -33,7 +33,7 @@ def measure_neighbors(
     """Return the neighbours with their Euclidean distances, sorted.
 
     targets (b, p): the rows whose neighbours are given.
-    indices (b, k): places of the neighbours in `rows`.
+    indices (b, k): places of the neighbours in `rows`; -1 for no row, which is infinitely far.
     rows (n, p).
 
     Squared differences are summed in float64 for both searches, so near duplicates lose no digits.
@@ -43,6 +43,7 @@ def measure_neighbors(
 
     def measure(part: slice) -> None:
         squared = _squared_distances(rows, targets[part], indices[part])
+        squared[indices[part] == MISSING] = np.inf
         order = np.lexsort((indices[part], squared))
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
@@ -56,7 +57,7 @@ def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) ->
     if is_sparse(rows):
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
         return measure_pairs(rows, targets, indices.ravel(), of_targets).reshape(indices.shape)
-    differences = rows[indices] - targets[:, None, :]
+    differences = rows.take(indices, axis=0) - targets[:, None, :]
     return np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
 
 

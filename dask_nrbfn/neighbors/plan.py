@@ -15,7 +15,7 @@ from dask_nrbfn.params import FitParams
 # Fitted on two cores to 60,000 x 784 and 550,000 x 32 with products in single precision; only their
 # ratio decides.
 _FLOPS_PER_SECOND_AND_CORE = 1e11
-_SECONDS_PER_PAIR = 3e-9
+_SECONDS_PER_PAIR = 2e-9
 # The same for rows in CSR. Two texts of 140 words have 9 words in common, some of which are in
 # nearly every text.
 _SECONDS_PER_SHARED_VALUE = 3e-9

@@ -42,11 +42,7 @@ class Bins(RowSum):
 
     @classmethod
     def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
-        """Return the sum of some rows.
-
-        values (b,): finite.
-        counts (b, c).
-        """
+        """Return the sum of some rows: finite values (b,) and counts (b, c)."""
         # The bits of negative numbers descend, and those of -0 and 0 differ.
         bits = (values + 0.0).view(np.int64)
         return cls(np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), counts, 0)
@@ -75,14 +71,7 @@ class Bins(RowSum):
 
 
 def median(bins: Bins) -> float:
-    """Return the median of binned rows; exact for up to 16,384 different numbers.
-
-    Examples
-    --------
-    >>> numbers = np.array([4.0, 1.0, 3.0, 2.0])
-    >>> median(Bins.of_values(numbers, np.ones((4, 1), dtype=np.int64)))
-    2.5
-    """
+    """Return the median of binned rows; exact for up to 16,384 different numbers."""
     bins = bins.binned()
     rows = np.cumsum(bins.counts.sum(axis=1))
     n_rows = rows[-1]
@@ -112,11 +101,7 @@ class RankedScores(Bins):
 
     @classmethod
     def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
-        """Return the counts of one block.
-
-        scores (b,): finite scores of the second class.
-        codes (b,): 0 or 1.
-        """
+        """Return the counts of a block: finite scores (b,) of the second class, and codes (b,)."""
         return cls.of_values(scores, np.eye(2, dtype=np.int64)[codes])
 
     def figures(self) -> dict[str, Any]:
@@ -128,12 +113,6 @@ class RankedScores(Bins):
         over ``sum_b a_b sum_b c_b``. Each of the ``a_b c_b`` pairs of a bin with several scores may
         count from 0 to 1, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. The error
         is 0 for up to 16,384 different scores, each of which has its own bin.
-
-        Examples
-        --------
-        >>> scores = np.array([0.1, 0.4, 0.4, 0.8])
-        >>> RankedScores.from_block(scores, np.array([0, 0, 1, 1])).figures()
-        {'roc_auc': 0.875, 'roc_auc_bound': 0.0}
         """
         bins = self.binned()
         first, second = bins.counts.T.astype(np.float64)

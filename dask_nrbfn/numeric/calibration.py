@@ -107,11 +107,7 @@ def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class ScoreDraw(RowSum):
-    """Scores of drawn rows.
-
-    weights (m,): each row stands for all rows of its class.
-    scores (m, K).
-    """
+    """Scores (m, K) of drawn rows; each row stands for all rows of its class by its weight."""
 
     scores: Floats
     codes: NDArray[np.int64]
@@ -143,8 +139,7 @@ class DrawnRows(NamedTuple):
     ) -> Self:
         """Return a draw with about `most_scores` scores (rows times classes) at most.
 
-        class_counts (K,): number of rows of each class.
-        most_scores: each class gets at most about ``most_scores / K^2`` rows.
+        Each class gets at most about ``most_scores / K^2`` rows.
         """
         of_class = most_scores / len(class_counts) ** 2
         return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed)
@@ -164,8 +159,7 @@ class DrawnRows(NamedTuple):
     ) -> ScoreDraw:
         """Return the drawn rows of a block, with weights that also count the other rows.
 
-        numbers (b,): row numbers, whose hashes select the rows.
-        scores (b, K), codes (b,), weights (b,).
+        The hashes of the row numbers (b,) select the rows.
         """
         shares = self.shares[codes]
         drawn = hash_numbers(numbers, seed=self.seed) * 2.0**-64 <= shares
@@ -174,9 +168,7 @@ class DrawnRows(NamedTuple):
 
 
 def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calibration:
-    """Return the calibration with the greatest likelihood on drawn rows.
-
-    draw: finite scores.
+    """Return the calibration with the greatest likelihood on drawn rows with finite scores.
 
     Minimizes ``-sum_ik v_i t_ik log p_ik + |b|^2 / 2``, convex in the inverse temperature, the
     slope and the biases, with the weights scaled to a mean of 1. The targets t are smoothed as by
@@ -210,7 +202,6 @@ class _Likelihood(NamedTuple):
     inputs (2, m, K): scores, and logarithms of the probabilities of the loss.
     weights (m,): with a mean of 1.
     other: target of each class other than the row's own.
-    codes (m,).
     """
 
     inputs: Floats

@@ -70,11 +70,7 @@ class CellNetworks:
         )
 
     def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[RoutedRows]:
-        """Yield rows cell by cell.
-
-        scaled (b, p): rows with the scaling of the basis.
-        most_rows: maximum number of rows that are yielded together.
-        """
+        """Yield rows with the scaling of the basis cell by cell, at most `most_rows` together."""
         rows, cells = self.tree.route(scaled)
         ends = np.cumsum(np.bincount(cells, minlength=self.n_cells))
         for cell in np.unique(cells):

@@ -18,10 +18,7 @@ class SolvedCell(NamedTuple):
 
     intercept (q,): intercept of numbers minus their origin.
     alpha: NaN: the scores are constant, the mean of the targets.
-    fit: squared norm of the scores.
-    residuals (q,): squared norm of the residuals of each target.
-    risk: spectral risk, see `ErrorAndRisk`.
-    weights (q, r).
+    fit, residuals (q,): squared norms of the scores, and of the residuals of each target.
     """
 
     weights: Floats
@@ -44,7 +41,6 @@ class SolvedCell(NamedTuple):
         """Return the solution of the sums of a cell; None if the system is singular.
 
         alpha: NaN for constant scores.
-        normalized: whether the activations of a row sum to 1.
         penalty (r, r): see `solve_weights`.
         """
         if math.isnan(alpha):
@@ -86,11 +82,7 @@ class SolvedCell(NamedTuple):
 
 
 class SolvedCells(NamedTuple):
-    """The solutions of all cells, one after another.
-
-    weights (q, R): weights of the R basis rows of all cells.
-    intercepts (L, q), alphas, fits (L,), residuals (L, q), risks (L,).
-    """
+    """The solutions of L cells, one after another; `weights` is (q, R) for all R basis rows."""
 
     weights: Floats
     intercepts: Floats

@@ -15,11 +15,7 @@ _LEAST_SIDE = 0.25
 
 
 class Members(NamedTuple):
-    """Rows cell by cell, in their order within each cell.
-
-    rows (m,): places among the routed rows.
-    cells (m,): ascending.
-    """
+    """Rows cell by cell, in their order within each cell: their places and cells, ascending."""
 
     rows: NDArray[np.int64]
     cells: NDArray[np.int64]
@@ -45,14 +41,6 @@ class CellTree:
     columns (m,): the column that each node splits; -1 for a leaf.
     thresholds (m,): scaled rows with a value of at most this go to the first child; 0 for a leaf.
     children (m,): the first of two consecutive children; for a leaf, the number of its cell.
-
-    Examples
-    --------
-    >>> tree = CellTree.grown(np.array([[0.0], [1.0], [5.0], [9.0]]), most_rows=2)
-    >>> tree.n_cells, float(tree.thresholds[0])
-    (2, 3.0)
-    >>> tree.route(np.array([[9.0], [0.0], [3.0]])).rows
-    array([1, 2, 0])
     """
 
     columns: NDArray[np.int64]
@@ -61,14 +49,10 @@ class CellTree:
 
     @classmethod
     def grown(cls, rows: Floats, *, most_rows: float, most_cells: int | None = None) -> Self:
-        """Return the tree of some scaled rows.
+        """Return the tree of scaled rows (n, p), in which nodes of more than `most_rows` are split.
 
-        most_rows: nodes with more rows are split, the largest first.
-        most_cells: maximum number of cells.
-        rows (n, p).
-
-        A node is split at the median of the column with the largest deviation, among columns whose
-        median leaves a quarter of the rows on each side. A node without such a column is a cell.
+        The largest is split first, at the median of the column with the largest deviation, among
+        columns whose median leaves a quarter of the rows on each side. Without one it is a cell.
         """
         columns, thresholds, children = [-1], [0.0], [-1]
         # Of equally large nodes the first is split first.

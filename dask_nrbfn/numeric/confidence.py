@@ -13,9 +13,7 @@ LEAST_OF_CLASS = 10
 
 
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
-    """Return each row's confidence in its own label, float64 (b,).
-
-    Within [0, 1].
+    """Return each row's confidence in its own label, from 0 to 1, float64 (b,).
 
     distances (b, k): distances to the k nearest neighbours, without the row itself.
     agrees (b, k): whether the neighbour has the row's own label.
@@ -24,12 +22,6 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
     Steps 5 to 7: weights ``exp(-D^2 / (2 width^2))``, normalized per row, summed over the
     neighbours that agree. The smallest exponent of a row is subtracted first, so the confidence of
     a row far from all its neighbours is defined.
-
-    Examples
-    --------
-    >>> D = np.array([[1.0, 1.0], [0.0, 100.0]])
-    >>> soft_confidence(D, np.array([[True, False], [True, False]]), width=1.0)
-    array([0.5, 1. ])
     """
     squared = distances**2
     squared -= squared.min(axis=1, keepdims=True)
@@ -87,11 +79,6 @@ def even_below(confidence: Floats, *, threshold: float) -> Floats:
     order of their confidence and fill up the basis.
 
     confidence (b,).
-
-    Examples
-    --------
-    >>> even_below(np.array([0.2, 0.8, 1.0, 0.9]), threshold=0.9)
-    array([0. , 0. , 1. , 0.9])
     """
     return np.where(confidence < threshold, 0.0, confidence)
 
@@ -109,16 +96,6 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
     Rows are ordered by priority, hash, class and index. Time O(m log m) and about 100 m bytes for m
     rows in both.
-
-    Examples
-    --------
-    >>> def row_pool(first, priority, tiebreak, codes):
-    ...     rows = np.arange(first, first + len(codes))
-    ...     return RowPool(np.array(priority), np.array(tiebreak, np.uint64), codes, rows)
-    >>> pool = row_pool(0, [1.0, 0.2], [7, 8], np.array([0, 0]))
-    >>> block = row_pool(2, [0.5, 0.2, 0.4], [6, 8, 5], np.array([0, 0, 0]))
-    >>> keep_best(pool, block, size=2, n_classes=1).rows
-    array([1, 4])
     """
     ordered = _in_order(pool.joined(block))
     by_point = np.lexsort((ordered.codes, ordered.tiebreak))
@@ -136,24 +113,13 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
 
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
-    """Return drawn candidates in ascending order, int64 (N,).
-
-    Row indices.
+    """Return the row indices of drawn candidates in ascending order, int64 (N,).
 
     pool: the rows that `keep_best` kept of all rows, with hashes as tiebreak.
     size: n, at least the number of classes.
 
     The first ten rows of every class, then the first of the other rows. The draw is even except for
     rare classes, which would otherwise have a single row in the basis.
-
-    Examples
-    --------
-    >>> from dask_nrbfn.numeric.hashing import hash_numbers
-    >>> codes = np.array([0] * 99 + [1])
-    >>> rows = np.arange(100)
-    >>> pool = RowPool(np.zeros(100), hash_numbers(rows, seed=0), codes, rows)
-    >>> choose_candidates(pool, size=12)[-1]
-    np.int64(99)
     """
     ordered = _in_order(pool)
     ranks = np.minimum(_rank_in_class(ordered.codes), LEAST_OF_CLASS)
@@ -163,9 +129,7 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
 def choose_basis(
     pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
 ) -> RowPool:
-    """Return the rows that become the basis.
-
-    r rows, in the order of their indices.
+    """Return the rows that become the basis, in the order of their indices.
 
     pool: all rows, or the rows that `keep_best` kept.
     size: largest number of rows to choose, at least `n_classes`.
@@ -175,15 +139,6 @@ def choose_basis(
     Every class gives its first row, whatever the threshold, or the next row if another class has
     given a duplicate. The first of the other rows complete the basis. Equal rows enter once. This
     differs from the paper, where a repeated row makes the gram matrix singular.
-
-    Examples
-    --------
-    >>> confidence, codes = np.array([0.2, 1.0, 0.95, 0.3]), np.array([0, 1, 1, 0])
-    >>> pool = RowPool(confidence, np.arange(4, dtype=np.uint64), codes, np.arange(4))
-    >>> choose_basis(pool, size=4, n_classes=2, threshold=0.9).rows
-    array([0, 2, 3])
-    >>> choose_basis(pool, size=2, n_classes=2).rows
-    array([0, 2])
     """
     ordered = _in_order(pool)
     firsts = _firsts_of_classes(ordered, n_classes)

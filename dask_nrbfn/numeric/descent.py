@@ -26,16 +26,6 @@ class LossSums(RowSum):
 
     With ``f = Phi W'`` and margins ``m = t f``, t = 1 for rows of the class and -1 for others:
     ``sum_i v_i loss(m_i)`` and ``sum_i v_i t_i loss'(m_i) phi_i``, v the row weights.
-
-    Examples
-    --------
-    >>> from dask_nrbfn.numeric.losses import loss_named
-    >>> Phi, codes = np.array([[1.0], [2.0]]), np.array([0, 1])
-    >>> scores = np.zeros((2, 1, 2))
-    >>> sums = LossSums.from_block(Phi, scores, codes, loss_named("squared-hinge"))
-    >>> sums.loss, sums.gradient
-    (array([[2., 2.]]), array([[[ 2.],
-            [-2.]]]))
     """
 
     loss: Floats
@@ -58,9 +48,7 @@ class LossSums(RowSum):
     ) -> Self:
         """Return the sums of one block; ``2 b r A K`` flops.
 
-        Phi (b, r): activations.
         scores (b, A, K): scores of each model.
-        codes (b,): class of each row.
         row_weights (b, 1): weights of the rows for all models, or for each model.
         """
         _, n_models, n_classes = scores.shape
@@ -130,12 +118,7 @@ class Preconditioner:
 
     @classmethod
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
-        """Return M of a gram matrix and a ridge; ``r^3 / 3`` flops.
-
-        ridge (r, r): R or its diagonal.
-        curvature: c.
-        gram (r, r).
-        """
+        """Return M of a gram matrix and a ridge, R or its diagonal; ``r^3 / 3`` flops."""
         matrix = curvature * gram
         diagonal = matrix.ravel()[:: len(matrix) + 1]
         diagonal += _FLOOR * diagonal.sum()

@@ -49,10 +49,8 @@ class DistanceFactors(ABC):
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        """Return ``f d^2``, float64 (b, r).
+        """Return ``f d^2`` of unscaled rows, float64 (b, r), in `out`.
 
-        X (b, p): unscaled rows.
-        out (b, r): memory for the result.
         scratch (b, p + 2): memory for the centred rows.
         """
 
@@ -78,17 +76,15 @@ class EuclideanFactors(DistanceFactors):
 
     @abstractmethod
     def linear(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``f (|g|^2 - 2 x g)``, float64 (b, r).
+        """Return ``f (|g|^2 - 2 x g)``, float64 (b, r), of rows from `scaled`.
 
-        rows (b, p): as returned by `scaled`.
         ones (b, 1): factors of ``|g|^2``.
         """
 
     @abstractmethod
     def norms(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``|x|^2``, float64 (b, 1).
+        """Return ``|x|^2``, float64 (b, 1), of rows from `scaled`.
 
-        rows (b, p): as returned by `scaled`.
         ones (b, 1): factors of the centre that is subtracted from x.
         """
 
@@ -144,11 +140,8 @@ def product_flops(
 def basis_bytes(
     n_basis: int, n_features: int, basis_values: float, *, copies: int, of_sparse: bool
 ) -> int:
-    """Return the bytes of a basis.
+    """Return the bytes of a basis; CSR stores a column index with each of its values.
 
-    CSR stores a column index with each value.
-
-    basis_values: mean stored values of a basis row.
     of_sparse: whether rows are in CSR. Such rows need another array of the basis, and are converted
         a few at a time.
     """
@@ -428,11 +421,7 @@ class Pivots:
         return spread, bool(spread.max() > _COARSE)
 
     def refine(self, X: Rows, exponents: Floats, spread: Floats) -> None:
-        """Correct exponents in place where they are not exact.
-
-        spread (r,): as returned by `spread`.
-        X (b, p), exponents (b, r).
-        """
+        """Correct exponents (b, r) of rows in place where they are not exact; see `spread`."""
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
         # Exponentials of farther rows are 0, or are shifted by `RadialFeatures`. NaN stays.
@@ -446,13 +435,7 @@ class Pivots:
     def groups(
         self, X: Rows, exponents: Floats, spread: Floats, places: NDArray[np.intp]
     ) -> Iterator[Group]:
-        """Yield the rows of X at `places` in groups.
-
-        exponents (b, r): finite at `places`.
-        spread (r,): as returned by `spread`.
-        places (m,): rows of X.
-        X (b, p).
-        """
+        """Yield the rows of X at `places` in groups; their exponents (b, r) are finite."""
         nearest = exponents.argmax(axis=1)
         least = _BEYOND + _ROUNDING * spread.max()
         n_together = self._n_held(X)
@@ -515,11 +498,9 @@ def _products(y: Rows, h: Rows) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class BasisDistances:
-    """Distances between rows and the r rows of one basis.
+    """Distances between rows and the r scaled rows of one basis; rows and basis may be in CSR.
 
-    scaling: applied to rows; the basis is scaled already.
-
-    See `DistanceFactors`; clipped at 0. Rows and basis may be in CSR.
+    See `DistanceFactors`; clipped at 0.
     """
 
     scaling: Scaling | None
@@ -540,11 +521,7 @@ class BasisDistances:
         return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the squared distances between rows and basis rows, float64 (b, r).
-
-        out (b, r): memory for the result.
-        X (b, p).
-        """
+        """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         if not self._factors.cancels:
             return squared
@@ -564,13 +541,11 @@ class BasisDistances:
         buffer: Floats | None = None,
         threads: int = 1,
     ) -> float:
-        """Return the sum of all distances between rows and basis rows.
+        """Return the sum of all distances of rows to basis rows, times the weights of the rows.
 
-        weights (b,): factors of the distances of each row.
         nearest (b,): output: the index of the nearest basis row of each row, the first of equal
             ones.
         buffer (b, r): scratch space.
-        X (b, p).
 
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """

@@ -12,44 +12,23 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the folds of consecutive rows, int64 (b,).
+    """Return the folds of consecutive rows, int64 (b,), from 0 to ``n_folds - 1``.
 
     A fold is a hash of the row number, so it depends neither on chunks nor on the order of the
     classes. Folds are of equal size up to chance.
-
-    From 0 to ``n_folds - 1``.
-
-    start, stop: first and last-plus-one row number.
-
-    Examples
-    --------
-    >>> folds_of_rows(0, 8, n_folds=2, seed=0)
-    array([1, 0, 1, 1, 1, 0, 1, 1])
     """
     return folds_of_numbers(np.arange(start, stop), n_folds=n_folds, seed=seed)
 
 
 def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each row number, int64 (b,).
-
-    -1 where there is no row.
-
-    rows (b,): row numbers; -1 for no row.
-    """
+    """Return the fold of each row number, int64 (b,); -1 where the number is -1, for no row."""
     hashes = hash_numbers(rows, seed=seed)
     return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers among some rows, int64 (m,).
+    """Return the places of row numbers among ascending rows, int64 (m,); -1 if not among them.
 
-    -1 for a number that is not among the rows.
-
-    rows (b,): ascending.
-    numbers (m,).
-
-    Examples
-    --------
     >>> places_among(np.array([2, 5, 7]), np.array([5, 6, -1, 7]))
     array([ 1, -1, -1,  2])
     """

@@ -15,9 +15,8 @@ _LEAST_LEFT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ForwardPath:
-    """Chosen basis rows in the order of the choice.
+    """Chosen basis rows (m,) in the order of the choice.
 
-    chosen (m,): places of the basis rows.
     unexplained (m,): share of the squares of all targets that the first 1 ... m basis rows do not
         explain.
     """
@@ -37,14 +36,6 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     pivot has the largest ``sum_q c_jq^2 / (s_j + lambda)``. Basis rows whose weights the penalty
     keeps at 0 are not chosen. Each choice is one row of the factor: ``m^2 r`` flops, ``8 m r``
     bytes, and no pass over rows.
-
-    Examples
-    --------
-    >>> Phi, T = np.array([[2.0, 0.0, 2.0], [0.0, 1.0, 0.0]]), np.array([[1.0], [3.0]])
-    >>> system = RidgeSystem(Phi.T @ Phi, T.T @ Phi, np.array([10.0]), np.zeros(1), np.zeros(3))
-    >>> path = forward_selection(system, size=3, alpha=0.0)
-    >>> path.chosen, path.unexplained
-    (array([1, 0]), array([0.1, 0. ]))
     """
     gram, cross = system.gram, np.array(system.cross, dtype=np.float64, order="C")
     squares = gram.diagonal().copy()

@@ -93,17 +93,12 @@ def _l1_squares(
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:
-    """Return the weights of features, whose mean is 1, float64 (p,).
+    """Return the weights of features, float64 (p,), whose mean is 1.
 
     The mean is taken over features with an effect, so a constant column changes no other weight.
 
-    squares (p,): squared derivatives by features that were multiplied by `root`.
-    root (p,): square roots of the weights so far.
-
-    Examples
-    --------
-    >>> feature_weights(np.array([3.0, 1.0, 0.0]), np.ones(3)).round(3)
-    array([1.5, 0.5, 0. ])
+    squares (p,): squared derivatives by features that were multiplied by `root`, the square roots
+        of the weights so far.
     """
     by_column = squares * root**2
     used = by_column[by_column > 0]
@@ -113,15 +108,8 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
 def heaviest_features(
     weights: Floats, names: Sequence[str] | None, n_features: int
 ) -> dict[str, float]:
-    """Return the names and weights of the heaviest features.
+    """Return the names and weights of the heaviest features, the heaviest first.
 
-    The heaviest first.
-
-    names: None: features are named by their column.
-    weights (p,).
-
-    Examples
-    --------
     >>> heaviest_features(np.array([0.5, 2.25, 0.25]), None, 2)
     {'column 1': 2.25, 'column 0': 0.5}
     """

@@ -22,8 +22,6 @@ def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
     Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
     order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
 
-    X (b, p).
-
     splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash of every value; for wide
     rows mixed with `hash_values`, which needs no time for zeros that are not stored.
     """
@@ -110,12 +108,6 @@ def content_of_rows(
 
     labelled (b,): which rows have a target; default: all. The others are hashed without one.
     X (b, p), y (b,), weights (b,).
-
-    Examples
-    --------
-    >>> X, y = np.array([[0.5, 1.0], [2.0, 3.0]]), np.array([0, 1])
-    >>> content_of_rows(X, y, None) == content_of_rows(X[::-1], y[::-1], None)
-    True
     """
     hashes = hash_values(X)
     if y is not None:

@@ -57,21 +57,14 @@ class JudgedSums(RowSum, ABC):
     @classmethod
     @abstractmethod
     def from_block(cls, scores: Floats, targets: Any, weights: Floats | None = None) -> Self:
-        """Return the sums of a block.
-
-        targets (b,): class codes or numbers.
-        scores (b, A, q), weights (b,).
-        """
+        """Return the sums of a block; targets (b,) are class codes or numbers, scores (b, A, q)."""
 
     @staticmethod
     @abstractmethod
     def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
-        """Return two losses of every row: the loss that decides, and a smooth loss.
+        """Return the loss that decides and a smooth loss of every row of scores (b, q), (2, b).
 
-        scores (b, q): scores of one model.
-        targets (b,): as in `from_block`.
         scales (q,): deviations of numeric targets.
-        returns float64 (2, b).
         """
 
     @abstractmethod
@@ -88,8 +81,8 @@ class JudgedSums(RowSum, ABC):
 class LabelSums(JudgedSums):
     """Weighted confusion of A models with K classes.
 
-    confusion (A, K, K): weight of the rows of each class (second axis) with each predicted label
-        (third axis). NaN for a model with scores that are not finite.
+    confusion (A, K, K): by true class and by predicted label. NaN for a model with scores that are
+        not finite.
     """
 
     confusion: Floats
@@ -106,11 +99,7 @@ class LabelSums(JudgedSums):
     def from_block(
         cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
-        """Return the sums of a block.
-
-        targets (b,): class codes.
-        scores (b, A, K), weights (b,).
-        """
+        """Return the sums of a block; targets (b,) are class codes, scores (b, A, K)."""
         confusion = _confusion(scores, targets, weights)
         confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
         return cls(confusion)
@@ -171,10 +160,7 @@ class HeldOutSums(LabelSums):
     def from_block(
         cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
-        """Return the sums of one block.
-
-        targets (b,): classes, 0 ... K - 1.
-        scores (b, A, K), weights (b,).
+        """Return the sums of a block; targets (b,) are class codes, scores (b, A, K).
 
         Takes ``2 b A K`` exponentials and ``23 b A K`` products: the exponentials of a temperature
         are the squares of those of twice that temperature.
@@ -233,9 +219,8 @@ def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | 
 class ResidualSums(JudgedSums):
     """Residuals of A models with numeric targets.
 
-    squared, absolute (A, q): weighted sums of the squared and of the absolute residuals.
-    targets, squared_targets (q,): weighted sums of the targets and of their squares.
-    weight: total weight of the rows.
+    squared, absolute (A, q): weighted sums of the residuals.
+    targets, squared_targets (q,): weighted sums of the targets.
     """
 
     squared: Floats
@@ -256,13 +241,9 @@ class ResidualSums(JudgedSums):
 
     @classmethod
     def from_block(cls, scores: Floats, targets: Floats, weights: Floats | None = None) -> Self:
-        """Return the sums of one block.
+        """Return the sums of a block of targets (b, q) and scores (b, A, q).
 
-        scores (b, A, q): predicted numbers.
-        targets (b, q), weights (b,).
-
-        Scores and targets should be given minus an origin, because squares of numbers far from 0
-        lose digits.
+        Both should be given minus an origin, because squares of numbers far from 0 lose digits.
         """
         if weights is None:
             weights = np.ones(len(targets))
@@ -344,16 +325,9 @@ def sum_of_squares(weight: Floats | float, sums: Floats, squares: Floats) -> Flo
 
 
 def unexplained_share(squared: Floats, spread: Floats) -> Floats:
-    """Return ``1 - R^2`` of every target, float64 (q,).
+    """Return ``1 - R^2`` of every target, float64 (q,), from sums of squares.
 
-    squared (q,): sums of the squared residuals.
-    spread (q,): sums of the squared differences from the mean. If it is 0, the share is 0 if the
-        squared residuals are 0 too, else 1.
-
-    Examples
-    --------
-    >>> unexplained_share(np.array([1.0, 3.0, 0.0]), np.array([4.0, 0.0, 0.0]))
-    array([0.25, 1.  , 0.  ])
+    If the spread of a target is 0, its share is 0 if the squared residuals are 0 too, else 1.
     """
     unexplained = np.where(squared == 0, 0.0, 1.0)
     np.divide(squared, spread, out=unexplained, where=spread > 0)
@@ -456,20 +430,15 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
 
 
 def softmax(exponents: Floats, scores: Floats) -> Floats:
-    """Return the probabilities ``softmax(exponents)``, float64 (b, K).
-
-    scores (b, K): the largest probability of a row is where its first largest score is.
-    exponents (b, K).
-    """
+    """Return ``softmax(exponents)`` (b, K), the largest where the first largest score is."""
     below = exponents - exponents.max(axis=1, keepdims=True)
     return normalized_shares(np.exp(below, out=below), scores)
 
 
 def normalized_shares(shares: Floats, scores: Floats) -> Floats:
-    """Return probabilities in proportion to `shares`, float64 (b, K).
+    """Return probabilities in proportion to `shares` (b, K), in place.
 
-    shares (b, K): at least 0; overwritten by the result.
-    scores (b, K): the largest probability of a row is where its first largest score is.
+    The largest probability of a row is where its first largest score is.
     """
     totals = shares.sum(axis=1, keepdims=True)
     # The scores of a plain network may all be negative or 0.
@@ -482,21 +451,14 @@ def normalized_shares(shares: Floats, scores: Floats) -> Floats:
 
 
 def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
-    """Put the largest value of each row where its largest score is, intp (m,).
+    """Put the largest value of each row where its largest score is; return the changed rows (m,).
 
-    The changed rows.
+    Different scores may have equal values (b, K), because these are rounded or clipped. They change
+    in place, by `TIE_STEP` of the largest value. The first of several largest scores counts.
 
-    values (b, K): rounded or clipped scores, or probabilities, in which different scores may be
-        equal. Changed in place, by `TIE_STEP` of the largest value.
-    scores (b, K): the first of several largest scores counts.
-
-    Examples
-    --------
     >>> values = np.array([[0.5, 0.5, 0.0]])
     >>> keep_largest(values, np.array([[1.1, 1.2, -0.1]]))
     array([0])
-    >>> values.argmax(axis=1), values.round(6)
-    (array([1]), array([[0.5, 0.5, 0. ]]))
     """
     places = scores.argmax(axis=1)
     rows = np.flatnonzero(values.argmax(axis=1) != places)
@@ -507,25 +469,12 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
 
 
 def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str, Any]]:
-    """Return the precision, recall, F1 and support of every class.
+    """Return the "class", "precision", "recall", "f1" and "support" of every class.
 
-    "class", "precision", "recall", "f1" and "support" of each class.
+    confusion (K, K): weight of the rows by true class and by predicted label. An additional last
+        row is for rows whose class is not in `classes`.
 
-    confusion (K, K): number, or weight, of the rows of each class (first axis) with each predicted
-        label (second axis). An additional last row is for rows whose class is not in `classes`.
-
-    For a class with ``s`` rows, ``g`` rows with its predicted label and ``c`` rows with both:
-    precision is ``c / g``, recall ``c / s``, F1 their harmonic mean ``2 c / (s + g)``, and support
-    ``s``. Rows of unknown classes count in ``g``. A figure of 0 / 0 is None, such as the precision
-    of a class that is never predicted.
-
-    Examples
-    --------
-    >>> for figures in class_figures(["a", "b", "c"], [[3, 1, 0], [0, 0, 0], [1, 0, 0]]):
-    ...     print(*figures.values())
-    a 0.75 0.75 0.75 4
-    b 0.0 None 0.0 0
-    c None 0.0 0.0 1
+    A figure of 0 / 0 is None, such as the precision of a class that is never predicted.
     """
     counts = np.asarray(confusion)
     right, given = counts.diagonal(), counts.sum(axis=0)

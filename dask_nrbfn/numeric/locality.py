@@ -36,12 +36,6 @@ def neighbor_shares(
 
     Differs from Xue, Chen & Zeng because neighbourhoods are not made symmetric: the neighbours of a
     row that was not drawn are not known.
-
-    Examples
-    --------
-    >>> distances = np.array([[0.0, 0.0, 3.0]])
-    >>> neighbor_shares(distances, scale=1.0, codes=[1], neighbor_codes=np.array([[1, -1, 0]]))
-    array([[0.5, 0.5, 0. ]])
     """
     counted = np.ones(distances.shape, dtype=np.bool_)
     if codes is not None and neighbor_codes is not None:
@@ -87,9 +81,7 @@ class LocalitySums:
     def add(self, Phi: Floats, rows: Places, neighbors: Places, shares: Floats) -> None:
         """Add rows: ``b k r^2`` flops and two arrays of b k rows.
 
-        Phi (m, r): activations of the rows and of their neighbours.
-        rows, neighbors (b,): places of the rows and of their neighbours in Phi.
-        shares (b, k).
+        rows, neighbors (b,): places of the rows and of their neighbours in the activations.
         """
         bound, ranks = np.nonzero(shares)
         differences = Phi[neighbors[bound, ranks]]
@@ -107,9 +99,5 @@ class LocalitySums:
 
 
 def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
-    """Return the bytes of summing the pairs of a block.
-
-    R as a square, the activations of both rows of a pair, their differences twice, and the rows
-    with their centred copies.
-    """
+    """Return the bytes of summing the pairs of a block: R, activations, differences and rows."""
     return 8 * (n_basis**2 + 4 * n_pairs * (n_basis + width))

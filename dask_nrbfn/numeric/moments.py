@@ -28,15 +28,6 @@ class Moments(RowSum):
     ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
     weight w counts as w equal rows. Normalized activations of a row sum to 1, so the elements of
     the gram matrix and the sums of the activations each sum to the weight.
-
-    Examples
-    --------
-    >>> from dask_nrbfn.numeric.targets import ClassTargets
-    >>> Phi = np.array([[0.25, 0.75], [0.5, 0.5]])
-    >>> T = ClassTargets(2).bordered(np.array([0, 1]))
-    >>> (Moments.from_block(Phi, T) - Moments.from_block(Phi[:1], T[:1])).cross
-    array([[0. , 0. ],
-           [0.5, 0.5]])
     """
 
     packed_gram: Floats
@@ -54,11 +45,7 @@ class Moments(RowSum):
 
     @staticmethod
     def from_block(Phi: Floats, T: Floats) -> "Moments":
-        """Return the moments of one block.
-
-        Phi (b, r): activations.
-        T (b, 1 + q): bordered targets.
-        """
+        """Return the moments of a block of activations (b, r) and bordered targets T (b, 1 + q)."""
         sums = MomentSums(Phi.shape[1], T.shape[1] - 1)
         sums.add(Phi, T)
         return sums.moments()
@@ -135,8 +122,7 @@ class MomentSums:
     def add(self, Phi: Floats, T: Floats) -> None:
         """Add a block: ``b r^2 + 2 b (1 + q) (1 + q + r)`` flops.
 
-        Phi (b, r): activations, times the square roots of the row weights.
-        T (b, 1 + q): see `Targets.bordered`, times the same factors.
+        Activations and `Targets.bordered` are multiplied by the square roots of the row weights.
         """
         add_gram(self._gram, Phi)
         add_products(self._products, T, Phi)
@@ -186,10 +172,7 @@ def check_moments(
 
 
 def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool:
-    """Return whether the sums after a subtraction can be sums over rows.
-
-    left, taken: the sums after the subtraction, and the subtracted sums.
-    tolerance: largest rounding error, relative to the sums before.
+    """Return whether the sums `left` after the subtraction of `taken` can be sums over rows.
 
     ``[1 T Phi]' [1 T Phi]`` of any rows is positive semidefinite. A subtracted row that was never
     added is found if it exceeds the sum of all rows in some direction, which is rare if r is much
@@ -216,10 +199,7 @@ def packed_size(n_basis: int) -> int:
 def pack_in_place(gram: Floats) -> Floats:
     """Replace a matrix (r, r) that owns its memory by its upper triangle, row by row.
 
-    The same object.
-
-    gram (r, r): c-contiguous. Half of its memory is freed.
-    returns float64 (r (r + 1) / 2,).
+    Returns the same C-contiguous object, half of whose memory is freed.
     """
     n_basis, flat = len(gram), gram.reshape(-1)
     # No row is overwritten before it is moved: none moves towards the end.

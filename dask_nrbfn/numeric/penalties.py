@@ -47,13 +47,7 @@ class Penalty:
         return 2 if self.matrix else 1 if self.diagonal else 0
 
     def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
-        """Return P or its diagonal, float64 (r, r) or (r,), or None.
-
-        None for I.
-
-        features: returns the radial basis functions; not called for I.
-        shares (r,): see `needs_shares`.
-        """
+        """Return P or its diagonal, float64 (r, r) or (r,); None for I, which needs no features."""
         compute = self.matrix or self.diagonal
         return None if compute is None else compute(features(), shares)
 

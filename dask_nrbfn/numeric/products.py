@@ -45,11 +45,7 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
-    """Return ``A @ B.T``, float64 (m, n).
-
-    A, B (m, p): copied unless they are C-contiguous.
-    out (m, n): c-contiguous memory for the result.
-    """
+    """Return ``A @ B.T``, float64 (m, n), in `out`; A and B are copied unless C-contiguous."""
     if out is None:
         out = np.empty((len(A), len(B)))
     # In Fortran's order all arrays are transposed: out.T = B A.T.
@@ -58,20 +54,12 @@ def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
 
 
 def add_products(sums: Floats, A: Floats, B: Floats) -> None:
-    """Add ``A.T @ B`` to `sums` in place.
-
-    sums (m, n): c-contiguous, like A and B.
-    A, B (b, m).
-    """
+    """Add ``A.T @ B`` to `sums` (m, n) in place; all are C-contiguous."""
     _multiply(b"N", B, b"T", A, 1.0, sums)
 
 
 def add_gram(sums: Floats, A: Floats) -> None:
-    """Add the upper triangle of ``A.T @ A`` to `sums` in place.
-
-    sums (r, r): c-contiguous, like A.
-    A (b, r).
-    """
+    """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; both are C-contiguous."""
     n_rows, r = A.shape
     if A.size:
         _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
@@ -97,11 +85,7 @@ def factor_in_place(matrix: Floats) -> bool:
 
 
 def solve_in_place(factor: Floats, right: Floats) -> None:
-    """Replace `right` by ``right @ matrix^-1``; ``2 K r^2`` flops.
-
-    factor (r, r): result of `factor_in_place`.
-    right (K, r): replaced by the solution.
-    """
+    """Replace `right` (K, r) by ``right @ matrix^-1``; ``2 K r^2`` flops; see `factor_in_place`."""
     n_right, r = right.shape
     _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
 
@@ -143,15 +127,11 @@ _STRIP_ELEMENTS = 2**17
 
 
 def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int) -> list[T]:
-    """Return the result of `step` for every strip of rows of an array.
+    """Return the results of `step` for every strip of rows of an array, in order.
 
     The strips depend only on the number of columns, so results have the same bits with any number
     of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
-    error is raised after all running steps have ended.
-
-    The results in the order of the strips.
-
-    step: takes a slice of rows. It must not call `over_strips`.
+    error is raised after all running steps have ended. A step must not call `over_strips`.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)

@@ -68,13 +68,6 @@ class RadialFeatures:
 
     `threads` is the number of threads of elementwise steps; BLAS has its own threads. Results have
     the same bits with any number of threads.
-
-    Examples
-    --------
-    >>> features = RadialFeatures.from_basis([[0.0], [1.0]], width=1.0)
-    >>> features.activations(np.array([[0.5], [1e6]])).round(3)
-    array([[0.5, 0.5],
-           [0. , 1. ]])
     """
 
     basis: Rows
@@ -145,9 +138,7 @@ class RadialFeatures:
 
         factors (b,): factors of the activations of each row.
         squared (b, r): squared distances of the rows from the basis, if they are known already.
-        out (b, r): memory for the result, which saves an allocation for every block.
-        scratch (b, p + 2): memory for centred rows, see `Scratch`.
-        X (b, p).
+        out, scratch (b, p + 2): memory for the result and for centred rows, see `Scratch`.
 
         ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
@@ -174,14 +165,10 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T``, float64 (b, K).
-
-        The K sums are normalized instead of the r activations.
+        """Return ``activations(X) @ weights.T``, float64 (b, K); the K sums are normalized.
 
         squared (b, r): squared distances, if they are known already.
-        buffer (b, r): overwritten.
-        scratch (b, p + 2): overwritten, see `Scratch`.
-        X (b, p), weights (K, r).
+        buffer (b, r), scratch (b, p + 2): overwritten, see `Scratch`.
         """
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
@@ -196,12 +183,10 @@ class RadialFeatures:
         return sums
 
     def slopes(self, X: Rows, *, threads: int = 1) -> Floats:
-        """Return the derivatives of plain activations by half the squared distance.
+        """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
 
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g
         the slope is 0, even if the kernel has no derivative there.
-
-        X (b, p), returns float64 (b, r).
         """
         slope = self._kernel.slope
         assert slope is not None

@@ -19,11 +19,9 @@ ReliabilityBin = dict[str, float]
 def judged_probability(
     probabilities: Floats, codes: NDArray[np.integer]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the probability whose reliability is judged, and whether its event occurred.
+    """Return the probability (b,) whose reliability is judged, and whether its event occurred (b,).
 
     With two classes, the probability of the second class; with more, of the predicted label.
-
-    probabilities (b, K), returns float64 (b,) and bool (b,).
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], codes == 1
@@ -31,19 +29,12 @@ def judged_probability(
 
 
 def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[ReliabilityBin]:
-    """Return bins of equal numbers of rows, in the order of their probabilities.
+    """Return at most ten bins of equal numbers of rows, in the order of their probabilities.
 
-    At most ten bins; rows of equal probability are in one bin.
+    Rows of equal probability are in one bin.
 
-    values (m,): ascending probabilities.
-    rows, occurred (m,): number, or weight, of the rows of each probability, and of the rows whose
-        event occurred.
-
-    Examples
-    --------
-    >>> values, ones = np.array([0.1, 0.1, 0.8]), np.ones(3)
-    >>> reliability_bins(values, ones, np.array([0.0, 0.0, 1.0]))[-1]
-    {'n_rows': 1.0, 'mean_probability': 0.8, 'observed_share': 1.0}
+    rows, occurred (m,): number, or weight, of the rows of each probability, ascending, and of the
+        rows whose event occurred.
     """
     before = np.cumsum(rows) - rows
     bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)

@@ -276,13 +276,6 @@ def solve_weights(
     Cholesky factorization: ``r^3 / 3`` flops and, unless `in_place`, one more r x r matrix. Another
     P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
     ``strength trace(gram) r / trace(R) R``.
-
-    Examples
-    --------
-    >>> gram, cross = np.diag([1.0, 3.0]), np.array([[2.0, 0.0], [0.0, 2.0]])
-    >>> solve_weights(gram, cross, alpha=0.25).weights
-    array([[1. , 0. ],
-           [0. , 0.5]])
     """
     if directions is None:
         (solution,) = solve_path(
@@ -309,9 +302,7 @@ def solve_path(
     estimated: bool = True,
     in_place: bool = False,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solution of every penalty.
-
-    None if the system is singular in float64.
+    """Yield the solution of every penalty; None if the system is singular in float64.
 
     gram, cross, alphas, penalty, locality: see `solve_weights`.
     each: solves the systems; each holds a matrix (r, r).
@@ -390,9 +381,7 @@ def solve_components(
     alphas: Sequence[float],
     each: Each = map,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solutions in the spans of the first J directions.
-
-    None if the system is singular in float64.
+    """Yield the solutions in the spans of the first J directions; None for a singular system.
 
     gram, cross: see `solve_weights`.
     directions (r, m): independent.
@@ -442,11 +431,7 @@ def _leading_solutions(
 
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
-    """Return mu at alpha 1, ``trace(gram) r / trace(P)`` over basis rows that are not left out.
-
-    penalty (r, r): P or its diagonal.
-    gram (r, r).
-    """
+    """Return mu at alpha 1, ``trace(gram) r / trace(P)`` over basis rows that are not left out."""
     diagonal = penalty if penalty.ndim == 1 else penalty.diagonal()
     kept = np.isfinite(diagonal)
     return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
@@ -459,12 +444,9 @@ def ridge_of(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> Floats:
-    """Return the diagonal, or the matrix, that `solve_weights` adds to a gram matrix.
+    """Return the diagonal (r,), or the matrix (r, r), that `solve_weights` adds to a gram matrix.
 
     A diagonal is infinite where that of the penalty is.
-
-    gram, alpha, penalty, locality: see `solve_weights`.
-    returns float64 (r,) or (r, r).
     """
     terms = _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality)
     n_axes = max(P.ndim for _, P in terms)
@@ -510,13 +492,9 @@ def singular_system(
     locality: Locality | None = None,
     in_place: bool = False,
 ) -> IllConditionedError:
-    """Return the error about a system that is singular at every tried penalty.
+    """Return the error about a system that is singular at all tried penalties of `option`.
 
     The error names the smallest sufficient power of ten; each tried power costs a factorization.
-
-    option: name of the parameter with these penalties.
-    penalty, locality, in_place: see `solve_path`.
-    gram (r, r).
     """
     larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
     nothing = np.empty((0, len(gram)))
@@ -538,9 +516,7 @@ def singular_system(
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:
-    """Return an estimate of the smallest eigenvalue of a factored matrix over `norm`.
-
-    0 on overflow.
+    """Return an estimate of the least eigenvalue of a factored matrix over `norm`; 0 on overflow.
 
     Two steps of inverse iteration with a few random vectors: ``4 m r^2`` flops each.
     """

@@ -106,11 +106,9 @@ def _as_shrunk(ones: Floats, tried: Sequence[Ridge], gram: Floats, sums: Floats)
 def directions_among(
     features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
 ) -> Floats:
-    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
+    """Return coefficients (r', J) of the eigenfunctions of the kept basis rows alone.
 
     The eigenfunctions are those of a network without the other basis rows, so they do not depend on
     held-out rows.
-
-    kept (r,).
     """
     return eigenfunctions(features.at(kept), n_components).coefficients

@@ -71,11 +71,6 @@ def error_and_risk(
     The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so no pass over the
     rows is needed. ``2 q r^2`` flops and a matrix like weights. If the fit is 0, as for a constant
     target, error and risk are 1.
-
-    Examples
-    --------
-    >>> error_and_risk(np.eye(2), np.eye(2) * 3, np.eye(2) * 3, target_norm=6, alpha=0.0)
-    ErrorAndRisk(fitting_error=1.0, spectral_risk=2.0, objective=0.0)
     """
     norms = _Norms.of(
         weights, gram, cross, target_norm=target_norm, penalty=penalty, locality=locality
@@ -101,12 +96,6 @@ def spectral_bounds(
         None.
 
     ``2 q r^2`` flops, without the eigenvalues, which take ``4 r^3 / 3``.
-
-    Examples
-    --------
-    >>> moments = {"gram": np.eye(2) * 3, "cross": np.eye(2) * 3, "target_norm": 6.0}
-    >>> spectral_bounds(np.eye(2), **moments, eigenvalues=np.ones(2) * 3, alpha=0.0).attainable
-    RiskRange(least=2.0, most=2.0)
     """
     norms = _Norms.of(
         weights, gram, cross, target_norm=target_norm, penalty=penalty, locality=locality

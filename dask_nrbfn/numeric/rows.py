@@ -82,13 +82,7 @@ def stacked(blocks: Sequence[Rows]) -> Rows:
 
 
 def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
-    """Return the rows of blocks; arrays are copied one block at a time.
-
-    Of this shape.
-
-    blocks (b, p): all arrays or all in CSR.
-    shape: total number of rows, and number of columns.
-    """
+    """Return the rows of blocks (b, p) in `shape`; arrays are copied one block at a time."""
     waiting = iter(blocks)
     first = next(waiting, None)
     if first is None:

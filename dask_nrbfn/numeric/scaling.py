@@ -113,12 +113,6 @@ class Scaling:
     shift, scale (p,): used by "standard" and "learned": ``(x - shift) / scale``. With a shift of 0
         rows in CSR stay in CSR.
     root (p,): square roots of the feature weights, further factors of "learned".
-
-    Examples
-    --------
-    >>> Scaling("unit", np.zeros(2), np.ones(2)).apply(np.array([[3, 4], [0, 0]]))
-    array([[0.6, 0.8],
-           [0. , 0. ]])
     """
 
     kind: str

@@ -64,12 +64,9 @@ class SmallTable:
     block_rows: int
 
     def losses(self, scores: Floats, entry: Entry) -> Floats:
-        """Return the losses of scores, float64 (2, n), see `JudgedSums.losses`.
+        """Return the losses (2, n) of scores (n, q), see `JudgedSums.losses`; NaN where they are.
 
-        NaN where the scores are.
-
-        scores (n, q): as `judge_network` returns them.
-        entry: the figures that it returns with them.
+        entry: the figures that `judge_network` returns with the scores.
         """
         losses = np.full((2, len(scores)), np.nan)
         seen = np.isfinite(scores).all(axis=1)
@@ -172,11 +169,10 @@ def judge_network(
     n_components: int = 0,
     threads: int,
 ) -> tuple[Entry, Floats]:
-    """Return the best ridge of a network with its figures, and the scores of held-out rows.
+    """Return the best ridge of a network with its figures, and the scores (n, q) of held-out rows.
 
-    network: without locality.
-    scores (n, q): scores by the network without the fold of each row; for numbers, minus their
-        origin. NaN for rows that are not held out, and if all systems are singular.
+    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
+    for rows that are not held out, and if all systems are singular.
     """
     judging = _Judging(
         table, scaling, network.l1, held_out, threads=threads, shares_distances=False
@@ -195,11 +191,7 @@ class NetworkMoments(NamedTuple):
 def network_moments(
     table: SmallTable, scaling: Scaling, network: SmallNetwork, *, threads: int = 1
 ) -> NetworkMoments:
-    """Return the sums over all rows from which a network is solved.
-
-    table, scaling: see `try_networks`.
-    network: without locality and eigenfunctions; its ridges are not used.
-    """
+    """Return the sums over all rows from which a network without eigenfunctions is solved."""
     judging = _Judging(table, scaling, network.l1, (), threads=threads, shares_distances=False)
     features = judging.features(network)
     ((gram, *others),) = judging.sums_of_groups(features)
@@ -214,13 +206,10 @@ def learned_root(
     each: Each = map,
     threads: int = 1,
 ) -> Floats:
-    """Return square roots of the weights of features, by the derivatives of a network.
+    """Return square roots (p,) of the weights of features, by the derivatives of a network.
 
-    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular.
-
-    scaling: with the square roots of the weights so far.
-    network: with plain features and one ridge.
-    returns float64 (p,).
+    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular. `scaling` has
+    the square roots of the weights so far; the network has plain features and one ridge.
     """
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)
@@ -460,20 +449,3 @@ def _penalize(
 def try_bytes(n_rows: int, n_basis: int) -> int:
     """Return the bytes of the distances that networks share."""
     return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
-
-
-def network_bytes(
-    n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int, block_rows: int
-) -> int:
-    """Return the peak memory of trying one network in bytes.
-
-    It holds the sums of each group and of all rows, the system of a fold and of its kept basis
-    rows, activations, the weights of all folds, and scores.
-    """
-    scores = n_ridges * n_targets
-    return 8 * (
-        (n_held_out + 7) * n_basis**2
-        + block_rows * n_basis
-        + 2 * max(n_held_out, 1) * scores * n_basis
-        + 4 * block_rows * scores
-    )

@@ -16,16 +16,6 @@ class RowSum:
 
     Fields add one by one unless a subclass overrides this. The left operand is the sum of the
     earlier rows; ``+=`` may reuse its arrays.
-
-    Examples
-    --------
-    >>> @dataclass(frozen=True, eq=False)
-    ... class Counts(RowSum):
-    ...     n_rows: int
-    ...     of_classes: NDArray[np.int64]
-    >>> both = Counts(3, np.array([1, 2])) + Counts(2, np.array([2, 0]))
-    >>> both.n_rows, both.of_classes
-    (5, array([3, 2]))
     """
 
     def __add__(self, other: Self) -> Self:

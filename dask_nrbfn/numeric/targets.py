@@ -11,12 +11,8 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows have a target, bool (b,).
+    """Return which rows have a target, bool (b,): not the code -1, nor numbers that are all NaN.
 
-    targets (b,): class codes, -1 for none, or numbers, all NaN for none.
-
-    Examples
-    --------
     >>> has_target(np.array([1, -1])), has_target(np.array([[np.nan], [0.5]]))
     (array([ True, False]), array([False,  True]))
     """
@@ -43,23 +39,12 @@ class Targets(ABC):
 
     @abstractmethod
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of a block, each row times its factor, float64 (b, 1 + q).
-
-        targets (b,): class codes or numbers.
-        factors (b,): square roots of the row weights.
-        """
+        """Return ``[1 T]`` of a block, each row times its factor (b,), float64 (b, 1 + q)."""
 
 
 @dataclass(frozen=True)
 class ClassTargets(Targets):
-    """Class indicators: T is F, each row of which has a single 1.
-
-    Examples
-    --------
-    >>> ClassTargets(2).bordered(np.array([1, 0]))
-    array([[1., 0., 1.],
-           [1., 1., 0.]])
-    """
+    """Class indicators: T is F, each row of which has a single 1."""
 
     n_classes: int
 
@@ -87,14 +72,7 @@ class ClassTargets(Targets):
 
 @dataclass(frozen=True, eq=False)
 class NumberTargets(Targets):
-    """Numbers minus an origin, because squares of numbers far from 0 lose digits.
-
-    Examples
-    --------
-    >>> NumberTargets(np.array([100.0])).bordered(np.array([[101.0], [98.0]]))
-    array([[ 1.,  1.],
-           [ 1., -2.]])
-    """
+    """Numbers minus an origin, because squares of numbers far from 0 lose digits."""
 
     origin: Floats
 

@@ -1,311 +1,263 @@
-"""Cells: rows of an AnnData store, in Zarr or in an .h5ad file."""
+"""Cells: rows of an AnnData store, in Zarr or in an .h5ad file, read by the package anndata."""
 
 import logging
-import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.errors import (
-    DamagedDataError,
-    DataError,
-    MissingDataError,
-    NRBFNError,
-)
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.rows import canonical, is_scipy
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     STRING,
     check_weight_dtype,
+    checked_mark,
     feature_dtype,
-    label_dtype,
-    to_labels,
-)
-from dask_nrbfn.sources.elements import (
-    Column,
-    Frame,
-    Matrix,
-    installed,
-    matrix_at,
+    sparse_dtype,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import (
-    Block,
-    Reading,
-    Source,
-    StoredAt,
-    check_apart,
-    check_size,
-    named_columns,
+from dask_nrbfn.sources.frames import labels_of, plain_dtype
+from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size, named_columns
+from dask_nrbfn.sources.zarr_arrays import (
+    damage_named,
+    is_array,
+    named_roles,
+    opened_zarr,
+    place_in_zarr,
+    rows_at_once,
 )
 
 logger = logging.getLogger(__name__)
 
-# Largest chunk that is decoded as a whole, while another chunk is in use.
-MAX_CHUNK_BYTES = 2**27
-_ROOTS = {"zarr.json", ".zgroup", ".zattrs"}
-
 
 @dataclass(kw_only=True)
 class AnnDataSource(Source):
-    """Cells with their columns of obs: labels y or numeric targets, weights and ids."""
+    """Cells: rows are read in blocks; labels or targets, weights and ids are in memory.
+
+    x (n, g): an array of Zarr or HDF5, or rows in CSR. `wanted`: indices of the features in x.
+    """
 
     place: File
-    x: Matrix
-    y: Column | None = None
-    numbers: tuple[Column, ...] = ()
-    weights: Column | None = None
-    names: Column | None = None
+    x: Any
+    wanted: np.ndarray | None
+    columns: tuple[np.ndarray | None, np.ndarray | None, np.ndarray]
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        size = self._reading_rows(block_rows)
-        with damage_named(self.place):
-            for start in range(0, self.n_rows, size):
-                yield self._block(start, min(start + size, self.n_rows))
-
-    def _reading_rows(self, block_rows: int) -> int:
-        """Return the rows to read at once: whole chunks, each decoded once, unless too large."""
-        if self.x.order != "csc" and self.x.chunk_bytes > MAX_CHUNK_BYTES:
-            return block_rows
-        return max(block_rows // self.x.chunk_rows, 1) * self.x.chunk_rows
-
-    def _block(self, start: int, stop: int) -> Block:
-        y = None
-        if self.numbers:
-            y = np.stack([column.numbers(start, stop) for column in self.numbers], axis=1)
-        elif self.y is not None:
-            values, none = self.y.read(start, stop)
-            if values.dtype.kind == "f":
-                values = np.where(none, 0, values)
-            y = to_labels(values, self.y.name, first_row=start)
-            if none.any():
-                y[none] = self.unlabelled
-        return Block(
-            self.x.read(start, stop).astype(self.x_dtype, copy=False),
-            y,
-            None if self.weights is None else self.weights.numbers(start, stop),
-            None if self.names is None else self.names.read(start, stop)[0].astype(STRING),
-        )
+        size = rows_at_once(self.x, block_rows)
+        for start in range(0, self.n_rows, size):
+            rows = slice(start, start + size)
+            with damage_named(self.place):
+                X = self.x[rows]
+            X = X if self.wanted is None else X[:, self.wanted]
+            X = (canonical(X) if is_scipy(X) else X).astype(self.x_dtype, copy=False)
+            yield Block(X, *(None if column is None else column[rows] for column in self.columns))
 
 
 def is_anndata(place: File) -> bool:
     """Return whether a directory is an AnnData store in Zarr: every version has obs and var."""
-    names = {entry.name for entry in place.entries()}
-    return names >= {"obs", "var"} and not names.isdisjoint(_ROOTS)
+    return {entry.name for entry in place.entries()} >= {"obs", "var"}
 
 
 def open_rows(reading: Reading) -> AnnDataSource:
-    """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names."""
-    before = dict(reading.read_as)
-    if reading.y or reading.target:
-        before = {name: value for name, value in before.items() if name not in ("y", "target")}
-    x, y, weights, target = (
-        getattr(reading, name) or before.get(name) for name in ("x", "y", "weights", "target")
-    )
-    columns = () if reading.schema is None else reading.schema.columns
-    with damage_named(reading.place):
-        return source_of(
-            _opened(reading.place),
-            reading.place,
-            x=x,
-            y=y,
-            targets=() if target is None else named_columns("target", target),
-            weights=weights,
-            features=tuple(column.name for column in columns) or None,
-        )
+    """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names.
 
-
-def source_of(
-    root: Any,
-    place: File,
-    *,
-    x: str | None = None,
-    y: str | None = None,
-    targets: tuple[str, ...] = (),
-    weights: str | None = None,
-    features: tuple[str, ...] | None = None,
-) -> AnnDataSource:
-    """Return the source of the cells of a Zarr or HDF5 group, with the wanted features in order.
-
-    A missing value of the column `y` is a missing label. `features` is ignored if the store has no
-    feature names.
+    The features of a schema are found by name, in any order.
     """
-    for name in targets:
-        check_apart("target", name, weights)
-    check_apart("weights", weights, y)
-    matrix, feature_names = _with_features(root, matrix_at(root, x or "X", place), features, place)
-    obs = Frame.at(root, "obs")
-    names = obs.row_names
-    label = None if y is None else obs.named_column(y, place, "y")
-    numbers = tuple(obs.named_column(name, place, "target") for name in targets)
-    weight = None if weights is None else obs.named_column(weights, place, "weights")
-    columns = [column for column in (names, label, *numbers, weight) if column is not None]
-    _check_fitting(place, matrix, columns)
-    for column in numbers:
-        feature_dtype(column.dtype, column.name)
-    if weight is not None:
-        check_weight_dtype(weight.dtype, weight.name)
-    said = {"x": matrix.name, "y": y, "target": ",".join(targets), "weights": weights}
+    import_anndata()
+    with damage_named(reading.place):
+        return _cells(reading, _opened(reading.place), {"x": "X", **named_roles(reading)})
+
+
+def _cells(reading: Reading, root: Any, names: dict[str, str]) -> AnnDataSource:
+    place, label, weights = reading.place, names.get("y"), names.get("weights")
+    targets = named_columns("target", names["target"]) if "target" in names else ()
+    check_apart("weights", weights, label, *targets)
+    obs = obs_of(root, place)
+    x, found = _matrix(root, names["x"], place)
+    check_size(f"{names['x']} of {place}", n_rows=x.shape[0], n_features=x.shape[1])
+    trained = () if reading.schema is None else tuple(c.name for c in reading.schema.columns)
+    wanted, features = None, found or tuple(f"{names['x'][5:]}_{j}" for j in range(x.shape[1]))
+    if trained and found and trained != found:
+        wanted, features = _places(trained, found, f"{names['x']} of {place}"), trained
+    options = {names[option]: option for option in ("y", "weights") if option in names}
+    columns = _obs_columns(obs, place, x.shape[0], options | dict.fromkeys(targets, "target"))
+    is_sparse = hasattr(x, "group")
+    y, mark, are_boolean = None, None, False
+    if targets:
+        y = np.stack([_numbers(columns[name], name) for name in targets], axis=1)
+    elif label is not None:
+        y, mark, are_boolean = _labels(columns[label], label, reading)
     return AnnDataSource(
-        n_rows=matrix.shape[0],
-        n_features=matrix.shape[1],
-        x_dtype=feature_dtype(matrix.dtype, matrix.name),
-        y_dtype=FLOAT64 if numbers else _label_dtype(label),
-        has_weights=weight is not None,
-        feature_names=feature_names,
+        n_rows=x.shape[0],
+        n_features=len(features),
+        x_dtype=(sparse_dtype if is_sparse else feature_dtype)(np.dtype(x.dtype), names["x"]),
+        y_dtype=None if y is None else y.dtype,
+        has_weights=weights is not None,
+        feature_names=features,
         target_names=tuple(name.removeprefix("obs/") for name in targets) or None,
-        id_dtype=None if names is None else STRING,
-        n_values=matrix.n_values,
-        unlabelled=_mark_of(label, place),
-        boolean_labels=label is not None and label.dtype.kind == "b",
-        stored_at=place_in_zarr(place, matrix),
+        id_dtype=STRING,
+        n_values=int(x.group["data"].shape[0]) if is_sparse else None,
+        unlabelled=mark,
+        boolean_labels=are_boolean,
+        read_as=names,
+        stored_at=None if is_sparse or wanted is not None else place_in_zarr(place, x),
         place=place,
-        x=matrix,
-        y=label,
-        numbers=numbers,
-        weights=weight,
-        names=names,
-        read_as={option: name for option, name in said.items() if name},
+        x=x,
+        wanted=wanted,
+        columns=(
+            y,
+            None if weights is None else _numbers(columns[weights], weights, is_weight=True),
+            columns["obs_names"],
+        ),
     )
 
 
-def place_in_zarr(place: File, matrix: Matrix) -> StoredAt | None:
-    """Return the location of rows that can be read without a copy; None if rows are copied."""
-    import zarr
-
-    stored = matrix.stored.group if matrix.order == "csr" else matrix.stored
-    if place.storage_options or matrix.columns is not None:
-        return None
-    if not isinstance(stored, zarr.Group | zarr.Array):
-        return None
-    if matrix.chunk_bytes > MAX_CHUNK_BYTES:
-        logger.info(
-            "%s of %s is copied: its chunks of %d MiB are too large to read it in place.",
-            *(matrix.name, place, matrix.chunk_bytes >> 20),
-        )
-        return None
-    path = place.path if place.is_remote else os.path.abspath(place)
-    # AnnData before 0.7 wrote raw.X.
-    return StoredAt(path, stored.path, matrix.chunk_rows)
+def import_anndata() -> Any:
+    """Return the package anndata, which needs h5py."""
+    try:
+        import anndata
+        import h5py  # noqa: F401
+    except ImportError as error:
+        raise ParameterError(
+            f"AnnData needs a package that is not installed ({error}).",
+            "Install dask-nrbfn[anndata].",
+        ) from error
+    return anndata
 
 
 def _opened(place: File) -> Any:
     """Return the root group of a store."""
-    if place.name.endswith(".h5ad"):
-        h5py = installed("h5py")
-        return h5py.File(place.open(jumps=True) if place.is_remote else place.path, "r")
-    return opened_zarr(place)
+    if not place.name.endswith(".h5ad"):
+        return opened_zarr(place)
+    import h5py
+
+    return h5py.File(place.open() if place.is_remote else place.path, "r")
 
 
-def opened_zarr(place: File) -> Any:
-    """Return the Zarr group or array at a place."""
-    import zarr
-
-    options: dict[str, Any] = {
-        "mode": "r",
-        "storage_options": dict(place.storage_options) or None,
-    }
-    try:
-        return zarr.open(place.path, **options)
-    except (ValueError, TypeError, KeyError) as error:
-        # zarr may not know the type of an array in uns, which is not needed here.
-        logger.info("%s is read without its consolidated metadata (%s).", place, error)
-        return zarr.open_group(place.path, **options, use_consolidated=False)
+def _read_elem(element: Any) -> Any:
+    anndata = import_anndata()
+    with warnings.catch_warnings():
+        # Elements of AnnData 0.7 have no encoding.
+        warnings.simplefilter("ignore", anndata.OldFormatWarning)
+        return anndata.io.read_elem(element)
 
 
-def _check_fitting(place: File, matrix: Matrix, columns: list[Column]) -> None:
-    check_size(f"{matrix.name} of {place}", n_rows=matrix.shape[0], n_features=matrix.shape[1])
-    for column in columns:
-        if column.n_rows != matrix.shape[0]:
+def obs_of(root: Any, place: object) -> Any:
+    """Return the group obs of a store."""
+    if is_array(root["obs"]):
+        raise DataError(
+            f"obs of {place} is one array, as AnnData wrote before its version 0.7.",
+            "Read the store with a current AnnData, and write a new store.",
+        )
+    return root["obs"]
+
+
+def column_names(obs: Any) -> list[str]:
+    """Return the names of the columns of obs."""
+    return list(map(str, obs.attrs["column-order"]))
+
+
+def _obs_columns(obs: Any, place: File, n_rows: int, options: dict[str, str]) -> dict[str, Any]:
+    """Return the named columns of obs, as arrays of numpy or pandas, and obs_names."""
+    import pandas as pd
+
+    known = column_names(obs)
+    columns: dict[str, Any] = {"obs_names": _row_names(obs)}
+    for name, option in options.items():
+        column = name.removeprefix("obs/")
+        if column == name or column not in known:
+            listed = ", ".join(f"obs/{column}" for column in known)
             raise DataError(
-                f"{column.name} of {place} has {column.n_rows} rows but {matrix.name} has "
-                f"{matrix.shape[0]}.",
+                f"{place} has no column {name!r}; it has {listed or 'none'}.",
+                f"Name an existing column with `{option}`.",
+            )
+        columns[name] = _read_elem(obs[column])
+        if (place_of_categories := obs[column].attrs.get("categories")) is not None:
+            # AnnData 0.7 stored the categories of a column apart from its codes.
+            categories = _read_elem(obs[place_of_categories])
+            columns[name] = pd.Categorical.from_codes(columns[name], categories)
+    for name, values in columns.items():
+        if len(values) != n_rows:
+            raise DataError(
+                f"{name} of {place} has {len(values)} rows but the matrix has {n_rows}.",
                 "Write the store again: obs has one row per row of X.",
             )
+    return columns
 
 
-def _label_dtype(label: Column | None) -> np.dtype | None:
-    return None if label is None else label_dtype(label.dtype, label.name)
+def _row_names(frame: Any) -> np.ndarray:
+    return np.asarray(_read_elem(frame[frame.attrs["_index"]])).astype(STRING)
 
 
-def _mark_of(label: Column | None, place: File) -> int | str | None:
-    """Return the marker for a missing label, None if every row has a label."""
-    if label is None:
-        return None
-    n_none, least = 0, 0
-    for values, none in label.scanned():
-        n_none += int(none.sum())
-        if values.dtype.kind in "iuf":
-            least = min(least, int(values[~none & np.isfinite(values)].min(initial=0)))
-    if n_none == 0:
-        return None
-    logger.info("%d of %d rows have no label in %s of %s.", n_none, label.n_rows, label.name, place)
-    return "" if _label_dtype(label) == STRING else least - 1
+def _numbers(values: Any, name: str, *, is_weight: bool = False) -> np.ndarray:
+    """Return a column as numbers, float64 (n,); NaN where a value is missing."""
+    import pandas as pd
+
+    dtype = plain_dtype(values.dtype)
+    check = check_weight_dtype if is_weight else feature_dtype
+    check(STRING if dtype.kind == "O" else dtype, name)
+    return pd.Series(values).astype(FLOAT64).to_numpy()
 
 
-def _with_features(
-    root: Any, matrix: Matrix, wanted: tuple[str, ...] | None, place: File
-) -> tuple[Matrix, tuple[str, ...] | None]:
-    """Return the matrix with the features that are wanted, and their names."""
-    names = _feature_names(root, matrix)
-    kind, _, name = matrix.name.partition("/")
-    if names is None and kind == "obsm":
-        return matrix, tuple(f"{name}_{j}" for j in range(matrix.shape[1]))
-    if names is None or wanted is None or wanted == names:
-        return matrix, names
-    counts = Counter(names)
-    if absent := [feature for feature in wanted if counts[feature] == 0]:
-        told = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if absent[3:] else "")
+def _labels(values: Any, name: str, reading: Reading) -> tuple[np.ndarray, Any, bool]:
+    """Return labels (n,), the marker for missing ones, and whether labels are true and false."""
+    labels = labels_of(values, "", name=name)
+    y, mark, given = labels.stored(""), None, reading.unlabelled
+    if labels.missing is not None:
+        mark = checked_mark("" if given is None else given, y.dtype, None)
+        y[labels.missing] = mark
+        of = (labels.missing.sum(), len(y), name, reading.place)
+        logger.info("%d of %d rows have no label in %s of %s.", *of)
+    return y, mark, labels.are_boolean
+
+
+def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:
+    """Return an array, or rows in CSR, that is read as ``x[a:b]``; and the stored feature names."""
+    known = [name for name in ("X", "raw/X") if name in root]
+    known += [f"{at}/{key}" for at in ("layers", "obsm") if at in root for key in sorted(root[at])]
+    known = [name for name in known if root[name].attrs.get("encoding-type") != "null"]
+    if name not in known:
         raise DataError(
-            f"{matrix.name} of {place} lacks {told}, of the {len(wanted)} features that the model "
-            "was trained on.",
-            "Add the missing features, or name a matrix that has them with `x`.",
+            f"{place} has no matrix {name!r}; it has {', '.join(known) or 'none'}.",
+            "Name an existing matrix with `x`.",
         )
-    if twice := [feature for feature in wanted if counts[feature] > 1]:
+    x = root[name]
+    encoding = x.attrs.get("encoding-type", "array" if is_array(x) else "group")
+    if encoding == "dataframe":
+        frame = _read_elem(x)
+        columns = [_numbers(frame[key].array, f"{name}/{key} of {place}") for key in frame]
+        return np.stack(columns, axis=1), tuple(map(str, frame))
+    if encoding == "csr_matrix":
+        x = import_anndata().io.sparse_dataset(x, should_cache_indptr=False)
+    if len(getattr(x, "shape", ())) != 2:
         raise DataError(
-            f"{matrix.name} of {place} has the feature {twice[0]} {counts[twice[0]]} times.",
-            "Make the names differ, as `adata.var_names_make_unique()` does.",
+            f"{name} of {place} is stored as {encoding}.",
+            f"Store {name} as an array or csr_matrix of two dimensions, and write the store again.",
         )
-    places = {feature: j for j, feature in enumerate(names)}
-    columns = np.array([places[feature] for feature in wanted])
-    logger.info("%d of %d features of %s are used, by name.", len(wanted), len(names), matrix.name)
-    return replace(matrix, shape=(matrix.shape[0], len(wanted)), columns=columns), wanted
-
-
-def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
-    """Return the names of the columns of a matrix, None if the store has none."""
-    kind = matrix.name.partition("/")[0]
-    if kind == "obsm":
-        return getattr(matrix.stored, "names", None)
-    names = Frame.at(root, "raw/var" if kind == "raw" else "var").row_names
-    if names is None:
-        return None
-    if names.n_rows != matrix.shape[1]:
+    if name.startswith("obsm/"):
+        return x, ()
+    features = tuple(_row_names(root["raw/var" if name == "raw/X" else "var"]).tolist())
+    if len(features) != x.shape[1]:
         raise DataError(
-            f"{names.name} has {names.n_rows} names but {matrix.name} has "
-            f"{matrix.shape[1]} columns.",
+            f"{place} names {len(features)} features, but {name} has {x.shape[1]} columns.",
             "Write the store again: var has one row per column of X.",
         )
-    return tuple(names.read(0, names.n_rows)[0].astype(STRING).tolist())
+    return x, features
 
 
-@contextmanager
-def damage_named(place: File, what: str = "AnnData") -> Iterator[None]:
-    """Raise an error that names the place if a library cannot read it."""
-    # zarr, h5py and anndata have no common error for data that they cannot read.
-    try:
-        yield
-    except NRBFNError:
-        raise
-    except FileNotFoundError as error:
-        raise MissingDataError(f"{place} does not exist.", "Check the path.") from error
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise DamagedDataError(
-            f"{place} cannot be read as {what} ({type(error).__name__}: {str(error)[:200]}).",
-            f"Check the path, or write the store again with {what}.",
-        ) from error
+def _places(wanted: tuple[str, ...], names: tuple[str, ...], x: str) -> np.ndarray:
+    """Return the indices of the wanted features."""
+    counts = Counter(names)
+    if wrong := [feature for feature in wanted if counts[feature] != 1]:
+        listed = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
+        raise DataError(
+            f"{x} lacks or repeats {listed}, of {len(wanted)} features the model was trained on.",
+            "Add features, call `adata.var_names_make_unique()`, or name another matrix with `x`.",
+        )
+    logger.info("%d of %d features of %s are used, by name.", len(wanted), len(names), x)
+    places = {feature: j for j, feature in enumerate(names)}
+    return np.array([places[feature] for feature in wanted])

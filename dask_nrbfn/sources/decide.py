@@ -172,9 +172,10 @@ def _decided(
     name: str, cells: Cells, options: TableOptions, remedies: Remedies
 ) -> tuple[Column, list[str]]:
     """Return the schema's column, and messages about it."""
-    missing = cells.n_missing / cells.n_rows if options.missing == "impute" else 0.0
+    imputes = options.missing == "impute"
+    missing = cells.n_missing / cells.n_rows if imputes else 0.0
     if cells.kind != "category":
-        fill = cells.median if missing else 0.0
+        fill = cells.median if imputes else 0.0
         assert cells.kind != "text"
         column = Column(name, cells.kind, fill=fill, missing=missing, times=cells.times_vary)
         if cells.kind != "number" or name in options.numeric or not cells.looks_like_id:

@@ -1,139 +1,68 @@
-"""The table of source formats. To add a format, write its module and add its line to `FORMATS`.
+"""The formats of sources. To add one, write its module and add its line to `FORMATS`.
 
 The module has a function `open_rows(reading) -> Source`. It is imported when a file of the format
-is read, so that a command can list the formats without loading their libraries.
+is read, so that a command starts without its libraries.
 """
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_nrbfn.errors import DataError, MissingDataError, NRBFNError, ParameterError
+from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
     from dask_nrbfn.sources.source import Reading, Source
 
-_Listing = TypeVar("_Listing", bound=Callable[..., Any])
 
-
-@dataclass(frozen=True)
-class Format:
-    """One format of files.
-
-    `options` are the accepted options, each with its meaning, or "" if the help of the option has
-    it. `files` tells whether a directory may have several files, and subdirectories key=value.
-    """
+class Format(NamedTuple):
+    """One format: its module, the suffixes of its files, and the options that it accepts."""
 
     module: str
-    about: str
-    suffixes: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-    files: Literal["one", "several", "keyed"] = "several"
+    suffixes: tuple[str, ...]
+    options: tuple[str, ...]
 
 
-_TABLE = {"label": "a column", "target": "columns, A or A,B", "weights": "a column"}
-_TABLE |= dict.fromkeys(("id", "columns", "drop", "categorical", "numeric", "date"), "")
-_TABLE |= dict.fromkeys(("missing", "missing_values", "max_categories", "schema"), "")
-_TABLE |= dict.fromkeys(("delimiter", "no_header"), "")
-_NPZ = {"x": "an array [default: X]", "y": "an array [default: y]", "target": "an array"}
-_NPY = dict.fromkeys(("y", "target", "weights"), "an .npy file or a directory of them")
-_OBS = {"x": "X, raw/X, layers/NAME or obsm/NAME [default: X]", "y": "obs/NAME"}
-_OBS |= {"target": "obs/NAME or obs/A,obs/B", "weights": "obs/NAME"}
-_ZARR_OPTIONS = {"x": "an array [default: X]", "y": "an array", "target": "an array"}
-_ZARR_OPTIONS |= {"weights": "an array", "id": ""}
-# DuckDB reads these, text tables also compressed.
-_TABLES: tuple[str, ...] = (
-    ".csv",
-    ".tsv",
-    ".txt",
-    ".csv.gz",
-    ".tsv.gz",
-    ".txt.gz",
-    ".csv.zst",
-    ".tsv.zst",
+_ARRAYS = ("y", "target", "weights")
+# Text tables may also be compressed.
+_TEXT = (".csv", ".tsv", ".txt")
+_TABLES = (
+    *(".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather"),
+    *(".duckdb", ".ddb", ".sqlite", ".sqlite3"),
+    *(f"{suffix}{packed}" for suffix in _TEXT for packed in ("", ".gz", ".zst")),
 )
-_TABLES += (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
-_TABLES += (".duckdb", ".ddb", ".sqlite", ".sqlite3")
+_OF_TABLES = (
+    *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
+    *("missing", "missing_values", "max_categories", "schema", "delimiter", "no_header"),
+)
 FORMATS = {
-    "npz": Format(
-        "npz",
-        "numpy arrays, or a sparse matrix that scipy.sparse.save_npz wrote, with .npy files beside",
-        (".npz",),
-        _NPZ | {"weights": "an array"},
-        "one",
-    ),
-    "npy": Format("npy", "numpy arrays", (".npy",), _NPY),
-    "table": Format(
-        "tables", "text tables, Parquet, JSON lines, Arrow, databases", _TABLES, _TABLE, "keyed"
-    ),
-    "zarr": Format("zarr_arrays", "arrays of a Zarr group, or one array", (), _ZARR_OPTIONS, "one"),
-    "anndata": Format("anndata", "AnnData, also a Zarr store", (".h5ad",), _OBS, "one"),
-    "scene": Format(
-        "scene",
-        "pixels of Zarr, netCDF or other files that xarray opens",
-        options={"label": "a variable", "target": "variables", "variable": "", "feature_dim": ""},
-    ),
+    "npz": Format("npz", (".npz",), ("x", *_ARRAYS)),
+    "npy": Format("npy", (".npy",), _ARRAYS),
+    "table": Format("tables", _TABLES, _OF_TABLES),
+    "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
+    "anndata": Format("anndata", (".h5ad",), ("x", *_ARRAYS)),
+    "scene": Format("scene", (), ("label", "target", "variable", "feature_dim")),
 }
-"""Every format by name, in the order of lists of formats."""
+"""Every format by name."""
 
 SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
-# Suffixes of spreadsheets whose programs can save CSV.
-_SHEETS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
-# Suffixes of rasters that xarray can open.
-_RASTERS = (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff")
+# What to do with files that are read otherwise, or not at all.
+_REMEDIES = dict.fromkeys(
+    (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers"),
+    "Save the sheet as CSV in the program that wrote the file, or read it with pandas.",
+)
+_REMEDIES |= dict.fromkeys(
+    (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff"),
+    "For a scene, name its variables with `variable`, and the dimension of their features with "
+    "`feature_dim`.",
+)
 _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
 # Metadata of a Zarr group.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
-_SCENE_REMEDY = (
-    "For a scene, name its feature dimension with `feature_dim`, or its variables with `variable`."
-)
-
-
-def meanings(option: str) -> str:
-    """Return, for help texts, the meaning of an option in each format that accepts it.
-
-    >>> meanings("y").split("; ")[0]
-    'npz: an array [default: y]'
-    """
-    formats: dict[str, list[str]] = {}
-    for name, each in FORMATS.items():
-        if each.options.get(option):
-            formats.setdefault(each.options[option], []).append(name)
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in formats.items())
-
-
-def _listed_formats(*, with_options: bool) -> list[str]:
-    """Return lines that list the formats, and their options if wanted."""
-    lines = []
-    for name, each in FORMATS.items():
-        lines.append(f"- {' '.join((name, *each.suffixes))}: {each.about}.")
-        if with_options:
-            options = [f"`{option}` {text}" for option, text in each.options.items() if text]
-            lines.append(f"  Options: {'; '.join(options)}.")
-    return lines
-
-
-def listing_formats(function: _Listing) -> _Listing:
-    """Return the function with the formats in its docstring, in place of {formats}."""
-    return _with_lines(function, _listed_formats(with_options=True))
-
-
-def listing_suffixes(function: _Listing) -> _Listing:
-    """Return the command with the formats in its help, line by line, without their options."""
-    return _with_lines(function, ["\b", *_listed_formats(with_options=False)])
-
-
-def _with_lines(function: _Listing, lines: list[str]) -> _Listing:
-    if function.__doc__:
-        function.__doc__ = function.__doc__.replace("{formats}", "\n    ".join(lines))
-    return function
 
 
 def open_source(
@@ -229,20 +158,6 @@ def _zarr_format(place: File) -> str | None:
     return "zarr" if is_plain_zarr(place) else None
 
 
-def how_to_ingest(source: str) -> str:
-    """Return the command that ingests a path or URL; names that are not known are in capitals."""
-    place, options, scene = _place(source, None), " --label COLUMN", ""
-    with suppress(NRBFNError, OSError):
-        if place.is_directory() and any(each.name in _ZARR for each in place.entries()):
-            from dask_nrbfn.sources.zarr_arrays import named_arrays
-
-            is_plain, scene = _zarr_format(place) == "zarr", f"{_SCENE_REMEDY} "
-            options = named_arrays(place) if is_plain else " --x X --y obs/COLUMN"
-        elif suffix_of(place) in (".npy", ".npz"):
-            options = " --y y" if suffix_of(place) == ".npz" else " --y LABELS.npy"
-    return f"{scene}To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr{options}"
-
-
 def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
     """Return the name of the format of a place, and its files."""
     place = reading.place
@@ -270,7 +185,7 @@ def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
                 )
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
     name = _format_of(files[0])
-    if is_directory and FORMATS[name].files == "one":
+    if is_directory and name in ("npz", "anndata"):
         raise DataError(
             f"{place} is a directory of {suffix_of(files[0])} files.",
             f"Give one {suffix_of(files[0])} file instead.",
@@ -343,14 +258,6 @@ def suffix_of(file: File) -> str:
 def _format_of(file: File) -> str:
     """Return the format of a file by its suffix; a file of another suffix is a text table."""
     suffix = suffix_of(file)
-    if suffix.lower() in _SHEETS:
-        raise DataError(
-            f"{file} has the suffix {suffix}, which is not supported.",
-            "Save the sheet as CSV in the program that wrote the file, or read it with pandas.",
-        )
-    if suffix.lower() in _RASTERS:
-        raise DataError(
-            f"{file} is read as a scene, but its features are not known.",
-            _SCENE_REMEDY,
-        )
+    if remedy := _REMEDIES.get(suffix.lower()):
+        raise DataError(f"{file} has the suffix {suffix}, which is not read as a table.", remedy)
     return SUFFIXES.get(suffix, "table")

@@ -1,8 +1,9 @@
-"""Input of Python users: frames, categories and objects as plain numbers and text."""
+"""Input of Python users: frames of any library, and labels of any type, as numbers and text."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -11,15 +12,18 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import unmasked
-from dask_nrbfn.sources.dtypes import LABEL_RULE, NO_LABEL, STRING, means_empty, to_labels
+from dask_nrbfn.sources.dtypes import (
+    LABEL_RULE,
+    NO_LABEL,
+    STRING,
+    label_dtype,
+    means_empty,
+    to_labels,
+)
 
 
 def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
-    """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest.
-
-    X: A table of any library, or anything else.
-    name: the table, for errors.
-    """
+    """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest."""
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
     except nw.exceptions.DuplicateError as error:
@@ -38,13 +42,13 @@ def _same_name(names: Iterable[Any], name: str) -> DataError:
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a frame, dask's too; None for anything else."""
+    """Return the names of the columns of a frame, also of dask; None for anything else."""
     frame = as_frame(getattr(X, "_meta", X))
     return None if frame is None else tuple(map(str, frame.columns))
 
 
 def as_columns(target: Any) -> Any:
-    """Return a series, pandas' or dask's, as a frame of one column."""
+    """Return a series, also of dask, as a frame of one column."""
     return target.to_frame() if hasattr(target, "to_frame") else target
 
 
@@ -56,136 +60,133 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
 
 
 def has_kinds(X: Any, name: str = "X") -> bool:
-    """Return whether a frame has columns that are neither numeric nor boolean by type.
-
-    X: A table of any library, or anything else.
-    name: the table, for errors.
-    """
+    """Return whether a frame has columns that are neither numeric nor boolean by type."""
     frame = as_frame(X, name)
-    if frame is None:
-        return False
-    types = frame.schema.values()
+    types = () if frame is None else frame.schema.values()
     return not all(of.is_integer() or of.is_float() or of == nw.Boolean for of in types)
 
 
 def plain_rows(X: Any, name: str = "X") -> Any:
-    """Return a pandas DataFrame with all columns as numpy numbers, masked numbers as NaN.
-
-    Categories of numbers, nullable numbers and objects that are numbers become float64, whatever
-    their values, so that the parts of one table have one type. Anything else is returned as it is.
-    """
-    if as_frame(X, name) is None or not hasattr(X, "isetitem"):
+    """Return the numbers of a frame (n, p), NaN where missing; other tables unchanged."""
+    frame = as_frame(X, name)
+    if frame is None:
         return unmasked(X)
-    plain = X
-    for place, (column_name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
-        kind = plain_dtype(dtype).kind
-        column = X.iloc[:, place]
-        if kind not in "biuf" and not (kind == "O" and all(map(_is_number, column.tolist()))):
-            categories = getattr(dtype, "categories", None)
-            text = f"{dtype}" if categories is None else f"category of {categories.dtype}"
-            raise DataError(
-                f"Column {column_name!r} of {name} has type {text}, which is not a number.",
-                f"Leave the column out, or encode it, as pandas.get_dummies({name}) does.",
-            )
-        if isinstance(dtype, np.dtype) and kind in "iuf":
-            continue
-        if plain is X:
-            plain = X.copy(deep=False)
-        if isinstance(dtype, np.dtype) and kind == "b":
-            plain.isetitem(place, column.to_numpy(dtype=np.uint8))
-        else:
-            plain.isetitem(place, column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return plain
+    columns = [_numbers(column, name) for column in frame.iter_columns()]
+    return np.column_stack(columns) if columns else np.empty(frame.shape)
 
 
-def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
-    """Return labels (n,) of objects, bytes, nullable types or categories as an array of one type.
+def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
+    """Return the numbers of a column (n,).
 
-    The type is bool or a number; for text it is object. Labels whose type numpy recognizes and
-    scikit-learn accepts are returned unchanged.
-
-    name: the labels, for errors.
-    first_row: row index of the first label, for errors.
-    y (n,).
+    Types of pandas that may lack values become float64 whatever their values, so that all parts of
+    a table have one type.
     """
-    dtype = getattr(y, "dtype", None)
-    if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OST"):
-        return y
-    values = np.asarray(y)
-    if values.ndim != 1 or (dtype is None and values.dtype.kind not in "OSTU"):
-        return y
-    if values.dtype.kind == "U":
-        # numpy converts all other values beside text to text.
-        values = np.asarray(y, dtype=object)
-    if values.dtype.kind in "ST":
-        return to_labels(values, name, first_row=first_row).astype(object)
-    labels = values.tolist()
-    for row, label in enumerate(labels, first_row):
-        if _is_missing(label):
+    values, dtype = column.to_numpy(), getattr(column.to_native(), "dtype", column.dtype)
+    # Without rows, numbers as objects look like text.
+    may_be_numbers = column.dtype != nw.String or isinstance(dtype, np.dtype)
+    if values.dtype.kind == "O" and may_be_numbers and all(map(_is_number, values)):
+        values = np.array([np.nan if _is_missing(value) else value for value in values], float)
+    if values.dtype.kind not in "biuf":
+        raise DataError(
+            f"Column {column.name!r} of {name} has type {dtype}, which is not a number.",
+            f"Leave the column out, or encode it, as pandas.get_dummies({name}) does.",
+        )
+    if hasattr(dtype, "na_value"):
+        return values.astype(np.float64)
+    return values.astype(np.uint8) if values.dtype.kind == "b" else values
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of one type, as `labels_of` returns them.
+
+    values (n,): truth, numbers, or text as U or objects; where a label is missing, another label.
+    missing (n,): which labels are missing; None: none.
+    """
+
+    values: Any
+    name: str
+    first_row: int
+    missing: np.ndarray | None = None
+
+    @property
+    def are_boolean(self) -> bool:
+        """Whether the labels are true and false."""
+        return bool(self.values.dtype.kind == "b")
+
+    def stored(self, unlabelled: int | str | float | None = None) -> np.ndarray:
+        """Return int64 or StringDType (n,), with the marker of `checked_mark` where missing."""
+        is_object = self.values.dtype.kind == "O"
+        values = self.values.astype(STRING) if is_object else self.values
+        stored = to_labels(values, self.name, first_row=self.first_row)
+        if self.missing is not None:
+            stored[self.missing] = str(unlabelled) if stored.dtype == STRING else NO_LABEL
+        return stored
+
+
+def labels_of(
+    y: Any, unlabelled: int | str | float | None = None, *, name: str = "y", first_row: int = 0
+) -> Labels:
+    """Return labels (n,) of objects, categories, nullable types, bytes or masked arrays.
+
+    Missing labels are an error unless `unlabelled` means empty cells. Errors give `name`, and count
+    rows from `first_row`.
+    """
+    values, may_lack = _as_array(y), means_empty(unlabelled)
+    if values.ndim != 1:
+        return Labels(values, name, first_row)
+    missing = np.zeros(len(values), dtype=bool)
+    if values.dtype.kind == "O":
+        missing = np.array([*map(_is_missing, values)], dtype=bool)
+    elif values.dtype.kind == "f" and may_lack:
+        missing = np.isnan(values)
+    if missing.any():
+        if not may_lack:
+            row = first_row + int(missing.argmax())
             raise DataError(
                 f"{name} has no label in row {row} (the first is 0).", "Leave the row out."
             )
-    text = [isinstance(label, str) for label in labels]
-    if all(text):
-        return y if dtype is None else np.array(labels, dtype=object)
-    if any(text):
-        row = text.index(False)
+        another = 0 if missing.all() else values[~missing][0]
+        values = values.copy()
+        values[missing] = another
+    values = _of_one_type(values, name, first_row)
+    return Labels(values, name, first_row, missing if missing.any() else None)
+
+
+def _as_array(y: Any) -> np.ndarray:
+    """Return labels as an array; as objects if numpy would change missing or mixed labels."""
+    if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+        values = y.data.astype(object)
+        values[np.ma.getmaskarray(y)] = None
+        return values
+    values, dtype = np.asarray(y), getattr(y, "dtype", None)
+    is_list_of_text = dtype is None and values.dtype.kind in "SU"
+    return np.array(y, dtype=object) if is_list_of_text or hasattr(dtype, "na_value") else values
+
+
+def _of_one_type(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
+    """Return bytes and objects that are numbers, truth or text as an array of that type."""
+    if values.dtype.kind in "ST":
+        return to_labels(values, name, first_row=first_row).astype(object)
+    if values.dtype.kind != "O" or not len(values):
+        return values
+    labels = values.tolist()
+    is_text = [isinstance(label, str) for label in labels]
+    if all(is_text):
+        return values
+    if any(is_text):
+        row = is_text.index(False)
         raise DataError(
             f"{name} has the label {labels[row]!r} among text in row {first_row + row} (the first "
             "is 0).",
             LABEL_RULE,
         )
-    return np.array(labels) if all(map(_is_number, labels)) else y
-
-
-def typed_labels(
-    y: Any, name: str = "y", *, first_row: int = 0, unlabelled: int | str | float | None = None
-) -> np.ndarray:
-    """Return `plain_labels` as an array in which text is StringDType, ndarray (n,).
-
-    If `unlabelled` means empty cells, missing labels become the marker of `checked_mark`.
-
-    y, name, first_row: see `plain_labels`.
-    unlabelled: the marker for a missing label.
-    """
-    given, none = split_gaps(y, unlabelled)
-    labels = np.asarray(plain_labels(given, name, first_row=first_row))
-    is_text = labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat)
-    labels = np.array(labels.tolist(), dtype=STRING) if is_text else labels
-    if none is not None:
-        labels = to_labels(labels, name, first_row=first_row)
-        labels[none] = str(unlabelled) if labels.dtype == STRING else NO_LABEL
-    return labels
-
-
-def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.ndarray | None]:
-    """Return labels in which missing ones are replaced by a given label, and which are missing.
-
-    The second is None if no label is missing, or `unlabelled` does not mean empty cells. Masked
-    labels are missing.
-    """
-    if isinstance(y, np.ma.MaskedArray):
-        mask, y = np.ma.getmaskarray(y), y.data
-        if mask.any():
-            y = y.astype(object)
-            y[mask] = None
-    if not means_empty(unlabelled) or np.ndim(y) != 1:
-        return y, None
-    values = np.array(y, dtype=object)
-    none = np.array([_is_missing(label) for label in values], dtype=bool)
-    if not none.any():
-        return y, None
-    values[none] = 0 if none.all() else values[~none][0]
-    return values, none
-
-
-def are_boolean(y: Any, unlabelled: int | str | float | None = None) -> bool:
-    """Return whether labels, except missing ones that are unlabelled, are true and false.
-
-    >>> are_boolean(np.array([True, False])), are_boolean([True, None], ""), are_boolean([1, 0])
-    (True, True, False)
-    """
-    return np.asarray(plain_labels(split_gaps(y, unlabelled)[0])).dtype.kind == "b"
+    if all(isinstance(label, bytes) for label in labels):
+        return _of_one_type(np.array(labels), name, first_row)
+    if not all(map(_is_number, labels)):
+        # Raises the error about objects.
+        label_dtype(values.dtype, name)
+    return np.array(labels)
 
 
 def plain_dtype(dtype: Any) -> np.dtype:

@@ -182,7 +182,7 @@ def explained(origin: str) -> Iterator[None]:
 
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
     connection = duckdb.connect(
         config={
             "memory_limit": _MEMORY,
@@ -204,7 +204,7 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
     """
     suffix = _suffix_of(reading.place)
     if reading.query is not None:
-        return _of_query(reading, files, reading.query)
+        return _of_query(reading, files, reading.query, kinds)
     if suffix in _DUCKDB + _SQLITE:
         return _of_database(reading, suffix)
     suffix = _suffix_of(files[0])
@@ -237,8 +237,8 @@ def _suffix_of(file: File) -> str:
 
 def _register(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> None:
     if files and files[0].is_remote:
-        # DuckDB reads bytes out of order. A server that cannot send them is named here.
-        files[0].open(jumps=True).close()
+        # What is not there, or not served, is named here.
+        files[0].open().close()
         _register_protocol(connection, files[0])
 
 
@@ -264,7 +264,10 @@ def _of_text(
     assert reading.table is not None
     marks = tuple(mark for mark in reading.table.missing_values if mark != str(reading.unlabelled))
     known = {} if reading.schema is None else reading.schema.written
-    options = [f"nullstr = [{', '.join(map(literal, ('', *marks)))}]"]
+    # Cells may have a blank before them.
+    blanks = ("",) if reading.delimiter == " " else ("", " ")
+    nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
+    options = [f"nullstr = [{', '.join(map(literal, nulls))}]"]
     options += [f"sample_size = {_SNIFFED_ROWS}"]
     given = {"delim": reading.delimiter or known.get("delimiter")}
     given |= {name: known.get(name) for name in ("dateformat", "timestampformat")}
@@ -277,6 +280,7 @@ def _of_text(
     schema = reading.schema
     names = {reading.label, reading.table.id}
     names |= set() if schema is None else {schema.label, schema.id}
+    forced = {*reading.table.kinds, *(reading.names("target") or ()), reading.weights}
     for name, of in zip(relation.columns, map(str, relation.types), strict=True):
         kind = kinds.get(name, kind_of(of))
         if name in names and name not in kinds:
@@ -284,7 +288,9 @@ def _of_text(
         elif schema is not None and name not in kinds:
             # Columns that are kept with the predictions stay as they are written.
             types[name] = "VARCHAR"
-        elif kind is not None and (name in kinds or kind == "number"):
+        elif kind == "category" or kind == kind_of(of) == "number":
+            types[name] = _sql_type(kind)
+        elif kind is not None and name in forced:
             # Formats of dates and of times are apart: the type that was found has its own.
             types[name] = of if kind == kind_of(of) == "date" else _sql_type(kind)
     if types:
@@ -332,7 +338,9 @@ def _sql_type(kind: Kind) -> str:
     return {"category": "VARCHAR", "date": "TIMESTAMP", "boolean": "BOOLEAN"}.get(kind, "DOUBLE")
 
 
-def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
+def _of_query(
+    reading: Reading, files: Sequence[File], query: str, kinds: Mapping[str, Kind]
+) -> Table:
     """Return the rows of a query, in which the given files are the table "source"."""
     suffix, connection, marks = _suffix_of(reading.place), connected(), _marks(reading)
     with explained(_QUERY):
@@ -342,7 +350,7 @@ def _of_query(reading: Reading, files: Sequence[File], query: str) -> Table:
     if suffix in _SQLITE:
         return _of_sqlite(reading, query)
     if files and suffix not in _DUCKDB:
-        source = table_of(replace(reading, query=None), files, {})
+        source = table_of(replace(reading, query=None), files, kinds)
         with explained(_QUERY):
             return Table.of(_QUERY, source.relation.query("source", query), marks=marks)
     with explained(_QUERY):
@@ -370,7 +378,7 @@ def _of_database(reading: Reading, suffix: str) -> Table:
         raise ParameterError(
             f"{reading.place} has {len(names)} tables: {shown}.", "Choose rows with `sql`."
         )
-    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}")
+    return _of_query(reading, (), f"SELECT * FROM {quoted(names[0][0])}", {})
 
 
 def _of_sqlite(reading: Reading, query: str) -> Table:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -31,56 +32,40 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 1 << 16
 
 
-def schema_of(
-    X: Any, missing: str = "error", name: str = "X", *, weights: Any = None
-) -> Schema | None:
-    """Return the schema of a table in memory; None if all columns are numbers.
+def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:
+    """Return the schema of a table (n, c); None if all columns are numbers.
 
-    name: the table, for errors.
-    weights (n,): rows of weight 0 are ignored.
-    X (n, c).
+    Rows of weight 0 are ignored.
     """
-    options = frame_options(missing)
-    if not needs_schema(X, options, name):
+    if not needs_schema(X, missing):
         return None
-    table = table_in_memory(X, name, kept=None if weights is None else np.asarray(weights) != 0)
-    kinds = kinds_of({column: {of} for column, of in table.types.items()}, options, name)
-    return decided(survey(table, kinds, fills=missing == "impute"), options, name)
+    table = table_in_memory(X, "X", kept=None if weights is None else np.asarray(weights) != 0)
+    kinds = kinds_of({column: {of} for column, of in table.types.items()})
+    return decided(survey(table, kinds, fills=missing == "impute"), missing)
 
 
-def frame_options(missing: str) -> TableOptions:
-    """Return the options of a table in memory, all columns of which are features."""
+def needs_schema(X: Any, missing: str) -> bool:
+    """Return whether a schema is needed to make features of the columns of a table (n, c)."""
     if missing not in ("error", "impute"):
         raise ParameterError(
             f"`missing` is {missing!r}.", "Give error or impute, or remove rows yourself."
         )
-    return TableOptions(missing=missing)
+    return missing == "impute" or has_kinds(X)
 
 
-def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
-    """Return whether a schema is needed to make features of the columns of a table (n, c)."""
-    return options.missing == "impute" or has_kinds(X, name)
-
-
-def types_of(X: Any, name: str = "X") -> dict[str, str]:
+def types_of(X: Any) -> dict[str, str]:
     """Return the SQL types of the columns of a frame, or of an array (n, c) as x0, x1, ..."""
-    return dict(table_in_memory(X, name).types)
+    return dict(table_in_memory(X, "X").types)
 
 
-def kinds_of(
-    types: Mapping[str, Collection[str]], options: TableOptions, name: str = "X"
-) -> dict[str, CellKind]:
-    """Return the kind that the cells of each column are read as.
-
-    types: SQL types of each column in the parts of a table.
-    name: the table, for errors.
-    """
+def kinds_of(types: Mapping[str, Collection[str]]) -> dict[str, CellKind]:
+    """Return the kind of each column, from its SQL types in the parts of a table."""
     kinds = {}
     for column, given in types.items():
-        kind = cell_kind(options.kinds.get(column), given)
+        kind = cell_kind(None, given)
         if kind is None:
             raise DataError(
-                f"Column {column!r} of {name} has type {', '.join(given)}, which is not a number, "
+                f"Column {column!r} of X has type {', '.join(given)}, which is not a number, "
                 "boolean, text, category or date.",
                 "Leave the column out, or convert it.",
             )
@@ -90,34 +75,29 @@ def kinds_of(
 
 def survey_columns(X: Any, kinds: Mapping[str, CellKind], *, fills: bool) -> dict[str, Cells]:
     """Return the statistics of each column of a part of a table (n, c)."""
-    return survey(table_in_memory(X, "X"), kinds, fills=fills, all_bins=True)
+    return survey(table_in_memory(X, "X"), kinds, fills=fills)
 
 
-def decided(cells: Mapping[str, Cells], options: TableOptions, name: str = "X") -> Schema:
+def decided(cells: Mapping[str, Cells], missing: str) -> Schema:
     """Return the schema of surveyed columns; choices that no option made are logged."""
-    schema, lines = decide(cells, Roles(), options, remedies=FOR_FRAMES, origin=name)
+    options = TableOptions(missing=missing)
+    schema, lines = decide(cells, Roles(), options, remedies=FOR_FRAMES, origin="X")
     if cells and not schema.columns:
-        raise DataError(f"{name} has no feature: {lines[0]}", "Add feature columns.")
+        raise DataError(f"X has no feature: {lines[0]}", "Add feature columns.")
     for line in lines:
         logger.info("%s", Advice(line))
     return schema
 
 
 def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
-    """Return the labels that the columns of a schema have in a frame, in the order of the schema.
-
-    name: the table, for errors.
-    """
+    """Return the labels that the columns of a schema have in a frame, in the schema's order."""
     labels = {str(label): label for label in X.columns}
     names = tuple(labels)
     return [labels[column] for column in schema_columns(schema, names, name, names)]
 
 
 def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
-    """Return the stored rows (n, c) of a table (n, c).
-
-    name: name of `X`, for the errors.
-    """
+    """Return the stored rows (n, c) of a table (n, c)."""
     table = table_in_memory(X, name, schema)
     schema_columns(schema, table.names, name, table.names)
     n_columns = len(schema.columns)
@@ -150,28 +130,16 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     return rows
 
 
-def check_gaps(
-    stored: Floats,
-    schema: Schema,
-    *,
-    first_row: int = 0,
-    within: str = "",
-    name: str = "X",
-) -> None:
+def check_gaps(stored: Floats, schema: Schema, *, first_row: int = 0, within: str = "") -> None:
     """Raise DataError naming the first value that is missing and is not filled in.
 
-    first_row: index of the first row, for the error.
-    within: the part of the table that `first_row` counts in, for the error.
-    name: the table, for errors.
-    stored (b, c).
+    `first_row` is the index of the first row, in the part of the table that `within` names.
     """
-    if schema.fills:
-        return
     gaps = np.isnan(stored)
-    if gaps.any():
+    if gaps.any() and not schema.fills:
         row, place = np.argwhere(gaps)[0]
         raise DataError(
-            f"Column {schema.columns[place].name!r} of {name} has no value in row "
+            f"Column {schema.columns[place].name!r} of X has no value in row "
             f"{first_row + row}{within} (the first is 0).",
             FOR_FRAMES.gap,
         )
@@ -180,16 +148,11 @@ def check_gaps(
 def table_in_memory(
     X: Any, name: str, schema: Schema | None = None, kept: NDArray[np.bool_] | None = None
 ) -> Table:
-    """Return a frame, or an array (n, c) with the columns of a schema, as a table.
-
-    kept (n,): which rows count, by default all.
-    """
+    """Return the kept rows of a frame, or of an array with a schema's columns, as a table."""
     frame = as_frame(X, name)
     if frame is not None:
-        columns = {
-            str(column.name): _arrow_of(column.to_arrow, column.name, name)
-            for column in frame.iter_columns()
-        }
+        columns = {column.name: column for column in frame.iter_columns()}
+        convert: Callable[[Any], Any] = nw.Series.to_arrow
     else:
         # Masked cells have no value.
         rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
@@ -198,12 +161,11 @@ def table_in_memory(
                 f"{name} has shape {rows.shape}.",
                 "Give a frame in memory, or a dense array with two dimensions.",
             )
-        names = _array_names(rows.shape[1], name, schema)
-        columns = {
-            column: _arrow_of(partial(pa.array, values, from_pandas=True), column, name)
-            for column, values in zip(names, rows.T, strict=True)
-        }
-    cells = pa.table(columns)
+        columns = dict(zip(_array_names(rows.shape[1], name, schema), rows.T, strict=True))
+        convert = partial(pa.array, from_pandas=True)
+    cells = pa.table(
+        {str(label): _arrow_of(convert, values, label, name) for label, values in columns.items()}
+    )
     # Weights of another shape are refused where they are used.
     if kept is not None and kept.shape == (cells.num_rows,):
         cells = cells.filter(pa.array(kept))
@@ -226,17 +188,15 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
     return names
 
 
-def _arrow_of(convert: Callable[[], pa.Array], column: Any, name: str) -> pa.Array:
+def _arrow_of(convert: Callable[[Any], Any], values: Any, label: Any, name: str) -> pa.Array:
     try:
-        values = convert()
+        cells = convert(values)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise DataError(
-            f"Column {column!r} of {name} has values of several types, or of an unknown "
-            f"type ({error}).",
+            f"Column {label!r} of {name} has values of several types, or of an unknown type "
+            f"({error}).",
             "Convert the column to one type, such as float or str.",
         ) from error
     # DuckDB knows categories of text only.
-    is_other = pa.types.is_dictionary(values.type) and not pa.types.is_string(
-        values.type.value_type
-    )
-    return values.dictionary_decode() if is_other else values
+    is_other = pa.types.is_dictionary(cells.type) and not pa.types.is_string(cells.type.value_type)
+    return cells.dictionary_decode() if is_other else cells

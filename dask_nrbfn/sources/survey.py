@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, Self
 
 import numpy as np
@@ -115,21 +116,30 @@ def text_of(table: Table, name: str, marks: Sequence[str] | None = None) -> str:
 
     Whole numbers have no decimals, so that a category has one text in every file.
     """
-    own, of = table.identifier(name), table.types[name]
-    if kind_of(of) == "number":
-        is_whole = f"abs({own}) < 1e15 AND {own} = floor({own})"
-        text = f"CASE WHEN {is_whole} THEN CAST({own} AS BIGINT)::VARCHAR ELSE {own}::VARCHAR END"
-        return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
-    text = f"trim({own}::VARCHAR)"
-    none = ", ".join(map(literal, ("", *(table.marks if marks is None else marks))))
-    return f"CASE WHEN {text} NOT IN ({none}) THEN {text} END"
+    text = _raw_text(table, name)
+    if kind_of(table.types[name]) == "number":
+        return text
+    return _marked(text, table.marks if marks is None else marks)
+
+
+def _raw_text(table: Table, name: str) -> str:
+    own = table.identifier(name)
+    if kind_of(table.types[name]) != "number":
+        return f"{own}::VARCHAR"
+    is_whole = f"abs({own}) < 1e15 AND {own} = floor({own})"
+    text = f"CASE WHEN {is_whole} THEN CAST({own} AS BIGINT)::VARCHAR ELSE {own}::VARCHAR END"
+    return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
+
+
+def _marked(text: str, marks: Sequence[str]) -> str:
+    # DuckDB would join longer lists of IN, and lose the order of rows.
+    none = ", ".join(map(literal, ("", *marks)))
+    return f"CASE WHEN list_position([{none}], trim({text})) IS NULL THEN trim({text}) END"
 
 
 def value_of(table: Table, name: str, kind: CellKind) -> str:
     """Return the SQL of the stored value of cells as DOUBLE; NULL where they cannot be read."""
-    own = (
-        table.identifier(name) if kind_of(table.types[name]) != "category" else text_of(table, name)
-    )
+    own = text_of(table, name) if _is_read(table, name, kind) else table.identifier(name)
     if kind == "date":
         times = [f"TRY_CAST({own} AS TIMESTAMP)"]
         if kind_of(table.types[name]) == "category":
@@ -140,6 +150,12 @@ def value_of(table: Table, name: str, kind: CellKind) -> str:
         return f"TRY_CAST(TRY_CAST({own} AS BOOLEAN) AS DOUBLE)"
     value = f"TRY_CAST({own} AS DOUBLE)"
     return f"CASE WHEN NOT isnan({value}) THEN {value} END"
+
+
+def _is_read(table: Table, name: str, kind: CellKind) -> bool:
+    """Return whether values of a kind are read from the texts of a column of another kind."""
+    given = kind_of(table.types[name])
+    return kind not in ("category", given) and {given, kind} != {"number", "boolean"}
 
 
 def stored_of(table: Table, column: Column) -> str:
@@ -157,22 +173,33 @@ def stored_of(table: Table, column: Column) -> str:
 
 def unread_of(table: Table, column: Column) -> str:
     """Return the SQL of the text of cells that are not of the kind of their column, else NULL."""
-    if column.kind == "category" or kind_of(table.types[column.name]) != "category":
+    if not _is_read(table, column.name, column.kind):
         return "NULL::VARCHAR"
     return f"CASE WHEN {stored_of(table, column)} IS NULL THEN {text_of(table, column.name)} END"
 
 
 def survey(
-    table: Table, kinds: Mapping[str, CellKind], *, fills: bool, all_bins: bool = False
+    table: Table,
+    kinds: Mapping[str, CellKind],
+    *,
+    fills: bool,
+    counted: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Cells]:
     """Return statistics of some columns, from one pass; texts and medians take one more each.
 
     kinds: kind of each column.
-    fills: whether medians are needed, of columns that lack values or, with `all_bins`, of all.
+    fills: whether medians are needed.
+    counted: SQL of further columns, of which only the values are counted.
     """
     asked = [sql for name, kind in kinds.items() for sql in _aggregates(table, name, kind)]
-    n_rows, *found = table.aggregate(["count(*)", *asked])
-    cells = {}
+    also = [f"count({sql})" for sql in counted.values()]
+    n_rows, *found = table.aggregate(["count(*)", *asked, *also])
+    cells = {
+        name: Cells(
+            kind="category", n_rows=n_rows, n_missing=n_rows - n_given, n_different=0, texts={}
+        )
+        for name, n_given in zip(counted, found[len(asked) :], strict=True)
+    }
     for place, (name, kind) in enumerate(kinds.items()):
         n_values, n_different, n_numbers, n_dates, whole, low, high, first, last = found[
             9 * place : 9 * place + 9
@@ -190,11 +217,7 @@ def survey(
             times=(np.inf, -np.inf) if first is None else (first, last),
         )
     cells |= _with_texts(table, cells)
-    wanted = [
-        name
-        for name, each in cells.items()
-        if fills and (all_bins or each.n_missing) and number_kind(each) is not None
-    ]
+    wanted = [name for name, each in cells.items() if fills and number_kind(each) is not None]
     return cells | _with_bins(table, {name: cells[name] for name in wanted})
 
 
@@ -235,11 +258,17 @@ def _with_texts(table: Table, cells: Mapping[str, Cells]) -> dict[str, Cells]:
     few = [name for name, each in texts.items() if each.n_different <= _ESTIMATE * MOST_TEXTS]
     counts: dict[str, dict[str, int] | None] = {name: {} for name in few if texts[name].n_values}
     if counts:
-        columns = ", ".join(f"{text_of(table, name)} AS c{j}" for j, name in enumerate(counts))
+        # Equal texts are counted first: they are few.
+        columns = ", ".join(f"{_raw_text(table, name)} AS c{j}" for j, name in enumerate(counts))
         counted = f"(UNPIVOT (SELECT {columns} FROM own) ON COLUMNS(*) INTO NAME k VALUE v)"
+        counted = f"(SELECT k, v, count(*) AS n FROM {counted} GROUP BY k, v)"
+        text = _marked("v", table.marks)
         names = list(counts)
-        for key, text, n_rows in table.query(f"SELECT k, v, count(*) FROM {counted} GROUP BY k, v"):
-            counts[names[int(key[1:])]][text] = n_rows  # type: ignore[index]
+        for key, shown, n_rows in table.query(
+            f"SELECT k, {text}, sum(n) FROM {counted} GROUP BY 1, 2"
+        ):
+            if shown is not None:
+                counts[names[int(key[1:])]][shown] = int(n_rows)  # type: ignore[index]
     found = {name: counts.get(name, None if each.n_values else {}) for name, each in texts.items()}
     return {
         name: replace(texts[name], texts=None if own is None or len(own) > MOST_TEXTS else own)

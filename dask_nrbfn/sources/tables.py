@@ -311,14 +311,15 @@ def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
     drops = missing == "drop" and not reading.spoiled
     may_lack = drops or means_empty(reading.unlabelled)
     if known is None:
-        schema = _decided(table, purposes, options, may_lack=may_lack)
+        schema, n_rows = _decided(table, purposes, options, may_lack=may_lack)
     else:
         used = {**purposes.roles._asdict(), "id": purposes.id, "ignored": purposes.ignored}
-        schema = replace(known, **used)
+        schema, n_rows = replace(known, **used), None
     schema = replace(schema, written={**table.written, **(known.written if known else {})})
     if drops:
-        table = _whole_rows(table, schema, purposes, reading.unlabelled)
-    (n_rows,) = table.aggregate(["count(*)"])
+        table, n_rows = _whole_rows(table, schema, purposes, reading.unlabelled)
+    if n_rows is None:
+        (n_rows,) = table.aggregate(["count(*)"])
     check_size(table.origin, n_rows=n_rows, n_features=len(schema.columns))
     types = {table.types[column.name] for column in schema.columns}
     y_dtype = FLOAT64 if targets is not None else None
@@ -343,11 +344,19 @@ def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
     )
 
 
-def _decided(table: Table, purposes: Purposes, options: TableOptions, *, may_lack: bool) -> Schema:
-    """Return the schema of a table from its cells; choices that no option made are logged."""
+def _decided(
+    table: Table, purposes: Purposes, options: TableOptions, *, may_lack: bool
+) -> tuple[Schema, int]:
+    """Return the schema and the number of rows; choices that no option made are logged."""
     kinds = {name: _kind(table, name, options) for name in purposes.features}
-    cells = survey(table, kinds, fills=options.missing == "impute")
-    gaps = {} if may_lack else _role_gaps(table, purposes)
+    label, targets, _ = purposes.roles
+    # A message about gaps names all columns.
+    must = [] if may_lack else [name for name in (label, *(targets or ())) if name is not None]
+    counted = {name: _given_sql(table, name, purposes.roles) for name in must}
+    cells = survey(table, kinds, fills=options.missing == "impute", counted=counted)
+    n_rows = next(iter(cells.values())).n_rows
+    check_size(table.origin, n_rows=n_rows, n_features=len(kinds))
+    gaps = {name: cells.pop(name).n_missing for name in counted}
     schema, lines = decide(
         cells,
         purposes.roles,
@@ -359,7 +368,7 @@ def _decided(table: Table, purposes: Purposes, options: TableOptions, *, may_lac
     )
     for line in lines:
         logger.info("ingest: %s", Advice(line))
-    return schema
+    return schema, n_rows
 
 
 def _kind(table: Table, name: str, options: TableOptions) -> CellKind:
@@ -373,24 +382,14 @@ def _kind(table: Table, name: str, options: TableOptions) -> CellKind:
     return kind
 
 
-def _role_gaps(table: Table, purposes: Purposes) -> dict[str, int]:
-    """Return the number of rows without a label or target, by column."""
-    label, targets, _ = purposes.roles
-    names = [name for name in (label, *(targets or ())) if name is not None]
-    if not names:
-        return {}
-    n_rows, *given = table.aggregate(
-        ["count(*)", *(f"count({_given_sql(table, name, purposes.roles)})" for name in names)]
-    )
-    return {name: n_rows - count for name, count in zip(names, given, strict=True)}
-
-
 def _given_sql(table: Table, name: str, roles: Roles) -> str:
     return text_of(table, name, ()) if name == roles.label else value_of(table, name, "number")
 
 
-def _whole_rows(table: Table, schema: Schema, purposes: Purposes, unlabelled: object) -> Table:
-    """Return the table without rows that lack a value; say how many are left out."""
+def _whole_rows(
+    table: Table, schema: Schema, purposes: Purposes, unlabelled: object
+) -> tuple[Table, int]:
+    """Return the table without rows that lack a value, and its rows; say how many are left out."""
     wanted = {column.name: stored_of(table, column) for column in schema.columns}
     label, targets, weights = purposes.roles
     named = (weights,) if means_empty(unlabelled) else (label, *(targets or ()), weights)  # type: ignore[arg-type]
@@ -408,7 +407,7 @@ def _whole_rows(table: Table, schema: Schema, purposes: Purposes, unlabelled: ob
         )
     if n_whole < n_rows:
         logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, where)
-    return whole
+    return whole, n_whole
 
 
 def _purposes(table: Table, roles: Roles, options: TableOptions, schema: Schema | None) -> Purposes:

@@ -1,44 +1,137 @@
 """Arrays of a Zarr group, or one Zarr array, whose first dimension are the rows."""
 
 import json
+import logging
 import math
 import os
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources.anndata import MAX_CHUNK_BYTES, damage_named, opened_zarr, place_in_zarr
-from dask_nrbfn.sources.arrays import ArrayRows, Header, array_rows, check_roles
-from dask_nrbfn.sources.elements import Matrix, is_array
+from dask_nrbfn.sources import files
+from dask_nrbfn.sources.arrays import ArrayRows
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import Block, Reading
+from dask_nrbfn.sources.source import Block, Reading, StoredAt
 
-_V2 = {".zgroup", ".zarray"}
-# Arrays that an error lists.
-_LISTED = 20
+logger = logging.getLogger(__name__)
+
+# Largest chunk that is decoded as a whole, while another chunk is in use.
+MAX_CHUNK_BYTES = 2**27
 
 
 class ZarrRows(ArrayRows):
-    """Rows of Zarr arrays; `x_matrix` has the features."""
+    """Rows of Zarr arrays, read by whole chunks where they are not too large."""
 
-    x_matrix: Any
+    def __init__(self, place: File, arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
+        super().__init__(arrays, {"x": str(place), **names})
+        self.place = place
+        self.stored_at = place_in_zarr(place, arrays["x"])
+        self.read_as = {role: name for role, name in names.items() if role != "id"}
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        """Yield rows of whole chunks, or as many as are held at once where chunks are larger."""
-        row_bytes = max(1, math.prod(self.x_matrix.shape[1:]) * self.x_matrix.dtype.itemsize)
-        chunk_rows, most_rows = self.x_matrix.chunks[0], MAX_CHUNK_BYTES // row_bytes
-        if chunk_rows <= most_rows:
-            return super()._parts(max(block_rows // chunk_rows, 1) * chunk_rows)
-        return super()._parts(max(block_rows, most_rows))
+        return super()._parts(rows_at_once(self.arrays["x"], block_rows))
+
+    def _block(self, start: int, stop: int) -> Block:
+        with damage_named(f"rows {start} to {stop} of {self.place}", "Zarr"):
+            return super()._block(start, stop)
+
+
+def open_rows(reading: Reading) -> ZarrRows:
+    """Return the rows of a Zarr group or array; `read_as` has the default names."""
+    place, names = reading.place, named_roles(reading)
+    if reading.table is not None and reading.table.id:
+        names["id"] = reading.table.id
+    with damage_named(place, "Zarr"):
+        root = opened_zarr(place)
+        if not is_array(root):
+            names.setdefault("x", "X")
+            arrays = {role: _array(root, role, name, place) for role, name in names.items()}
+            return ZarrRows(place, arrays, names)
+    if names:
+        role, name = next(iter(names.items()))
+        raise ParameterError(
+            f"`{role}`={name} is given, but {place} is one array.",
+            "Pass the group that has all arrays.",
+        )
+    return ZarrRows(place, {"x": root}, {})
+
+
+def named_roles(reading: Reading) -> dict[str, str]:
+    """Return the names of features, labels, targets and weights that are given or in `read_as`."""
+    before = dict(reading.read_as)
+    if reading.y or reading.target:
+        before = {role: name for role, name in before.items() if role not in ("y", "target")}
+    roles = ("x", "y", "target", "weights")
+    return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
+
+
+def _array(root: Any, role: str, name: str, place: File) -> Any:
+    array = root.get(name)
+    if not is_array(array):
+        members = root.members(max_depth=1)
+        shapes = [f"{own} {each.shape}" for own, each in sorted(members) if is_array(each)]
+        raise DataError(
+            f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
+            f"Name an existing array with `{role}`. For a scene, name its variables with "
+            "`variable`, and the dimension of their features with `feature_dim`.",
+        )
+    return array
+
+
+def rows_at_once(array: Any, block_rows: int) -> int:
+    """Return the rows to read at once: whole chunks, or as many as fit where chunks are larger."""
+    row_bytes = max(1, math.prod(array.shape[1:]) * array.dtype.itemsize)
+    most_rows = MAX_CHUNK_BYTES // row_bytes
+    # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
+    chunk_rows = (getattr(array, "chunks", None) or (1,))[0]
+    if chunk_rows <= most_rows:
+        return int(max(block_rows // chunk_rows, 1) * chunk_rows)
+    return int(max(block_rows, most_rows))
+
+
+def place_in_zarr(place: File, array: Any) -> StoredAt | None:
+    """Return the location of rows that can be read without a copy; None if rows are copied."""
+    if place.storage_options or array.ndim != 2 or not hasattr(array, "metadata"):
+        return None
+    chunk_bytes = array.chunks[0] * array.shape[1] * array.dtype.itemsize
+    if chunk_bytes > MAX_CHUNK_BYTES:
+        logger.info(
+            "%s of %s is copied: its chunks of %d MiB are too large to read it in place.",
+            *(array.path, place, chunk_bytes >> 20),
+        )
+        return None
+    path = place.path if place.is_remote else os.path.abspath(place)
+    return StoredAt(path, array.path, array.chunks[0])
+
+
+def is_array(element: Any) -> bool:
+    """Return whether an element of Zarr or HDF5 is an array, not a group."""
+    return hasattr(element, "dtype")
+
+
+def opened_zarr(place: File) -> Any:
+    """Return the Zarr group or array at a place."""
+    import zarr
+
+    options = dict(place.storage_options) or None
+    # zarr cannot read consolidated metadata if it does not know the type of one of the arrays.
+    return zarr.open(place.path, mode="r", storage_options=options, use_consolidated=False)
+
+
+def damage_named(place: File | str, what: str = "AnnData") -> AbstractContextManager[None]:
+    """Return a context manager that raises an error with the place if a library cannot read it."""
+    # zarr, h5py and anndata have no common error for data that they cannot read.
+    remedy = f"Check the path, or write the store again with {what}."
+    return files.damage_named(f"{place} cannot be read as {what}", remedy, Exception)
 
 
 def is_plain_zarr(place: File) -> bool:
     """Return whether a directory is a Zarr group or array of another tool."""
     names = {entry.name for entry in place.entries()}
     if "zarr.json" not in names:
-        return not names.isdisjoint(_V2)
+        return not names.isdisjoint({".zgroup", ".zarray"})
     with replace(place, path=f"{place.path.rstrip('/')}/zarr.json").open() as file:
         try:
             attributes = json.loads(file.read()).get("attributes", {})
@@ -51,9 +144,8 @@ def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
     """Return the path or URL of an open group or array, and the options of its file system."""
     store, fs = opened.store, getattr(opened.store, "fs", None)
     if fs is not None:
-        options = {
-            name: each for name, each in fs.storage_options.items() if name != "asynchronous"
-        }
+        options = {**fs.storage_options}
+        options.pop("asynchronous", None)
         return f"{fs.unstrip_protocol(store.path)}/{opened.path}".rstrip("/"), options
     if not hasattr(store, "root"):
         raise ParameterError(
@@ -62,84 +154,3 @@ def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
             "dask.array.from_zarr returns them.",
         )
     return os.path.join(store.root, opened.path).rstrip("/"), {}
-
-
-def open_rows(reading: Reading) -> ZarrRows:
-    """Return the rows of a Zarr group or array; `read_as` has the default names."""
-    place, before = reading.place, dict(reading.read_as)
-    if reading.y or reading.target:
-        before = {role: name for role, name in before.items() if role not in ("y", "target")}
-    roles = ("x", "y", "target", "weights")
-    names = {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
-    if reading.table is not None and reading.table.id:
-        names["id"] = reading.table.id
-    with damage_named(place, "Zarr"):
-        root = opened_zarr(place)
-        if not is_array(root):
-            names.setdefault("x", "X")
-            arrays = {role: _array(root, role, name, place) for role, name in names.items()}
-            return _rows_of(place, arrays, names)
-    if names:
-        role, name = next(iter(names.items()))
-        raise ParameterError(
-            f"`{role}`={name} is given, but {place} is one array.",
-            "Pass the group that has all arrays.",
-        )
-    return _rows_of(place, {"x": root}, names)
-
-
-def _rows_of(place: File, arrays: dict[str, Any], names: dict[str, str]) -> ZarrRows:
-    check_roles({"x": None, **names})
-    headers = {
-        role: Header(array.path or str(place), array.shape, array.dtype)
-        for role, array in arrays.items()
-    }
-    by_name = {headers[role].name: array for role, array in arrays.items()}
-
-    def read(header: Header, start: int, stop: int) -> Any:
-        with damage_named(File(f"rows {start} to {stop} of {header.name} in {place}"), "Zarr"):
-            return by_name[header.name][start:stop]
-
-    rows = ZarrRows(**vars(array_rows(headers, lambda: nullcontext(read))))
-    x = rows.x_matrix = arrays["x"]
-    if x.ndim == 2:
-        rows.stored_at = place_in_zarr(place, Matrix(headers["x"].name, x.shape, x))
-    rows.read_as = {role: name for role, name in names.items() if role != "id"}
-    return rows
-
-
-def _array(root: Any, role: str, name: str, place: File) -> Any:
-    array = root.get(name)
-    if array is None or not is_array(array):
-        shapes = _shapes(root)
-        more = f" and {len(shapes) - _LISTED} more" * (len(shapes) > _LISTED)
-        listed = ", ".join(f"{name} {shape}" for name, shape in [*shapes.items()][:_LISTED])
-        raise DataError(
-            f"{place} has no array {name!r}; it has {listed or 'none'}{more}.",
-            f"Name an existing array with `{role}`. For a scene, name its feature dimension with "
-            "`feature_dim`, or its variables with `variable`.",
-        )
-    return array
-
-
-def _shapes(root: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays of a group and of its groups, by name."""
-    members = root.members(max_depth=1)
-    return {name: each.shape for name, each in sorted(members) if is_array(each)}
-
-
-def named_arrays(place: File) -> str:
-    """Return the options of `ingest` that name the features and labels of a group, if it has any.
-
-    The features are X or the largest array with two dimensions or more, the labels y or the first
-    array with one number per row.
-    """
-    root = opened_zarr(place)
-    shapes = {} if is_array(root) else _shapes(root)
-    tables = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) > 1}
-    if not tables:
-        return ""
-    x = "X" if "X" in tables else max(tables, key=tables.__getitem__)
-    columns = [name for name, shape in shapes.items() if shape == shapes[x][:1]]
-    y = sorted(columns, key=lambda name: name not in ("y", "label", "labels"))[:1]
-    return f" --x {x}" + "".join(f" --y {name}" for name in y)

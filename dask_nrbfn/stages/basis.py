@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,13 +68,13 @@ def _compute(job: StageJob) -> BasisRecord:
 
 
 def _warn_capped(job: StageJob, record: BasisRecord) -> None:
-    """Log how many rows are left out, and the seconds with and without these rows."""
+    """Log how many rows are left out."""
     params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
     assert cap is not None
     assert n_below is not None
     by_memory = cap < MOST_FOUND
     logger.warning(
-        "basis: %d %ss are below the threshold %g, but %s %d basis rows: %s are chosen.%s Give a "
+        "basis: %d %ss are below the threshold %g, but %s %d basis rows: %s are chosen. Give a "
         "basis size%s to choose another number.",
         n_below,
         _searched(job.run),
@@ -83,15 +82,7 @@ def _warn_capped(job: StageJob, record: BasisRecord) -> None:
         "the memory allows only" if by_memory else "a fit without a basis size has at most",
         cap,
         "drawn ones" if params.basis_rule == "uniform" else "the least confident ones",
-        "" if by_memory or job.remaining_s is None else _more_s(job.remaining_s, cap, n_below),
         " or more memory" if by_memory else "",
-    )
-
-
-def _more_s(remaining_s: Callable[[int], float], cap: int, n_below: int) -> str:
-    return (
-        f" The rest of the fit takes about {remaining_s(cap):.0f} s; with all of the rows it "
-        f"would take {remaining_s(n_below):.0f} s."
     )
 
 

@@ -45,7 +45,6 @@ class ColumnsRecord:
 
     unseen: columns whose changes are too small to change a distance.
     groups: first and last-plus-one column of the indicators of each category.
-    sparse: True if the rows are in CSR, which no scaling centres.
     """
 
     unseen: list[int]

@@ -201,12 +201,10 @@ class Descent(NamedTuple):
 
 
 def descend(job: StageJob, loss: str) -> dict[str, Any]:
-    """Descend until a rule stops the passes; return the last step of the descent with all rows.
+    """Descend until a rule stops the passes; return the record of the last step with all rows.
 
     The part of that step, whose number is the number of passes, has the chosen weights as "values"
     and, in a tuning, the "confusion" of the held-out rows.
-
-    The record of the last step.
     """
     run = job.run
     judged = None

@@ -57,6 +57,9 @@ class SearchSpace:
 # Rows without enough neighbours, or drawn for a locality, that are searched in one pass over all.
 MAX_TARGETS = 10_000
 
+# Targets whose distances from a target limit its search; one task measures them before the others.
+LIMITING_ROWS = 8192
+
 
 def search_rows_exactly(
     run: Run, dataset: Dataset, engine: Engine, *, stage: str, rows: NDArray[np.int64]
@@ -79,34 +82,38 @@ def search_rows_exactly(
 def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     values = SearchSpace.of(run, dataset).apply(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
+    within = _distances_of_some(values, run.chosen_params.n_neighbors)
+    write_array(run.group(stage), "within", within, "target")
+
+
+def _distances_of_some(targets: Rows, n_neighbors: int) -> Floats:
+    """Return a distance (b,) within which each target has k other targets; inf if none is known."""
+    n_targets = targets.shape[0]
+    some = targets[:: max(1, -(-n_targets // LIMITING_ROWS))]
+    if some.shape[0] <= n_neighbors:
+        return np.full(n_targets, np.inf)
+    found = nearest_rows(some, targets, count=n_neighbors + 1, threads=blas_threads())
+    return found.distances[:, -1]
 
 
 def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) -> PartResult:
     space = SearchSpace.of(run, dataset)
-    numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
-    best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
+    numbers, targets, within = (
+        run.read(f"{stage}/{name}") for name in ("rows", "values", "within")
+    )
+    k, n_targets = run.chosen_params.n_neighbors, len(numbers)
+    best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
     size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     for X, *_ in dataset.blocks(start, stop, size):
-        nearest = _search_block(
-            space.apply(X), start, targets, numbers, run.chosen_params.n_neighbors
-        )
-        best = _merge(best, nearest, n_neighbors=run.chosen_params.n_neighbors)
-        start += X.shape[0]
+        rows = space.apply(X)
+        count, threads = min(k + 1, rows.shape[0]), blas_threads()
+        found = nearest_rows(rows, targets, count=count, within=within, threads=threads)
+        others = (found.indices != MISSING) & (found.indices + start != numbers[:, None])
+        indices = np.where(others, found.indices + start, MISSING)
+        best = _merge(best, Neighbors(indices, found.distances), n_neighbors=k)
+        within = np.minimum(within, best.distances[:, -1])
+        start += rows.shape[0]
     return PartResult({}, best._asdict())
-
-
-def _search_block(
-    rows: Rows,
-    first_row: int,
-    targets: Rows,
-    numbers: NDArray[np.int64],
-    n_neighbors: int,
-) -> Neighbors:
-    count, threads = min(n_neighbors + 1, rows.shape[0]), blas_threads()
-    neighbors = nearest_rows(rows, targets, count=count, threads=threads)
-    indices = neighbors.indices + first_row
-    indices[indices == numbers[:, None]] = MISSING
-    return Neighbors(indices, neighbors.distances)
 
 
 def _merge_spans(run: Run, stage: str) -> None:

@@ -25,11 +25,7 @@ class LabelFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutFigures(LabelFigures):
-    """Figures of labels or of numbers.
-
-    The relative error is the mean of ``1 - R^2`` over the numeric targets, the others are lists of
-    all targets.
-    """
+    """Figures of labels or of numbers; the relative error is the mean ``1 - R^2`` of targets."""
 
     relative_error: float | None = None
     r2: list[float] | None = None

@@ -57,11 +57,7 @@ Asked = tuple[Combination, Sequence[int], dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """The losses of a network on held-out rows.
-
-    losses (2, n): see `JudgedSums.losses`.
-    shares (n,): weights of the rows, whose sum is 1.
-    """
+    """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
 
     losses: Floats
     shares: Floats

@@ -178,12 +178,7 @@ def _fit(run: Run, reduction: Reduction, loss: str, temperature: float) -> dict[
 
 
 def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
-    """Return the calibration that fits drawn rows, and its figures on them.
-
-    See `calibrate`.
-
-    temperature: the best temperature without biases.
-    """
+    """Return the calibration that fits drawn rows, and its figures on them; see `calibrate`."""
     of_loss = loss_named(loss)
     calibration = fit_calibration(draw, of_loss, temperature=temperature)
     probabilities = calibration.probabilities(draw.scores, of_loss)

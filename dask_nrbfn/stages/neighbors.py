@@ -28,7 +28,7 @@ from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
 from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import SearchSpace
+from dask_nrbfn.stages.exact_search import LIMITING_ROWS, SearchSpace
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     check_neighbors,
@@ -298,6 +298,7 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         alone={
             "read_bytes": 2 * s.rows_bytes,
             "selected_rows": s.n,
+            "pairs": n_candidates * min(n_candidates, LIMITING_ROWS),
             "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
             "scratch_bytes": (s.n_parts + 4) * s.lists_bytes,
         },

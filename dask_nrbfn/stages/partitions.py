@@ -51,9 +51,8 @@ def search_partitions(
 
     Three passes in parts: "partitions" writes the rows to scratch in the order of their partitions,
     "candidates" searches every partition on its own, and "neighbors" merges the lists of the
-    partitions of each row. The caller drops the scratch.
-
-    Fields of `NeighborsRecord`, and "distance_sum".
+    partitions of each row. The caller drops the scratch. Returns fields of `NeighborsRecord`, and
+    "distance_sum".
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -14,13 +14,7 @@ from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import Each
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.small_fit import (
-    Entry,
-    SmallNetwork,
-    SmallTable,
-    network_bytes,
-    try_networks,
-)
+from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.numeric.threads import blas_threads, side_by_side
 from dask_nrbfn.params import FitParams, TuneParams
@@ -158,42 +152,36 @@ def try_side_by_side(
     networks: Sequence[SmallNetwork],
     *,
     held_out: Sequence[int],
-    smoothly: bool = False,
-    n_components: int = 0,
+    **options: Any,
 ) -> list[Entry]:
     """Return the result of `try_networks`; some networks are tried at the same time."""
     n_ridges = max(len(each.ridges) for each in networks)
+    each = trying_side_by_side(sample, n_held_out=len(held_out), n_ridges=n_ridges)
+    threads = blas_threads()
     return try_networks(
-        sample,
-        scaling,
-        networks,
-        held_out=held_out,
-        smoothly=smoothly,
-        n_components=n_components,
-        each=trying_side_by_side(sample, n_held_out=len(held_out), n_ridges=n_ridges),
-        threads=blas_threads(),
+        sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
     )
 
 
 def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
     """Return a function that tries networks of a sample, some at the same time."""
-    own = tried_bytes(
-        sample.basis.shape[0],
-        sample.targets.n_targets,
-        n_held_out=n_held_out,
-        n_ridges=n_ridges,
-    )
+    r, q = sample.basis.shape[0], sample.targets.n_targets
+    own = tried_bytes(r, q, n_held_out=n_held_out, n_ridges=n_ridges)
     return partial(side_by_side, at_once=1 + _BESIDE_BYTES // own)
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
-    """Return the bytes that one network of a sample needs while it is tried."""
-    return network_bytes(
-        n_basis,
-        n_targets,
-        n_held_out=n_held_out,
-        n_ridges=n_ridges,
-        block_rows=block_rows(n_basis),
+    """Return the bytes that one network of a sample needs while it is tried.
+
+    It holds the sums of each group and of all rows, the system of a fold and of its kept basis
+    rows, activations, the weights of all folds, and scores.
+    """
+    scores, rows = n_ridges * n_targets, block_rows(n_basis)
+    return 8 * (
+        (n_held_out + 7) * n_basis**2
+        + rows * n_basis
+        + 2 * max(n_held_out, 1) * scores * n_basis
+        + 4 * rows * scores
     )
 
 

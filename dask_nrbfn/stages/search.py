@@ -88,15 +88,7 @@ class Round(NamedTuple):
 
 
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
-    """Return the rounds of a search, the last on all rows and folds.
-
-    Examples
-    --------
-    >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000, 5)]
-    [(100, 2222, 250, 2), (25, 6666, 500, 1), (7, 20000, 1000, 5)]
-    >>> [tuple(each) for each in planned_rounds(100, 1500, 200, 5)]
-    [(100, 1500, 200, 2), (25, 1500, 200, 5)]
-    """
+    """Return the rounds of a search, the last on all rows and folds."""
     sizes = [(n_rows, n_basis)]
     while n_tried > _FINALISTS * _KEPT_OF ** (len(sizes) - 1):
         rows, basis = sizes[0]

@@ -189,9 +189,7 @@ class FitSizes:
         The task holds the targets, the best neighbours so far, the neighbours in a block and the
         buffers of the search.
         """
-        # Rows in CSR are held as strips in float64 too.
-        targets = (12 if self.dataset.is_sparse else 8) * self.width
-        lists = n_targets * (targets + 3 * 2 * LIST_BYTES * (self.k + 1))
+        lists = n_targets * (8 * self.width + 3 * 2 * LIST_BYTES * (self.k + 1))
         return lists + buffer_bytes(self.width, self.k, threads=self.search.threads)
 
     @property

@@ -43,8 +43,6 @@ class StageJob:
     """The input of a stage whose earlier stages are finished.
 
     largest_basis: maximum number of basis rows that the workers' memory allows in every stage.
-    remaining_s: takes a number of basis rows, returns the seconds of this and the later stages.
-        None if the rates of the workers are not known.
     validation: validation rows that are used instead of folds.
     """
 
@@ -52,7 +50,6 @@ class StageJob:
     dataset: Dataset
     engine: Engine
     largest_basis: int = 0
-    remaining_s: Callable[[int], float] | None = None
     validation: Dataset | None = None
 
 

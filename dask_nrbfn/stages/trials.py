@@ -69,9 +69,8 @@ def resolve_tuning(
 ) -> TuneParams:
     """Return a tuning with the values that its effort selects, for resolved parameters.
 
-    Feature weights are not learned from `sparse` rows.
-
-    mixed: whether columns are of several kinds. The kernel of l1 distances is then tried first.
+    Feature weights are not learned from `sparse` rows. For `mixed` columns, the kernel of l1
+    distances is tried first.
     """
     sized = params.basis_size is not None
     if tuning.bases is not None and params.basis_is_given:

@@ -39,11 +39,9 @@ _CALIBRATION = "validation-calibration"
 
 @dataclass(frozen=True)
 class ValidationRecord(HeldOutFigures):
-    """Errors of all penalties and alphas on held-out rows.
+    """Errors of all penalties and alphas on held-out rows, and the best penalty and alpha.
 
-    path: errors of every penalty and alpha, and the log loss at the best temperature without
-        biases.
-    chosen: the best penalty and alpha.
+    path: errors, and the log loss at the best temperature without biases.
     """
 
     path: list[dict[str, Any]]

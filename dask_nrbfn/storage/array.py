@@ -43,12 +43,7 @@ _CHUNK_ROWS = 2**17
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SparseArray(ChunkedRows):
-    """Stored rows in CSR, opened for reading.
-
-    data (m,): the values, float32 or float64.
-    indices (m,): column of each value, ascending within a row.
-    indptr (n + 1,): place of the first value of each row, then the number of values m.
-    """
+    """Stored rows in CSR, opened for reading; column indices ascend within a row."""
 
     data: Array
     indices: Array

@@ -44,9 +44,6 @@ Mark = int | str | float
 class ChunkSummary(NamedTuple):
     """Summary of one written chunk.
 
-    digest: digest of the bytes of X, y and weights.
-    label_counts: number of rows of each label.
-    n_labelled: number of rows that have a label or numeric targets.
     checksums: the `chunk_checksums` of each array, and the digest of rows of another store. Rows in
         CSR have none. None: the chunk was not just written.
     """
@@ -56,7 +53,6 @@ class ChunkSummary(NamedTuple):
     label_counts: dict[int | str, int]
     n_labelled: int
     checksums: dict[str, str] | None = None
-    n_values: int | None = None
 
 
 def default_chunk_rows(
@@ -168,9 +164,7 @@ def write_chunk(
             array = get_array(group, name)
             array[start:stop] = column
             checksums[name] = chunk_checksums(array, [index])
-    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(
-        checksums=checksums, n_values=X.nnz if is_sparse(X) else None
-    )
+    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(checksums=checksums)
 
 
 def check_finite(
@@ -303,8 +297,6 @@ def finish_dataset(
 ) -> None:
     """Record the attributes of a dataset after all its chunks are written.
 
-    sparse: whether features are made in CSR.
-    boolean_labels: whether the classes 0 and 1 are false and true.
     classes: classes that exist even if no row has them.
     """
     counts: dict[Any, int] = dict.fromkeys(classes, 0)
@@ -315,8 +307,7 @@ def finish_dataset(
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
     content = sum(summary.content for summary in summaries)
     if refers(group["X"]):
-        n_values = [summary.n_values for summary in summaries if summary.n_values is not None]
-        finish_reference(group, "X", checksums.pop("X"), n_values or None)
+        finish_reference(group, "X", checksums.pop("X"))
     elif "X" not in checksums:
         checksums |= finish_sparse(group, "X")
     if schema is not None:

@@ -18,7 +18,6 @@ from dask_nrbfn.numeric.rows import Rows, canonical, stacked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import Stored, get_array, get_stored, read_rows
 from dask_nrbfn.storage.blocks import (
     Chunk,
@@ -50,7 +49,7 @@ from dask_nrbfn.storage.strict import recorded_by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset(Shown):
+class Dataset:
     """An open dataset.
 
     Attributes
@@ -110,6 +109,10 @@ class Dataset(Shown):
     labelled_only: bool = False
     refuses_gaps: bool = False
     expands_sparse: bool = False
+
+    def __repr__(self) -> str:
+        size = f"{self.n_rows} rows x {self.n_features} features"
+        return f"<dask_nrbfn.Dataset of {size} at {self.location}>"
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:

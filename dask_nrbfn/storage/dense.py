@@ -47,11 +47,8 @@ _READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChunkedRows:
-    """Rows in CSR, or rows of another store, opened for reading.
+    """Rows in CSR, or rows of another store, opened for reading; (n, p), read by `chunk_rows`.
 
-    shape: rows n and columns p.
-    dtype: type in which the rows are read.
-    chunk_rows: rows that are read together.
     n_values, most_values: number of values in CSR, of all rows and of the largest chunk. None: rows
         are not in CSR.
     """
@@ -112,10 +109,9 @@ def create_array(
     compress: bool = False,
     seal: bool = True,
 ) -> Array:
-    """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
+    """Add an array whose chunks carry a checksum; it replaces one of that name.
 
-    An existing array of that name is replaced. Floating-point results hardly compress, so Zstandard
-    is used only with `compress`.
+    Floating-point results hardly compress, so Zstandard is used only with `compress`.
 
     shards: shape of the values in one file; None: one chunk.
     seal: False: `seal_layout` is called later.

@@ -7,6 +7,7 @@ the place of an old one only when it is complete.
 import glob
 import json
 import os
+import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,6 @@ from dask_nrbfn.outputs import (
     inside_group,
 )
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.sources.formats import how_to_ingest
 from dask_nrbfn.storage.local import (
     MOVED,
     DurableStore,
@@ -87,10 +87,9 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
-    """Open a group of this package.
+    """Open a group of this package, of the kind that `mark_complete` recorded.
 
-    kind: "dataset", "run", "model", "predictions" or "map", as `mark_complete` recorded it.
-    writable: A writable group reads missing chunks as fill values; a read-only one raises.
+    A writable group reads missing chunks as fill values; a read-only one raises.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
     _check_identity(group, kind)
@@ -136,7 +135,8 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
 
 def _ingested_first(place: object, kind: str) -> str:
     """Return how to ingest the rows at a place, as part of an error about a dataset."""
-    return f" {how_to_ingest(str(place))}" if kind == "dataset" else ""
+    how = f"To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
+    return f" {how}, or --y for arrays." if kind == "dataset" else ""
 
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
@@ -196,15 +196,11 @@ def replacing_group(
 ) -> Iterator[zarr.Group]:
     """Yield an empty group that is moved to `location` when the block succeeds.
 
-    The group is built beside `location`, under a hidden name. On a disk it is then renamed; in an
-    object store the server copies it. An error leaves the old group in place. A store object is
-    written in place.
+    It is built beside `location`, under a hidden name; a store object is written in place. An error
+    leaves the old group. Of two jobs that write to one location, the group of the job that ends
+    first is kept, with `overwrite` the group of the job that ends last.
 
-    If two jobs write to the same new location, the group of the job that ends first is kept. With
-    `overwrite`, the group of the job that ends last is kept.
-
-    flush: whether to wait until the group is on the disk. Results that can be computed again do not
-        need this.
+    flush: wait until the group is on the disk; False for results that can be computed again.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
@@ -362,11 +358,8 @@ def resumed_group(
 ) -> Iterator[zarr.Group]:
     """Yield a group that is moved to `location` when the block succeeds.
 
-    The group is built beside `location`, under a hidden name. If the block fails, the group stays
-    there, and a later call with the same identity continues it.
-
-    identity: values that determine the content, such as ``of_model``; recorded at the start.
-    overwrite: replace a group at `location`, and unfinished work of another identity.
+    It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
+    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)

@@ -26,12 +26,9 @@ _MAX_NARROW_ROWS = 16384
 
 @dataclass(frozen=True)
 class PartLayout:
-    """How n rows are cut into parts.
+    """How n rows are cut into parts: all but the last have `part_rows`, a whole number of chunks.
 
     A run records its layout, so that it can continue after the defaults have changed.
-
-    part_rows: rows of every part but the last: a whole number of chunks.
-    chunk_rows: rows of a chunk of the arrays that have a row for every row of X.
     """
 
     n_rows: int
@@ -63,8 +60,6 @@ class PartLayout:
 def default_parts(n_rows: int, n_workers: int = 1) -> int:
     """Return the default number of parts, the same for up to 64 workers.
 
-    Examples
-    --------
     >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
     (4, 64, 100)
     """
@@ -80,13 +75,7 @@ def part_name(part: int | range) -> str:
 
 
 def parts_in(name: str) -> range:
-    """Return the indices of the parts that are stored under a `part_name`.
-
-    Examples
-    --------
-    >>> parts_in(part_name(range(4, 8)))
-    range(4, 8)
-    """
+    """Return the indices of the parts that are stored under a `part_name`."""
     first, _, last = name.partition("-")
     return range(int(first), int(last or first) + 1)
 

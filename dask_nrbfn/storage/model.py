@@ -25,7 +25,6 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -49,7 +48,7 @@ _FROM_SUMS |= {"params", "read_as", "target_range"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model(Shown):
+class Model:
     """A trained network.
 
     Attributes
@@ -103,6 +102,9 @@ class Model(Shown):
     read_as: Mapping[str, str] | None = None
     target_range: Floats | None = None
     cells: CellNetworks | None = None
+
+    def __repr__(self) -> str:
+        return f"<dask_nrbfn.Model of {self.n_basis} basis rows and {self.n_features} features>"
 
     @property
     def n_basis(self) -> int:

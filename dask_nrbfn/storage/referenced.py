@@ -4,7 +4,6 @@ The dataset has a digest of each chunk of rows, which is compared when the rows 
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,9 +14,8 @@ from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
 from dask_nrbfn.numeric.rows import Rows, is_sparse
-from dask_nrbfn.sources.elements import Matrix, matrix_of
 from dask_nrbfn.sources.source import StoredAt
-from dask_nrbfn.storage.dense import ChunkedRows
+from dask_nrbfn.storage.dense import Array, ChunkedRows
 from dask_nrbfn.storage.location import remote
 from dask_nrbfn.storage.remote import open_store
 from dask_nrbfn.storage.strict import is_our_mistake, is_sealed, metadata_named, sealed
@@ -35,7 +33,7 @@ class ReferencedRows(ChunkedRows):
 
     place: str
     path: str
-    matrix: Matrix
+    array: Array
     digests: str
 
     @classmethod
@@ -48,18 +46,18 @@ class ReferencedRows(ChunkedRows):
                 "Restore the zarr.json of this group from a copy, or ingest the rows again.",
             )
         place, path = recorded["place"], recorded["path"]
-        matrix = _matrix_at(place, path)
-        names = ("place", "path", "chunk_rows", "digests", "n_values", "most_values")
+        array = _array_at(place, path)
         rows = cls(
-            matrix=matrix,
-            shape=matrix.shape,
+            array=array,
+            shape=tuple(recorded["shape"]),
             dtype=np.dtype(recorded["dtype"]),
-            **{name: recorded[name] for name in names},
+            n_values=None,
+            most_values=None,
+            **{name: recorded[name] for name in ("place", "path", "chunk_rows", "digests")},
         )
-        if [*rows.shape] != recorded["shape"]:
+        if array.shape != rows.shape:
             raise DamagedDataError(
-                f"{rows} has the shape {rows.shape}, but had {tuple(recorded['shape'])} when it "
-                "was ingested.",
+                f"{rows} has the shape {array.shape}, but had {rows.shape} when it was ingested.",
                 "Ingest the rows again.",
             )
         return rows
@@ -68,10 +66,10 @@ class ReferencedRows(ChunkedRows):
         return f"{self.path} of {self.place}" if self.path else self.place
 
     def read(self, start: int, stop: int) -> Rows:
-        """Return the rows of one chunk, (stop - start, p), or in CSR."""
+        """Return the rows of one chunk, (stop - start, p)."""
         stop = min(stop, self.shape[0])
         try:
-            rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
+            rows = np.asarray(self.array[start:stop]).astype(self.dtype, copy=False)
         # Every codec has its own errors.
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             if isinstance(error, NRBFNError) or is_our_mistake(error):
@@ -118,15 +116,10 @@ def refer(
     )
 
 
-def finish_reference(
-    group: zarr.Group, name: str, digests: str, values_of_chunks: Sequence[int] | None
-) -> None:
-    """Record the digests of all chunks of rows, and the numbers of values of rows in CSR."""
+def finish_reference(group: zarr.Group, name: str, digests: str) -> None:
+    """Record the digests of all chunks of rows."""
     member = group[name]
-    values: dict[str, int | None] = {"n_values": None, "most_values": None}
-    if values_of_chunks is not None:
-        values = {"n_values": sum(values_of_chunks), "most_values": max(values_of_chunks)}
-    member.attrs.update(sealed({**member.attrs.asdict(), "digests": digests, **values}))
+    member.attrs.update(sealed({**member.attrs.asdict(), "digests": digests}))
 
 
 def refers(member: object) -> bool:
@@ -134,15 +127,14 @@ def refers(member: object) -> bool:
     return isinstance(member, zarr.Group) and "refers" in member.attrs
 
 
-def _matrix_at(place: str, path: str) -> Matrix:
+def _array_at(place: str, path: str) -> Array:
     url = remote(place)
     store = LocalStore(place, read_only=True) if url is None else open_store(url)
     try:
         with metadata_named(place):
-            element = zarr.open(store=store, path=path, mode="r")
+            return zarr.open_array(store=store, path=path, mode="r")
     except FileNotFoundError as error:
         raise MissingDataError(
             f"{path} is missing in {place}, from which the dataset reads its rows.",
             "Move the rows back, or ingest the rows again from the new place.",
         ) from error
-    return matrix_of(element, path, place)

@@ -27,7 +27,6 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.shown import Shown
 from dask_nrbfn.storage.array import (
     Stored,
     create_array,
@@ -72,7 +71,7 @@ _REQUESTS = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Run(Shown):
+class Run:
     """An open run.
 
     Attributes
@@ -106,6 +105,9 @@ class Run(Shown):
     layout: PartLayout
     attributes: dict[str, Any]
     stored: zarr.Group
+
+    def __repr__(self) -> str:
+        return f"<dask_nrbfn.Run at {self.location}>"
 
     @classmethod
     def start(

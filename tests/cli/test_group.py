@@ -1,7 +1,6 @@
 """Errors name what was typed: options on the command line, parameters in Python."""
 
 import json
-import logging
 import re
 
 import click
@@ -12,7 +11,6 @@ from dask_nrbfn import EngineOptions, FitParams, NRBFNError, fit_dataset, ingest
 from dask_nrbfn.cli import commands
 from dask_nrbfn.engine import InlineEngine
 from tests.cli.program import refuse, succeed
-from tests.logs import fresh_logging
 from tests.tables import spirals, write_table
 
 
@@ -98,15 +96,6 @@ def test_spelling__targets(tmp_path):
     assert not (tmp_path / "data.zarr").exists()
 
 
-def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
-    arguments = ["fit", dataset.location, str(tmp_path / "run"), "--alpha", "2"]
-    with fresh_logging():
-        logging.root.addHandler(caplog.handler)
-        CliRunner().invoke(commands, ["--log-format", "json", *arguments])
-    (told,) = [record for record in caplog.records if hasattr(record, "fix")]
-    assert told.getMessage() == "--alpha is 2.0."
-
-
 def test_spelling__an_option_is_its_name_in_python():
     """But for what only the command line has."""
     for command in commands.commands.values():
@@ -121,7 +110,6 @@ def test_spelling__an_option_is_its_name_in_python():
         (("ingest", "rows.csv", "data", "--label", "a", "--label", "b"), "--label"),
         (("ingest", "rows.csv", "data", "--label=a", "--chunk-rows", 4, "--label", "a"), "--label"),
         (("fit", "data", "run", "--alpha", 1, "--n-parts", 2, "--alpha", 2), "--alpha"),
-        (("--log-format", "json", "--log-format", "text", "inspect", "data"), "--log-format"),
     ],
 )
 def test_option__given_twice(arguments, option):

@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -46,15 +45,6 @@ def interpolated(text, variables):
 @pytest.mark.ci
 def test_compose__validates(compose):
     validate(compose)
-
-
-@pytest.mark.ci
-def test_compose__unknown_key_is_found(compose):
-    from jsonschema import ValidationError
-
-    services = compose["services"] | {"worker": compose["services"]["worker"] | {"comand": "dask"}}
-    with pytest.raises(ValidationError):
-        validate(compose | {"services": services})
 
 
 def test_compose__what_it_refers_to_is_there(compose):
@@ -142,21 +132,3 @@ def test_compose__environment_reaches_the_store(compose, store, tmp_path):
     for job in jobs:
         out = run(job.split(), services["job"]["environment"])
     assert "n_features         4" in out
-
-
-def has_docker_compose():
-    if shutil.which("docker") is None:
-        return False
-    command = ["docker", "compose", "version"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not has_docker_compose(), reason="docker compose is not installed")
-def test_compose__docker_reads_it():
-    subprocess.run(
-        ["docker", "compose", "config", "--quiet"],
-        cwd=CLUSTER / "compose",
-        env=os.environ | KEYS,
-        check=True,
-        timeout=PATIENCE_S,
-    )

@@ -1,6 +1,4 @@
 import re
-import shutil
-import subprocess
 import tomllib
 
 import pytest
@@ -51,21 +49,3 @@ def test_image__what_is_copied_is_sent():
     for source in sources:
         assert (ROOT / source).exists()
         assert source.split("/")[0] in sent
-
-
-def has_docker():
-    if shutil.which("docker") is None:
-        return False
-    return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(not has_docker(), reason="no docker daemon runs here")
-def test_image__builds_and_starts():
-    tag = "dask-nrbfn-test"
-    build = ["docker", "build", "--file", "cluster/Dockerfile", "--tag", tag, "."]
-    subprocess.run(build, cwd=ROOT, check=True)
-    options = ["--rm", "--env", "THREADS=1", "--env", "CERTIFICATES=/certificates"]
-    program = ["docker", "run", *options, tag, "dask-nrbfn", "--help"]
-    assert "Usage" in subprocess.run(program, check=True, capture_output=True, text=True).stdout

@@ -82,25 +82,12 @@ def test_kubernetes__validates(name):
         validate(document)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        ("spec", "worker", "replica"),
-        ("spec", "worker", "spec", "container"),
-        ("spec", "scheduler", "spec", "containers", 0, "envfrom"),
-        ("spec", "scheduler", "service", "selectors"),
-    ],
-)
-def test_kubernetes__unknown_field_is_found(path):
+def test_kubernetes__unknown_field_is_found():
     from jsonschema import ValidationError
 
     (document,) = documents("kubernetes/cluster.yaml")
-    *parents, field = path
-    target = document
-    for key in parents:
-        target = target[key]
-    target[field] = 1
-    with pytest.raises(ValidationError, match=f"'{field}' was unexpected"):
+    document["spec"]["scheduler"]["spec"]["containers"][0]["envfrom"] = 1
+    with pytest.raises(ValidationError, match="'envfrom' was unexpected"):
         validate(document)
 
 

@@ -75,17 +75,6 @@ def test_local__sigterm_ends_it_with_0_and_removes_the_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_local__sigint_and_the_file_of_another_scheduler(tmp_path):
-    path = tmp_path / "named.json"
-    options = ("--workers", "1", "--threads", "1", "--scheduler-file", str(path))
-    process, _ = start(tmp_path, *options)
-    path.write_text("{}")
-    code, errors = end(process, signal.SIGINT)
-    assert code == 0, errors
-    assert path.read_text() == "{}"
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -89,8 +89,7 @@ def test_tls__local_cluster_of_a_fit_too(cluster, work):
     assert "on tls://" in log
 
 
-@pytest.mark.parametrize("scheme", ["tls", "tcp"])
-@pytest.mark.parametrize("who", ["nobody", "stranger"])
+@pytest.mark.parametrize(("who", "scheme"), [("nobody", "tcp"), ("stranger", "tls")])
 def test_tls__client_is_kept_out(cluster, strangers, work, who, scheme):
     address = f"{scheme}://127.0.0.1:{cluster.port}"
     stranger = {"environment": secured(strangers, HURRIED), "start": [str(START)]}
@@ -101,8 +100,7 @@ def test_tls__client_is_kept_out(cluster, strangers, work, who, scheme):
     assert not (work / "no.zarr").exists()
 
 
-@pytest.mark.parametrize("scheme", ["tls", "tcp"])
-@pytest.mark.parametrize("who", ["nobody", "stranger"])
+@pytest.mark.parametrize(("who", "scheme"), [("nobody", "tcp"), ("stranger", "tls")])
 def test_tls__worker_is_kept_out(cluster, strangers, tmp_path, who, scheme):
     address = f"{scheme}://127.0.0.1:{cluster.port}"
     worker = ["dask", "worker", address, "--nthreads", "1", "--death-timeout", "5"]

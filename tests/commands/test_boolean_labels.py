@@ -111,7 +111,8 @@ def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
             dataset = ingest_file(tmp_path / "rows.parquet", MemoryStore(), label="y")
     assert dataset.classes.dtype == bool
     network = NRBFNClassifier(**{"basis": "random", "basis_size": 30, "alpha": 1e-6}).fit(dataset)
-    rows = pd.DataFrame(X, columns=dataset.feature_names) if "cells" in form else X
+    is_named = "cells" in form or form == "scene"
+    rows = pd.DataFrame(X, columns=dataset.feature_names) if is_named else X
     assert network.predict(rows).dtype == bool
 
 

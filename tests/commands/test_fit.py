@@ -1,5 +1,4 @@
 import dataclasses
-import logging
 import random
 import shutil
 import signal
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands import fit
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
@@ -446,18 +444,6 @@ def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
     X, y = spirals(50)
     table = write_table(MemoryStore(), X, y)
     assert "memory of this process" in refused(ParameterError, table, engine=two_workers)
-
-
-@pytest.mark.parametrize(("least_flops", "told"), [(0.0, True), (1e15, False)])
-def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
-    monkeypatch.setattr(fit, "_LONG_FLOPS", least_flops)
-    monkeypatch.setattr(fit, "measure_rates", lambda *_: RATES)
-    X, y = spirals(60)
-    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), SMOOTH, InlineEngine())
-    said = [entry.getMessage() for entry in caplog.records if "expected:" in entry.getMessage()]
-    assert bool(said) is told
-    assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
 
 
 @pytest.mark.fast_cases(2)

@@ -1,14 +1,14 @@
-"""Maps that the command line makes of scenes."""
+"""Maps of scenes, in Python and by the command line."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
-from unittest.mock import Mock
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn import (
-    Dataset,
     FitParams,
     NRBFNClassifier,
     NRBFNError,
@@ -28,11 +27,23 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import PROGRAM, refuse, succeed
-from tests.scenes import CLASSES, drawn_scene, pixels_of, predicted, row_by_row, write_scene
+from tests.scenes import CLASSES, drawn_scene, predicted, write_scene
 
-PARAMS = FitParams(n_neighbors=5, alpha=1e-6)
+PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-6)
 WHERE = {"variable": "reflectance", "feature_dim": "band"}
 OPTIONS = ("--variable", "reflectance", "--feature-dim", "band", "--workers", 0)
+
+
+def fitted(scene, place, **options):
+    """Return the location of a run on the pixels of a scene."""
+    dataset = ingest_file(scene, f"{place}-pixels", **options)
+    return str(fit_dataset(dataset, place, PARAMS, InlineEngine()).location)
+
+
+def mapped(run, scene, out, **options):
+    """Return a map as xarray opens it, and the result of the command."""
+    result = predict_scene(run, scene, out, InlineEngine(), **{**WHERE, **options})
+    return xr.open_zarr(out, chunks=None), result
 
 
 @pytest.fixture(scope="module")
@@ -40,53 +51,35 @@ def place(tmp_path_factory):
     """Give a directory with a scene in Zarr v3 and a run on its labelled pixels."""
     place = tmp_path_factory.mktemp("scene")
     write_scene(drawn_scene(), place / "scene.zarr", chunks=(1, 2, 4, 5))
-    dataset = ingest_file(place / "scene.zarr", place / "pixels", **WHERE, label="cover")
-    fit_dataset(dataset, place / "run", PARAMS, InlineEngine())
+    fitted(place / "scene.zarr", place / "run", **WHERE, label="cover")
     return place
 
 
 @pytest.fixture(scope="module")
 def expected(place):
-    network = NRBFNClassifier.load(place / "run")
-    return row_by_row(network, drawn_scene()["reflectance"])
-
-
-def mapped(run, scene, out, **options):
-    """Return a map as xarray opens it, and what was said of it."""
-    result = predict_scene(run, scene, out, InlineEngine(), **{**WHERE, **options})
-    return xr.open_zarr(out, chunks=None), result
-
-
-def small_boxes(monkeypatch):
-    """Let boxes be single chunks, however small these are."""
-    monkeypatch.setattr("dask_nrbfn.sources.cubes.BOX_PIXELS", 1)
-
-
-def test_ingest__labelled_pixels_are_rows(place):
-    dataset, cube = Dataset.open(place / "pixels"), drawn_scene()["reflectance"]
-    rows = pixels_of(cube)
-    labels = drawn_scene()["cover"].broadcast_like(cube.isel(band=0)).to_numpy().ravel()
-    kept = np.flatnonzero(~np.isnan(labels) & rows.notna().all(axis=1))
-    numbers = np.asarray(dataset.ids[:])
-    assert sorted(numbers.tolist()) == kept.tolist()
-    np.testing.assert_array_equal(np.asarray(dataset.X[:]), rows.to_numpy()[numbers])
-    np.testing.assert_array_equal(np.asarray(dataset.y[:]), labels[numbers])
-    assert dataset.feature_names == ("blue", "green", "red")
+    """Give the labels that an estimator predicts of each pixel alone, NaN where one has gaps."""
+    cube, network = drawn_scene()["reflectance"], NRBFNClassifier.load(place / "run")
+    pixels = [cube.isel(time=[t], y=[y], x=[x]) for t, y, x in np.ndindex(2, 7, 9)]
+    found = [np.nan if p.isnull().any() else predicted(network, p, "band").item() for p in pixels]
+    return np.reshape(found, (2, 7, 9))
 
 
 @given(
     chunks=st.tuples(*(st.integers(1, size) for size in (2, 3, 7, 9))),
     order=st.permutations(["time", "band", "y", "x"]),
     box_pixels=st.sampled_from([1, 20, 2**16]),
+    zarr_format=st.sampled_from([2, 3]),
 )
 @settings(max_examples=2, deadline=None)
-def test_map__is_row_by_row(place, expected, tmp_path_factory, chunks, order, box_pixels):
-    directory = tmp_path_factory.mktemp("map")
-    scene = drawn_scene()
+def test_map__same_for_any_chunks(
+    place, expected, tmp_path_factory, chunks, order, box_pixels, zarr_format
+):
+    directory, scene = tmp_path_factory.mktemp("map"), drawn_scene()
     scene["reflectance"] = scene["reflectance"].transpose(*order)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dask_nrbfn.sources.cubes.BOX_PIXELS", box_pixels)
-        written = write_scene(scene, directory / "scene.zarr", chunks=chunks)
+        patch.setattr("dask_nrbfn.sources.scene.BOX_PIXELS", box_pixels)
+        how = {"chunks": chunks, "zarr_format": zarr_format}
+        written = write_scene(scene, directory / "scene.zarr", **how)
         found, result = mapped(place / "run", written, directory / "map.zarr")
     assert found["label"].dims == tuple(dim for dim in order if dim != "band")
     np.testing.assert_array_equal(found["label"].transpose("time", "y", "x"), expected)
@@ -94,32 +87,22 @@ def test_map__is_row_by_row(place, expected, tmp_path_factory, chunks, order, bo
 
 
 def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
-    found, _ = mapped(place / "run", place / "scene.zarr", tmp_path / "map", probabilities=True)
+    asked = {"probabilities": True, "scores": True}
+    found, _ = mapped(place / "run", place / "scene.zarr", tmp_path / "map", **asked)
     scene = xr.open_zarr(place / "scene.zarr", chunks=None)
     assert {*found["label"].coords} == {"time", "x", "lon", "spatial_ref"}
     for name in found["label"].coords:
         xr.testing.assert_identical(found["label"][name].variable, scene[name].variable)
     assert found.attrs["title"] == "a drawn scene"
-    assert found["label"].attrs == {"sensor": "drawn", "grid_mapping": "spatial_ref"}
-    assert found["probability"].dims == ("time", "class", "y", "x")
+    assert found["label"].attrs == {"grid_mapping": "spatial_ref"}
+    assert found["probability"].dims == ("class", "time", "y", "x")
     network = NRBFNClassifier.load(place / "run")
     shares = predicted(network, scene["reflectance"], "band", method="predict_proba")
-    np.testing.assert_allclose(
-        np.moveaxis(found["probability"].to_numpy(), 1, -1), shares, atol=1e-6
-    )
+    np.testing.assert_allclose(found["probability"].transpose(..., "class"), shares, atol=1e-6)
     assert [name.name for name in tmp_path.iterdir()] == ["map"]
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format):
-    packed = {"dtype": "int16", "scale_factor": 0.001, "add_offset": 0.5, "_FillValue": -9999}
-    written = write_scene(drawn_scene(), tmp_path / "scene.zarr", zarr_format=zarr_format, **packed)
-    found, result = mapped(place / "run", written, tmp_path / "map.zarr")
-    opened = xr.open_zarr(written, chunks=None)["reflectance"]
-    network = NRBFNClassifier.load(place / "run")
-    np.testing.assert_array_equal(found["label"], predicted(network, opened, "band"))
-    assert result.n_missing > 0
+    # A lost chunk is missing, and not the first class.
+    next(file for file in (tmp_path / "map/label/c").rglob("*") if file.is_file()).unlink()
+    assert xr.open_zarr(tmp_path / "map", chunks=None)["label"].isnull().all()
 
 
 def test_map__the_largest_written_is_that_of_the_label(place, tmp_path):
@@ -135,60 +118,121 @@ def test_map__the_largest_written_is_that_of_the_label(place, tmp_path):
     labels = found["label"].to_numpy()
     known = ~np.isnan(labels)
     for name in ("probability", "score"):
-        written = np.moveaxis(found[name].to_numpy(), found[name].dims.index("class"), -1)[known]
+        written = found[name].transpose(..., "class").to_numpy()[known]
         np.testing.assert_array_equal(model.classes[written.argmax(axis=-1)], labels[known])
     assert len(set(labels[known].tolist())) > 1
 
 
-@pytest.mark.slow
-def test_map__text_labels_are_flags(tmp_path):
-    scene = drawn_scene(text=True)
-    written = write_scene(scene, tmp_path / "scene.zarr")
-    dataset = ingest_file(written, tmp_path / "pixels", **WHERE, label="cover")
-    assert dataset.classes.tolist() == sorted(CLASSES)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
-    found, _ = mapped(run.location, written, tmp_path / "map.zarr", probabilities=True)
-    assert found["class"].to_numpy().tolist() == ["forest", "open water", "town"]
-    label = found["label"]
+def test_map__text_labels_are_flags(tmp_path, expected):
+    written = write_scene(drawn_scene(text=True), tmp_path / "scene.zarr")
+    run = fitted(written, tmp_path / "run", **WHERE, label="cover")
+    label = mapped(run, written, tmp_path / "map.zarr")[0]["label"].load()
     assert label.attrs["flag_meanings"] == "forest open_water town"
     assert label.attrs["flag_values"] == [0, 1, 2]
     assert label.encoding["dtype"] == np.uint8
-    names = found["class"].to_numpy()
-    rows, known = pixels_of(scene["reflectance"]), label.notnull().to_numpy().ravel()
-    np.testing.assert_array_equal(rows.notna().all(axis=1), known)
-    expected = NRBFNClassifier.load(run.location).predict(rows[known])
-    assert (names[label.to_numpy().ravel()[known].astype(int)] == expected).all()
+    known = label.notnull().to_numpy()
+    np.testing.assert_array_equal(known, ~np.isnan(expected))
+    names = np.sort(CLASSES)[label.to_numpy()[known].astype(int)]
+    assert names.tolist() == CLASSES[expected[known].astype(int) - 1].tolist()
+
+
+def test_map__of_one_and_several_targets(tmp_path):
+    scene = drawn_scene()
+    scene["depth"] = -scene["height"]
+    written = write_scene(scene, tmp_path / "scene.zarr", chunks=(1, 3, 4, 4))
+    run = fitted(written, tmp_path / "one", **WHERE, target="height")
+    one, _ = mapped(run, written, tmp_path / "one.zarr")
+    assert one["value"].dims == ("time", "y", "x")
+    assert float(abs(one["value"] - scene["height"]).median()) < 0.5
+    with pytest.raises(NRBFNError, match="scores is set, but the model predicts numbers"):
+        mapped(run, written, tmp_path / "other", scores=True)
+    run = fitted(written, tmp_path / "two", **WHERE, target="height,depth")
+    two, _ = mapped(run, written, tmp_path / "two.zarr")
+    assert two["value"].dims == ("target", "time", "y", "x")
+    np.testing.assert_allclose(two["value"].sel(target="depth"), -one["value"], atol=1e-5)
+
+
+def test_features__are_found_by_name(tmp_path, caplog):
+    scene = drawn_scene().fillna(0)
+    first = write_scene(scene, tmp_path / "first", zarr_format=2)
+    where = {"variable": "reflectance", "feature_dim": "time,band"}
+    run = fitted(first, tmp_path / "run", **where, label="cover")
+    # Another date before the others, which are stored as days since the first date.
+    dates = np.array(["2016-01-01", "2025-06-01", "2024-06-01"], "M8[ns]")
+    both = scene.isel(time=[0, 1, 0], band=[2, 0, 1]).assign_coords(time=dates)
+    second = write_scene(both, tmp_path / "second", zarr_format=2)
+    expected, _ = mapped(run, first, tmp_path / "map-first", **where)
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    found, _ = mapped(run, second, tmp_path / "map-second", **where)
+    xr.testing.assert_equal(found["label"], expected["label"])
+    assert "3 features of" in caplog.text
+    assert {"time", "band"}.isdisjoint(found.variables)
+    other = where | {"feature_dim": "band,time"}
+    with pytest.raises(NRBFNError, match=r"no features named '2024-06-01_blue'; its .* blue_2024-"):
+        mapped(run, first, tmp_path / "other", **other)
+    where = {"variable": "reflectance,height", "feature_dim": "band"}
+    run = fitted(first, tmp_path / "height", **where, label="cover")
+    found, _ = mapped(run, first, tmp_path / "in-order", **where)
+    turned, _ = mapped(run, first, tmp_path / "turned", variable="height,reflectance")
+    xr.testing.assert_equal(turned["label"], found["label"])
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4", "scipy", "zarr"])
+def test_scene__netcdf_and_urls(place, expected, tmp_path, engine, is_remote):
+    written = tmp_path / ("scene.zarr" if engine == "zarr" else "scene.nc")
+    if engine == "zarr":
+        write_scene(drawn_scene(), written)
+    else:
+        packed = {} if engine == "scipy" else {"chunksizes": (1, 2, 3, 4)}
+        drawn_scene().to_netcdf(written, engine=engine, encoding={"reflectance": packed})
+    if is_remote:
+        fs = fsspec.filesystem("memory")
+        fs.put(str(written), f"/{engine}/{written.name}", recursive=True)
+        written = f"memory://{engine}/{written.name}"
+    found, _ = mapped(place / "run", written, tmp_path / "map")
+    np.testing.assert_array_equal(found["label"], expected)
 
 
 @pytest.mark.slow
-def test_map__of_a_regression_and_of_rows_without_labels(tmp_path):
-    written = write_scene(drawn_scene(), tmp_path / "scene.zarr", chunks=(1, 3, 4, 4))
-    dataset = ingest_file(written, tmp_path / "pixels", **WHERE, target="height")
-    run = fit_dataset(dataset, tmp_path / "run", FitParams(alpha=1e-6), InlineEngine())
-    found, _ = mapped(run.location, written, tmp_path / "map.zarr")
-    assert found["value"].dims == ("time", "y", "x")
-    assert float(abs(found["value"] - drawn_scene()["height"]).median()) < 0.5
-    kept = ingest_file(written, tmp_path / "all", **WHERE, label="cover", unlabelled="-1")
-    assert kept.n_unlabelled > 0
-    assert kept.n_rows == int(found["value"].notnull().sum())
-    with pytest.raises(NRBFNError, match="predicts numbers"):
-        mapped(run.location, written, tmp_path / "other", scores=True)
+def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
+    written, out = tmp_path / "scene.nc", tmp_path / "map"
+    scene = drawn_scene((2, 70, 90))[["reflectance"]]
+    scene.to_netcdf(written, engine="h5netcdf", encoding={"reflectance": {"zlib": True}})
+    arguments = ["predict", place / "run", written, out, *OPTIONS]
+    without = (
+        "import sys; sys.modules['h5netcdf'] = sys.modules['netCDF4'] = None; "
+        "from dask_nrbfn.cli import main; main()"
+    )
+    command = [sys.executable, "-c", without, *map(str, arguments)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert "installs xarray and h5netcdf" in process.stderr
+    whole = written.read_bytes()
+    middle = len(whole) // 2
+    written.write_bytes(whole[:middle] + bytes(2000) + whole[middle + 2000 :])
+    assert f"reflectance in {written} cannot be read" in refuse(*arguments)[0]
+    written.write_bytes(whole[:20_000])
+    assert f"{written} cannot be opened by xarray" in refuse(*arguments)[0]
+    assert not out.exists()
 
 
 def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expected, caplog):
-    small_boxes(monkeypatch)
+    monkeypatch.setattr("dask_nrbfn.sources.scene.BOX_PIXELS", 1)
     scored, real = [], Scorer.pixels
 
     def stopping(scorer, rows):
         scored.append(len(rows))
-        if len(scored) == 4:
+        if len(scored) in (1, 5):
             raise KeyboardInterrupt
         return real(scorer, rows)
 
     monkeypatch.setattr(Scorer, "pixels", stopping)
-    out = tmp_path / "map.zarr"
-    with pytest.raises(KeyboardInterrupt):
-        mapped(place / "run", place / "scene.zarr", out, probabilities=True)
+    out, asked = tmp_path / "map.zarr", {"probabilities": True}
+    # Stopped before the first box, and after the fourth.
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            mapped(place / "run", place / "scene.zarr", out, **asked)
     (unfinished,) = tmp_path.iterdir()
     assert unfinished.name == ".map.zarr.unfinished"
     with pytest.raises(NRBFNError, match="has another choice"):
@@ -197,35 +241,47 @@ def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expecte
     chunk = next(file for file in (unfinished / "label/c").rglob("*") if file.is_file())
     chunk.write_bytes(b"")
     caplog.set_level("INFO", logger="dask_nrbfn")
-    found, result = mapped(place / "run", place / "scene.zarr", out, probabilities=True)
+    found, result = mapped(place / "run", place / "scene.zarr", out, **asked)
     assert "2 of 8 boxes were found finished" in caplog.text
-    assert len(scored) == 4 + 6
+    assert len(scored) == 5 + 6
     np.testing.assert_array_equal(found["label"], expected)
+    assert found["probability"].sum("class").max() == pytest.approx(1)
     assert result.n_missing == np.isnan(expected).sum()
     assert list(tmp_path.iterdir()) == [out]
-
-
-def test_map__begun_of_another_model_or_scene(place, tmp_path, monkeypatch):
-    out, scene = tmp_path / "map.zarr", tmp_path / "scene.zarr"
-    shutil.copytree(place / "scene.zarr", scene)
-    with monkeypatch.context() as patch:
-        patch.setattr(Scorer, "pixels", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            mapped(place / "run", scene, out)
-    Model.load(place / "run").save(tmp_path / "model")
-    with pytest.raises(NRBFNError, match="has another scene"):
-        mapped(tmp_path / "model", place / "scene.zarr", out)
-    found, _ = mapped(place / "run", place / "scene.zarr", out, overwrite=True)
-    assert "label" in found
     with pytest.raises(NRBFNError, match="exists"):
         mapped(place / "run", place / "scene.zarr", out)
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".nc"])
+def test_map__of_a_scene_that_changes(place, tmp_path, monkeypatch, suffix):
+    written, out, real = tmp_path / f"scene{suffix}", tmp_path / "map", Scorer.pixels
+    scene = drawn_scene()
+    other = scene.assign(reflectance=-scene["reflectance"])
+
+    def change(scorer, rows):
+        if suffix == ".nc":
+            written.unlink()
+            other.to_netcdf(written)
+        else:
+            write_scene(other, written)
+        return real(scorer, rows)
+
+    scene.to_netcdf(written) if suffix == ".nc" else write_scene(scene, written)
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorer, "pixels", change)
+        with pytest.raises(NRBFNError, match=r"changed while it was mapped.*overwrite"):
+            mapped(place / "run", written, out)
+    with pytest.raises(NRBFNError, match=r"has another scene.*overwrite"):
+        mapped(place / "run", written, out)
+    found, _ = mapped(place / "run", written, out, overwrite=True)
+    network = NRBFNClassifier.load(place / "run")
+    np.testing.assert_array_equal(found["label"], predicted(network, other["reflectance"], "band"))
 
 
 def test_predict__program(place, tmp_path):
     scene, out = place / "scene.zarr", tmp_path / "map.zarr"
     figures = json.loads(succeed("predict", place / "run", scene, out, *OPTIONS, "--json"))
-    assert figures["n_pixels"] == 126
-    assert figures["n_missing"] > 0
+    assert (figures["n_pixels"], figures["n_missing"] > 0) == (126, True)
     described = json.loads(succeed("inspect", out, "--json"))
     assert described["sizes"] == {"time": 2, "y": 7, "x": 9}
     assert described["results"] == ["label"]
@@ -233,44 +289,20 @@ def test_predict__program(place, tmp_path):
 
 def test_predict__program_refuses(place, tmp_path):
     scene, out, run = place / "scene.zarr", tmp_path / "map.zarr", place / "run"
+    unnamed, netcdf = "For a scene, name its variables with --variable", tmp_path / "scene.nc"
+    drawn_scene().to_netcdf(netcdf)
     for arguments, message in (
-        ((run, scene, out, *OPTIONS, "--keep", "a"), "--keep is given"),
-        (
-            (run, scene, out, "--variable", "reflectance"),
-            "dimension of its features is not known",
-        ),
-        ((run, scene, out, "--feature-dim", "z"), "no variables along z"),
-        ((run, scene, out, "--variable", "a", "--feature-dim", "band"), "--variable is a"),
-        ((run, scene, out, "--variable", "cover", "--feature-dim", "band"), "not band"),
-        ((run, place / "none", out, *OPTIONS), "does not exist"),
-        ((run, scene, tmp_path / "a/b.csv", *OPTIONS), ".csv"),
+        (("predict", run, scene, out, *OPTIONS, "--keep", "a"), "--keep is given"),
+        (("predict", run, scene, out, *OPTIONS[:2]), "its features are not known"),
+        (("predict", run, scene, tmp_path / "a/b.csv", *OPTIONS), ".csv"),
+        (("predict", run, scene, out), unnamed),
+        (("predict", run, netcdf, out), unnamed),
+        (("ingest", netcdf, out), unnamed),
+        (("ingest", scene, out, *OPTIONS[:4], "--weights", "cover"), "--weights=cover does not"),
+        (("ingest", run, out), f"{run} is a group of dask_nrbfn"),
     ):
-        problem, _ = refuse("predict", *arguments)
-        assert message in problem
-    problem, _ = refuse("ingest", scene, out, *OPTIONS[:4], "--label", "none")
-    assert problem.startswith("--label is none, but the variables")
-    problem, _ = refuse("ingest", scene, out, *OPTIONS[:4], "--weights", "cover")
-    assert "--weights=cover does not go with" in problem
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_scene__whose_features_are_not_named(place, tmp_path):
-    scene, out = place / "scene.zarr", tmp_path / "out"
-    drawn_scene().to_netcdf(tmp_path / "scene.nc")
-    named = "name its feature dimension with --feature-dim, or its variables with --variable"
-    for arguments in (
-        ("predict", place / "run", scene),
-        ("predict", place / "run", tmp_path / "scene.nc"),
-        ("ingest", scene),
-        ("ingest", tmp_path / "scene.nc"),
-    ):
-        _, fix = refuse(*arguments, out)
-        assert named in fix
-    _, fix = refuse("fit", scene, out)
-    assert named.replace("--", "ingest --") in fix
-    for stored in (place / "pixels", place / "run"):
-        problem, _ = refuse("ingest", stored, out)
-        assert problem == f"{stored} is a group of dask_nrbfn, such as a dataset or a run."
+        assert message in " ".join(refuse(*arguments))
+    assert list(tmp_path.iterdir()) == [netcdf]
 
 
 @pytest.mark.slow

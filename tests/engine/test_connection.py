@@ -66,34 +66,6 @@ def test_connect__no_workers_is_this_process(threads):
     assert [pool["num_threads"] for pool in threadpool_info()] == before
 
 
-@pytest.mark.slow
-def test_connect__client_stays_open(two_workers):
-    client = two_workers.client
-    with connect(client=client) as engine:
-        assert engine.client is client
-        assert (engine.n_workers, engine.threads, engine.in_memory) == (2, 1, False)
-        assert engine.limit_bytes == 2 * 2**30
-        assert engine.memory_bytes == int(0.95 * 2 * 2**30)
-    assert client.status == "running"
-    assert client.submit(work.square, 4, pure=False).result() == 16
-
-
-def test_connect__threads_of_a_worker_share_its_memory():
-    with (
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=4,
-            processes=False,
-            memory_limit="4GiB",
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        connect(client=client) as engine,
-    ):
-        assert (engine.n_workers, engine.limit_bytes) == (4, 2**32)
-        assert engine.memory_bytes == int(0.95 * 2**32) // 4
-
-
 def test_connect__workers_without_a_limit():
     with (
         LocalCluster(
@@ -122,48 +94,25 @@ def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, c
     assert two_workers.run(work.square, [(6,)], label="squares") == [36]
 
 
-def use_local_cluster():
-    """Return what a cluster of two threads told, and settings of this process before and after."""
-    before = dict(os.environ), dask.config.get("distributed.nanny.pre-spawn-environ")
+def settings_of_this_process():
+    variables = {name: os.environ.get(name) for name in worker_environment(2)}
+    return variables, dask.config.get("distributed.nanny.pre-spawn-environ")
+
+
+def test_local_cluster__has_its_threads_and_leaves_this_process_as_it_was(monkeypatch):
+    for name in worker_environment(2):
+        if name.endswith("_THREADS"):
+            monkeypatch.setenv(name, "1")
+    before = settings_of_this_process()
     with connect(EngineOptions(workers=1, threads=2, memory="1GiB")) as engine:
         (told,) = engine.run(work.environment, [()], label="environment")
-    after = dict(os.environ), dask.config.get("distributed.nanny.pre-spawn-environ")
-    return {"engine": engine, "told": told, "before": before, "after": after}
-
-
-@pytest.fixture(scope="module", params=["unset", "set to 1"])
-def used(request):
-    """Use a local cluster from a process whose own thread variables are unset, or 1."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in worker_environment(2):
-            patch.delenv(name, raising=False)
-            if request.param != "unset" and name.endswith("_THREADS"):
-                patch.setenv(name, "1")
-        return use_local_cluster()
-
-
-@pytest.mark.slow
-def test_local_cluster__gets_its_memory_and_is_closed(used):
-    assert used["engine"].n_workers == 1
-    assert used["engine"].limit_bytes == 2**30
-    assert used["engine"].memory_bytes == int(0.95 * 2**30)
-    assert used["engine"].client.status == "closed"
-
-
-@pytest.mark.slow
-def test_local_cluster__gets_its_threads(used):
-    assert used["told"]["variables"] == worker_environment(2)
-    assert set(used["told"]["blas"]) == {2}
-    assert used["told"]["numba"] == 2
-    assert used["engine"].threads == 2
-
-
-@pytest.mark.fast_cases(1)
-def test_local_cluster__leaves_this_process_as_it_was(used):
-    names = [*worker_environment(2)]
-    environments = [{n: used[when][0].get(n) for n in names} for when in ("before", "after")]
-    assert environments[0] == environments[1]
-    assert used["before"][1] == used["after"][1]
+    assert settings_of_this_process() == before
+    assert (engine.n_workers, engine.threads) == (1, 2)
+    assert (engine.limit_bytes, engine.memory_bytes) == (2**30, int(0.95 * 2**30))
+    assert engine.client.status == "closed"
+    assert told["variables"] == worker_environment(2)
+    assert set(told["blas"]) == {2}
+    assert told["numba"] == 2
 
 
 def engine_of(options):
@@ -185,7 +134,7 @@ def test_connect__nobody_listens():
 
 @pytest.mark.parametrize(
     "address",
-    ["ftp://127.0.0.1:1", "tcp://127.0.0.1:port", "8786", "localhost", "tls://127.0.0.1:1"],
+    ["ftp://127.0.0.1:1", "8786"],
 )
 def test_connect__no_address(address):
     with (
@@ -201,7 +150,7 @@ def test_connect__scheduler_file_missing(tmp_path):
         engine_of(EngineOptions(scheduler_file=str(path)))
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", '"tcp://a:1"', "[]", '{"address": null}'])
+@pytest.mark.parametrize("content", ["{", "{}", '{"address": null}'])
 def test_connect__scheduler_file_unreadable(tmp_path, content):
     path = tmp_path / "scheduler.json"
     path.write_text(content)
@@ -226,9 +175,13 @@ def test_connect__scheduler_without_workers():
             pytest.fail("the block must not run")
 
 
+@pytest.mark.slow
 def test_connect__script_without_a_guard(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("from dask_nrbfn import connect\nwith connect():\n    pass\n")
+    script.write_text(
+        "from dask_nrbfn import EngineOptions, connect\n"
+        "with connect(EngineOptions(workers=1)):\n    pass\n"
+    )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     first, *_, last = done.stderr.splitlines()
     assert first.startswith("A worker imports the script, which starts workers again.")

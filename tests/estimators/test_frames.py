@@ -8,23 +8,15 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.csv
 import pytest
 import zarr
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import (
-    DiffusionMap,
-    NRBFNClassifier,
-    NRBFNClassifierCV,
-    NRBFNRegressor,
-)
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_source
+from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.options import TableOptions
 
 N = 60
 COLUMNS = ["age", "sex", "town", "smokes", "day", "children"]
@@ -93,18 +85,12 @@ def test_frames__same_table_of_every_library(table, network, form):
         np.testing.assert_array_equal(again.decision_function(X), expected)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_frames__same_table_as_a_file(tmp_path, table, network, suffix):
+def test_frames__same_table_as_a_file(tmp_path, table, network):
     frame, labels = table
-    path, labelled = tmp_path / f"people.{suffix}", frame.assign(buys=labels)
-    if suffix == "csv":
-        labelled.to_csv(path, index=False)
-    else:
-        labelled.to_parquet(path)
-    source = open_source(path, label="buys", table=TableOptions(missing="impute"))
-    dataset = ingest_source(source, MemoryStore())
-    expected = ingest_arrays(frame, labels, MemoryStore(), missing="impute")
-    assert dataset.content == expected.content
+    frame.assign(buys=labels).to_parquet(tmp_path / "people.parquet", index=False)
+    options = {"label": "buys", "missing": "impute"}
+    dataset = ingest_file(tmp_path / "people.parquet", MemoryStore(), **options)
+    assert dataset.content == ingest_arrays(frame, labels, MemoryStore(), missing="impute").content
     np.testing.assert_array_equal(
         network.decision_function(dataset), network.decision_function(frame)
     )
@@ -138,8 +124,7 @@ def test_frames__attributes_and_saved_network(tmp_path, table, network):
     network.save(tmp_path / "model")
     loaded = NRBFNClassifier.load(tmp_path / "model")
     for each in (network, loaded):
-        assert each.missing == "impute"
-        assert each.n_features_in_ == len(COLUMNS)
+        assert (each.missing, each.n_features_in_) == ("impute", len(COLUMNS))
         assert each.feature_names_in_.tolist() == COLUMNS
         assert each.feature_names_.tolist() == FEATURES
         assert each.schema_.columns[1].categories == ("f", "m")
@@ -185,13 +170,10 @@ def test_frames__what_does_not_fit_is_named(whole, spoil, message):
 
 
 def test_frames__gap_is_refused_unless_it_is_filled(table):
-    frame, labels = table
-    with pytest.raises(
-        DataError, match=r"X has no value in some rows of 2 columns: 'age' 7, 'sex' 3.*missing"
-    ):
-        clone(NETWORK).set_params(missing="error").fit(frame, labels)
-    with pytest.raises(ParameterError, match="missing is 'drop'"):
-        clone(NETWORK).set_params(missing="drop").fit(frame, labels)
+    told = r"X has no value in some rows of 2 columns: 'age' 7, 'sex' 3.*missing"
+    for missing, message in (("error", told), ("drop", "missing is 'drop'")):
+        with pytest.raises(ValueError, match=message):
+            clone(NETWORK).set_params(missing=missing).fit(*table)
 
 
 def test_frames__gaps_of_arrays_are_filled():
@@ -240,14 +222,13 @@ def test_frames__every_estimator(table):
 def test_set_output__predictions_have_the_index_of_their_rows(table, network):
     frame, _ = table
     shown = clone(network).set_output(predict="pandas")
-    assert clone(shown)._sklearn_output_config == {"predict": "pandas"}
     shown._take_model(network._model)
     labels, shares = shown.predict(frame), shown.predict_proba(frame)
     assert labels.index.equals(frame.index)
     assert shares.index.equals(frame.index)
-    assert (labels.name, list(shares)) == ("label", ["probability_no", "probability_yes"])
+    names = [labels.name, *shares, shown.decision_function(frame).name]
+    assert names == ["label", "probability_no", "probability_yes", "score_yes"]
     np.testing.assert_array_equal(labels, network.predict(frame))
-    assert shown.decision_function(frame).name == "score_yes"
     assert shown.predict(pl.from_pandas(frame)).index.tolist() == list(range(N))
     assert isinstance(shown.set_output(predict="polars").predict_proba(frame), pl.DataFrame)
     assert isinstance(shown.set_output(predict="default").predict(frame), np.ndarray)

@@ -48,15 +48,14 @@ HARD = {
 
 
 @pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("k", [1, 20])
-def test_approximate_neighbors__hard_rows_have_k_other_neighbors(name, k):
-    rows = HARD[name]
+def test_approximate_neighbors__hard_rows_have_k_other_neighbors(name):
+    rows, k = HARD[name], 20
     found = search(rows, n_neighbors=k)
     assert_valid(found, np.arange(len(rows)), n_rows=len(rows), n_neighbors=k)
 
 
 # NNDescent leaves -1 in these graphs and warns.
-INCOMPLETE = [(2, 1), (6, 5), (12, 11), (40, 39)]
+INCOMPLETE = [(2, 1), (12, 11)]
 
 
 @pytest.mark.parametrize(("n_rows", "k"), INCOMPLETE)
@@ -65,7 +64,7 @@ def test_approximate_neighbors__repaired_lists_need_no_warning(n_rows, k):
 
 
 @pytest.mark.filterwarnings("ignore:Failed to correctly find n_neighbors:UserWarning")
-@pytest.mark.parametrize(("n_rows", "k"), [*INCOMPLETE, (3, 1), (5, 3)])
+@pytest.mark.parametrize(("n_rows", "k"), [*INCOMPLETE, (5, 3)])
 def test_approximate_neighbors__few_rows(n_rows, k):
     rows = blobs(n_rows, 3)
     found = search(rows, n_neighbors=k)

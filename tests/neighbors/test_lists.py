@@ -94,7 +94,7 @@ def lists(draw):
 
 
 @given(candidates=lists(), n_neighbors=st.integers(1, 8))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_merge_neighbors__equals_naive(candidates, n_neighbors):
     merged = merge_neighbors(*candidates, n_neighbors=n_neighbors)
     assert merged.indices.shape == merged.distances.shape == (len(candidates[0]), n_neighbors)
@@ -115,7 +115,7 @@ FEW = st.sampled_from([0.0, 1.0, 2.0, 3.5])
 
 
 @given(exact=arrays("f8", SHAPES, elements=FEW), data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_measure_recall__equals_naive(exact, data):
     exact = np.sort(exact, axis=1)
     found = np.sort(data.draw(arrays("f8", exact.shape, elements=FEW)), axis=1)

@@ -74,9 +74,8 @@ def test_find_repeats__those_of_arrays(rows, n_neighbors):
         np.testing.assert_array_equal(each, other)
 
 
-@pytest.mark.parametrize("overlap", [1, 2])
-def test_balanced__even_partitions_that_route_as_arrays_are(overlap):
-    rows = texts(2000)
+def test_balanced__even_partitions_that_route_as_arrays_are():
+    rows, overlap = texts(2000), 2
     partitions = Partitions.balanced(rows, 8, overlap=overlap, seed=0)
     members = partitions.route(rows, overlap=overlap)
     # Of rows at the reach of a partition, rounding decides.

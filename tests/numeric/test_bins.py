@@ -16,7 +16,7 @@ def bins_of(values):
     return Bins.of_values(values, np.ones((len(values), 1), dtype=np.int64))
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 5, 3000, 3001])
+@pytest.mark.parametrize("n_rows", [1, 2, 3001])
 def test_median__exact_of_few_different_numbers(n_rows):
     values = np.random.default_rng(n_rows).normal(size=n_rows) * 1e3
     assert median(bins_of(values)) == pytest.approx(np.median(values), rel=1e-15)

@@ -81,30 +81,6 @@ def test_fit_cell__held_out_scores_are_those_of_the_other_folds():
     np.testing.assert_allclose(fit.held_out[out], expected, rtol=1e-5, atol=1e-7)
 
 
-def test_fit_cell__the_width_of_the_table_stays_unless_another_gains():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 3))
-    noise = rng.integers(0, 2, 200)
-    assert fit_cell(table_of(X, noise), standard(X), NETWORK, n_folds=5).width_factor == 0.5
-    fine = (np.sin(6 * X[:, 0]) > 0).astype(int)
-    X = X[:, :1]
-    wide = replace(NETWORK, width_factor=2.0)
-    assert fit_cell(table_of(X, fine), standard(X), wide, n_folds=5).width_factor < 2.0
-
-
-def test_fit_cell__column_weights_are_learned_where_they_gain():
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(1500, 6))
-    y = (np.sin(3 * X[:, 0]) + X[:, 1] > 0).astype(int)
-    table, scaling = table_of(X, y, n_basis=300), standard(X)
-    learned = fit_cell(table, scaling, NETWORK, n_folds=5, n_rounds=2)
-    equal = fit_cell(table, scaling, NETWORK, n_folds=5)
-    assert learned.root[:2].min() > 2 * learned.root[2:].max()
-    assert (equal.root == 1.0).all()
-    errors = [(fit.held_out.argmax(axis=1) != y).mean() for fit in (learned, equal)]
-    assert errors[0] < 0.5 * errors[1]
-
-
 def test_fit_cell__one_class_is_constant():
     X = np.random.default_rng(0).normal(size=(50, 2))
     table = replace(table_of(X, np.arange(50) % 3), y=np.full(50, 1))

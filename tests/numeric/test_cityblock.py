@@ -41,14 +41,6 @@ def naive(X, basis, normalized=False):
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize(("n", "p", "r"), [(1, 1, 1), (5, 4, 1), (1, 7, 3), (37, 9, 600)])
-def test_absolute_sums__naive(n, p, r):
-    X, basis, out = draw(n, p), draw(r, p, 1), np.full((n, r), np.nan)
-    absolute_sums(X, np.ascontiguousarray(basis.T), out)
-    expected = np.abs(X[:, None] - basis).sum(axis=2)
-    np.testing.assert_allclose(out, expected, rtol=1e-14)
-
-
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (16, 512), (64, 64)])
 def test_absolute_sums__same_bits_in_any_blocks(monkeypatch, size):
     X, columns, out = draw(37, 9), draw(9, 130, 1), np.empty((2, 37, 130))

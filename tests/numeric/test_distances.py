@@ -1,7 +1,5 @@
 """Rows and basis in CSR as arrays; clusters many widths apart as differences of rows."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from scipy import sparse
 from scipy.sparse import csr_array
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.numeric import distances, products
+from dask_nrbfn.numeric import distances
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical, dense, is_sparse
@@ -60,8 +58,7 @@ def clusters(n_rows, apart, n_features, seed=0, share=1.0):
 KINDS = [(kernel, normalized) for kernel in KERNELS for normalized in (True, False)]
 
 
-@pytest.mark.parametrize("apart", [1e3, 1e6])
-@pytest.mark.parametrize("n_features", [1, 4, 30])
+@pytest.mark.parametrize(("apart", "n_features"), [(1e3, 4), (1e6, 1), (1e6, 30)])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)
 def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalized):
     X, basis = clusters(90, apart, n_features), clusters(40, apart, n_features, seed=1)
@@ -80,9 +77,7 @@ def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalize
     assert (errors < tolerance @ np.abs(weights.T)).all()
 
 
-@pytest.mark.fast_cases(16)
-@pytest.mark.parametrize("apart", [1e2, 1e6])
-@pytest.mark.parametrize("share", [0.02, 0.2])
+@pytest.mark.parametrize(("apart", "share"), [(1e2, 0.02), (1e6, 0.2)])
 @pytest.mark.parametrize(("kernel", "normalized"), KINDS)
 def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normalized):
     X, basis = (clusters(n_rows, apart, 120, n_rows, share) for n_rows in (60, 40))
@@ -110,7 +105,7 @@ def test_activations__of_clusters_in_any_blocks(lengths, apart):
     np.testing.assert_allclose(np.concatenate(blocks), features.activations(X), atol=1e-11, rtol=0)
 
 
-@pytest.mark.parametrize("held", [1, 7, 2**18])
+@pytest.mark.parametrize("held", [1, 7])
 def test_activations__of_clusters_a_few_at_a_time(monkeypatch, held):
     X, basis = clusters(50, 1e4, 3), clusters(20, 1e4, 3, seed=1)
     expected = naive(X, basis, kernel="matern52", normalized=True)
@@ -118,15 +113,6 @@ def test_activations__of_clusters_a_few_at_a_time(monkeypatch, held):
     for some in (basis, canonical(csr_array(basis))):
         Phi = RadialFeatures.from_basis(some, WIDTH, kernel="matern52").activations(X)
         np.testing.assert_allclose(Phi, expected, atol=1e-10, rtol=0)
-
-
-def test_activations__of_clusters_have_the_same_bits_with_any_threads(monkeypatch):
-    monkeypatch.setattr(products, "_STRIP_ELEMENTS", 20 * 16)
-    X, basis = clusters(200, 1e5, 3), clusters(20, 1e5, 3, seed=1)
-    for rows in (X, canonical(csr_array(X))):
-        features = RadialFeatures.from_basis(basis, WIDTH)
-        one, three = (features.activations(rows, threads=threads) for threads in (1, 3))
-        np.testing.assert_array_equal(one, three)
 
 
 def test_activations__beside_far_clusters_nothing_is_lost_by_rows_that_overflow():
@@ -160,7 +146,7 @@ def is_like(found, expected, rtol=1e-10):
 
 
 # Of rows 2 % are multiplied as they are, 20 % are filled; likewise of a basis.
-PLACES = list(product((0.02, 0.2), (0.02, 0.2, None), (False, True)))
+PLACES = [(0.02, 0.02, False), (0.02, None, False), (0.2, 0.2, False), (0.2, 0.02, True)]
 
 
 @pytest.mark.parametrize(("share", "of_basis", "as_array"), PLACES)
@@ -190,8 +176,7 @@ def test_activations__of_csr_as_of_arrays(share, of_basis, as_array, kind):
     np.testing.assert_allclose(*squared[np.arange(70), nearest], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.2])
-@pytest.mark.parametrize("of_basis", [0.02, None])
+@pytest.mark.parametrize(("share", "of_basis"), [(0.02, 0.02), (0.2, None)])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_activations__of_far_rows_in_csr(share, of_basis, kernel):
     X, basis_rows = draw(70, share=share), draw(9, share=0.02, seed=1)
@@ -220,13 +205,6 @@ def test_activations__rows_in_csr_of_a_centred_scaling_are_filled():
     is_like(features.activations(X), features.activations(dense(X)))
 
 
-def test_activations__filled_in_pieces(monkeypatch):
-    monkeypatch.setattr(distances, "_FILLED_ELEMENTS", 7 * P)
-    X, basis = draw(70, share=0.2), draw(9, share=0.2, seed=1)
-    features = RadialFeatures.from_basis(basis, 3.0)
-    is_like(features.activations(X), features.activations(dense(X)))
-
-
 def test_activations__bits_of_csr_do_not_depend_on_threads():
     X, basis = draw(3000, share=0.02), draw(300, share=0.02, seed=1)
     for each in (basis, dense(basis)):
@@ -235,8 +213,7 @@ def test_activations__bits_of_csr_do_not_depend_on_threads():
         assert one.tobytes() == two.tobytes()
 
 
-@pytest.mark.parametrize("first_is_empty", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("first_is_empty", "dtype"), [(False, "float32"), (True, "float64")])
 def test_column_statistics__of_csr_as_of_arrays(first_is_empty, dtype):
     X = dense(draw(50, share=0.3)).astype(dtype)
     X[:, 3], X[:, 4], X[:, 5] = 0.1, 0.0, 1e6 + np.arange(50)

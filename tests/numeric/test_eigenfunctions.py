@@ -97,7 +97,7 @@ def test_eigenfunctions__of_one_row():
     assert (found.coefficients.tolist(), found.eigenvalues.tolist()) == ([[1.0]], [1.0])
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-6, 1e-2])
+@pytest.mark.parametrize("alpha", [0.0, 1e-2])
 def test_solve_components__is_the_ridge_in_the_span(alpha):
     X, y, features = drawn()
     Phi, T, gram, cross = sums(features, X, y)

@@ -20,8 +20,7 @@ def splitmix(x):
     return z ^ (z >> 31)
 
 
-@pytest.mark.parametrize("n_folds", [1, 2, 5, 7])
-@pytest.mark.parametrize(("start", "seed"), [(0, 0), (13, 3), (2**33, 2**32 - 1)])
+@pytest.mark.parametrize(("start", "seed", "n_folds"), [(0, 0, 1), (2**33, 2**32 - 1, 7)])
 def test_folds__naive(start, seed, n_folds):
     folds = folds_of_rows(start, start + 50, n_folds=n_folds, seed=seed)
     expected = [splitmix(row ^ splitmix(seed)) % n_folds for row in range(start, start + 50)]

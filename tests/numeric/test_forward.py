@@ -33,8 +33,7 @@ def reference_path(Phi, T, penalty, size):
     return chosen, unexplained
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.1])
-@pytest.mark.parametrize("n_targets", [1, 3])
+@pytest.mark.parametrize(("alpha", "n_targets"), [(0.0, 3), (1e-3, 1), (0.1, 3)])
 def test_forward_selection__is_that_of_orthogonal_columns(alpha, n_targets):
     Phi, T = drawn(n_targets=n_targets)
     penalty = alpha * np.sum(Phi**2)

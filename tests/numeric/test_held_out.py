@@ -59,8 +59,7 @@ def assert_same(sums, other, rtol=1e-12):
     np.testing.assert_allclose(sums.log_losses, other.log_losses, rtol=rtol, atol=1e-12)
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 30])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("n_rows", "weighted"), [(0, False), (1, True), (30, True)])
 def test_held_out__naive(n_rows, weighted):
     scores, codes = draw(n_rows)
     weights = np.random.default_rng(1).uniform(0.1, 3.0, n_rows) if weighted else None
@@ -111,15 +110,13 @@ def test_held_out__far_scores_do_not_overflow():
 
 # Signal over noise from one at which hardly anything is known to one that is nearly certain.
 @pytest.mark.parametrize("signal", [0.6, 1.5, 3.0])
-@pytest.mark.parametrize("factor", [0.02, 0.2, 1.0])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_temperature__minimizes_the_log_loss(signal, factor, weighted):
+def test_temperature__minimizes_the_log_loss(signal):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 3, 400)
     scores = rng.normal(size=(400, 3))
     scores[np.arange(400), codes] += signal
-    scores *= factor
-    weights = rng.uniform(0.2, 3.0, 400) if weighted else np.ones(400)
+    scores *= 0.2
+    weights = rng.uniform(0.2, 3.0, 400)
 
     def log_loss(logarithm):
         chosen = softmax(scores * np.exp(logarithm), scores)[np.arange(400), codes]
@@ -147,9 +144,8 @@ def test_temperature__border_of_the_grid(own, temperature):
     assert found.log_loss == pytest.approx(sums.log_losses[0].min() / 10, rel=1e-15)
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 0.5, 4.0])
-def test_softmax__naive(temperature):
-    scores = draw(20)[0][:, 0]
+def test_softmax__naive():
+    scores, temperature = draw(20)[0][:, 0], 0.5
     probabilities = softmax(scores / temperature, scores)
     powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
     np.testing.assert_allclose(
@@ -233,10 +229,8 @@ def confusion_of(true, predicted, weights, names):
     ("own", "given"),
     [("abcd", "abcd"), ("abcd", "abc"), ("abc", "abcd"), ("abc", "abc"), ("abcz", "abd")],
 )
-@pytest.mark.parametrize("weighted", [False, True])
-def test_class_figures__as_scikit_learns(own, given, weighted):
+def test_class_figures__as_scikit_learns(own, given):
     true, predicted, weights = draw_labels(list(own), list(given))
-    weights = weights if weighted else np.ones(len(true), dtype=int)
     names = [*CLASSES, "z"] if "z" in own else CLASSES
     found = class_figures(CLASSES, confusion_of(true, predicted, weights, names))
     expected = precision_recall_fscore_support(
@@ -262,12 +256,9 @@ def draw_table(n_classes, n_folds, n_basis, n_rows=900):
 @pytest.mark.parametrize(
     ("targets", "n_basis", "n_folds"),
     [
-        (ClassTargets(2), 300, 2),
-        (ClassTargets(2), 60, 5),
-        (ClassTargets(5), 60, 10),
-        (ClassTargets(5), 300, 5),
-        (NumberTargets([10.0]), 60, 2),
-        (NumberTargets([10.0]), 300, 10),
+        (ClassTargets(2), 60, 2),
+        (ClassTargets(5), 120, 5),
+        (NumberTargets([10.0]), 60, 5),
     ],
 )
 def test_held_out_scores__naive(targets, n_basis, n_folds):
@@ -298,8 +289,7 @@ def test_held_out_scores__naive(targets, n_basis, n_folds):
     assert np.mean((scores - T) ** 2) < 1.15 * np.mean((refitted - T) ** 2)
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.01])
-def test_held_out_scores__do_not_depend_on_other_alphas(alpha):
+def test_held_out_scores__do_not_depend_on_other_alphas():
     """A large penalty shrinks held-out scores as it shrinks the scores of the network."""
     X, y, _, basis = draw_table(2, 5, 40)
     Phi = reference_activations(X, X[basis], 0.5 * reference_distances(X, X[basis]).mean())
@@ -312,7 +302,7 @@ def test_held_out_scores__do_not_depend_on_other_alphas(alpha):
             tried=[Ridge("weights", each) for each in alphas],
             penalize=lambda system, ridge: system,
         )[0].ones[-1]
-        for alphas in ([alpha], [1e-9, alpha])
+        for alphas in ([0.1], [1e-9, 0.1])
     )
     np.testing.assert_allclose(alone, beside, rtol=1e-3)
 

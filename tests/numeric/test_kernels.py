@@ -1,17 +1,10 @@
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.kernels import Kernel, kernel_named
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
-from tests.added_choices import add_choice
-from tests.tables import spirals, write_table
 
 
 def value(kernel, t):
@@ -49,28 +42,3 @@ def test_kernels__rows_as_far_as_float64_goes(name, far, width):
     Phi = RadialFeatures.from_basis(basis, width, kernel=name).activations(np.array([[far, 0.0]]))
     np.testing.assert_allclose(Phi.sum(), 1.0)
     assert Phi.argmax() == 1
-
-
-INVERSE_MULTIQUADRIC = Kernel(
-    rate=0.0,
-    slope=lambda t: -0.5 * (1 + t**2) ** -1.5,
-    log_factor=lambda t: -np.log(np.hypot(1, t)),
-)
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_kernels__one_more(monkeypatch, features):
-    add_choice(monkeypatch, "kernel", "inverse_multiquadric", INVERSE_MULTIQUADRIC)
-    X, y = spirals(300)
-    params = FitParams(
-        kernel="inverse_multiquadric", features=features, alpha=1e-9, width_factor=0.2
-    )
-    run = fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), params, InlineEngine())
-    model = Model.load(run.location)
-    t = np.linalg.norm(X[:, None] - model.basis, axis=2) / model.width
-    Phi = 1 / np.sqrt(1 + t**2)
-    if features == "normalized":
-        Phi /= Phi.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
-    assert (model.scores(X).argmax(axis=1) == y).mean() > 0.95

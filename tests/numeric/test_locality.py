@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
-from sklearn.datasets import load_digits
 
-from dask_nrbfn.neighbors.exact import exact_neighbors
 from dask_nrbfn.numeric.descent import Point, Preconditioner
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -185,29 +183,7 @@ def test_descent__goes_with_the_ridge(name):
     np.testing.assert_array_equal(solved[:, ~kept], 0.0)
 
 
-def test_locality__of_all_rows_helps_where_few_have_labels():
-    """100 of 1,797 digits have labels, 400 drawn basis rows: errors of the others."""
-    X, y = load_digits(return_X_y=True)
-    rng = np.random.default_rng(0)
-    basis, labelled = (rng.choice(len(X), size, replace=False) for size in (400, 100))
-    mean = np.sqrt(((X[:, None] - X[None, basis[:50]]) ** 2).sum(axis=2)).mean()
-    Phi = RadialFeatures.from_basis(X[basis], 0.5 * mean, normalized=False).activations(X)
-    neighbors = exact_neighbors(X, np.arange(len(X)), n_neighbors=10)
-    shares = neighbor_shares(neighbors.distances, scale=mean)
-    R = sum_of(Phi, np.arange(len(X)), neighbors.indices, shares)
-    own, others = Phi[labelled], np.setdiff1d(np.arange(len(X)), labelled)
-    errors = {}
-    # Each is the best of powers of 100 for either.
-    for alpha, strength in ((1e-4, 0.0), (1e-6, 1e-4)):
-        locality = Locality(strength, R.matrix(400))
-        weights = solve_weights(
-            own.T @ own, np.eye(10)[y[labelled]].T @ own, alpha=alpha, locality=locality
-        ).weights
-        errors[strength] = np.mean((Phi[others] @ weights.T).argmax(axis=1) != y[others])
-    assert errors[1e-4] < 0.7 * errors[0.0]
-
-
-@pytest.mark.parametrize("lam", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("lam", [0.1, 2.0])
 def test_locality__fixed_point_is_the_least_of_xue(lam):
     """min sqrt(|t - Phi w|^2 / n) + lam sqrt(w' R w) is a ridge solution, found by bisection."""
     Phi, y, distances, neighbors = table(120, 12)

@@ -147,8 +147,7 @@ def test_add_in_place__same_bits_as_a_sum():
     assert_same(b, moments_of(6, 4, seed=1), rtol=0)
 
 
-@pytest.mark.parametrize("n_basis", [1, 5, 256, 600])
-@pytest.mark.parametrize("n_rows", [0, 1, 9])
+@pytest.mark.parametrize(("n_rows", "n_basis"), [(0, 5), (1, 1), (9, 600)])
 def test_check_moments__whole(n_rows, n_basis):
     check_moments(moments_of(n_rows, n_basis), n_rows)
 

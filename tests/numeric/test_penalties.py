@@ -1,21 +1,14 @@
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.update import update_run
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.penalties import Penalty, check_penalty, penalty_named
+from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
-from tests.added_choices import add_choice
-from tests.reference import reference_penalized
-from tests.tables import spirals, write_table
+from tests.tables import spirals
 
 
 @pytest.mark.parametrize("name", ["weight", "penalties", "__init__", "", "os"])
@@ -58,10 +51,9 @@ def solve(Phi, T, alpha, penalty):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("kind", ["none", "standard"])
-def test_kernel__is_that_between_the_basis_rows(kernel, kind):
+def test_kernel__is_that_between_the_basis_rows(kernel):
     rows = np.random.default_rng(0).normal(size=(9, 3)) + 1e6
-    scaling = Scaling(kind, np.full(3, 2.0), np.full(3, 5.0))
+    scaling = Scaling("standard", np.full(3, 2.0), np.full(3, 5.0))
     features = RadialFeatures.from_basis(rows, 1.5, scaling, kernel=kernel, normalized=False)
     P = penalty_named("kernel").of(lambda: features, None)
     for first in range(9):
@@ -97,33 +89,3 @@ def test_clusters__without_rows_have_no_weight():
     np.testing.assert_array_equal(weights[:, 9], 0.0)
     Phi = np.ascontiguousarray(Phi[:, :9])
     np.testing.assert_allclose(weights[:, :9], solve(Phi, T, 1e-3, None), rtol=1e-10)
-
-
-def _slope(features, shares):
-    return np.append(1.0 + np.arange(len(features.basis) - 1), np.inf)
-
-
-@pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_penalties__one_more(monkeypatch, features):
-    slanted = Penalty(diagonal=_slope, needs={"kernel": "laplacian"})
-    add_choice(monkeypatch, "penalty", "slanted", slanted)
-    X, y = spirals(300)
-    params = FitParams(
-        penalty="slanted", features=features, kernel="laplacian", alpha=1e-3,
-        basis="random", basis_size=20, width_factor=0.3,
-    )  # fmt: skip
-    parts = [write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(200), slice(200, 300))]
-    run = fit_dataset(parts[0], MemoryStore(), params, InlineEngine())
-    for count in (200, 300):
-        model = Model.load(run.location)
-        Phi = model.features.activations(X[:count])[:, :19]
-        expected = reference_penalized(
-            Phi, np.eye(3)[y[:count]], 1e-3, np.diag(1.0 + np.arange(19))
-        )
-        # The trace is that of the basis rows that are solved for.
-        np.testing.assert_allclose(model.weights[:, :19], expected, rtol=1e-6, atol=1e-8)
-        np.testing.assert_array_equal(model.weights[:, 19], 0.0)
-        if count == 200:
-            update_run(run.location, parts[1], InlineEngine())
-    with pytest.raises(ParameterError, match="penalty is slanted, but kernel is gaussian"):
-        check_penalty(FitParams(penalty="slanted"))

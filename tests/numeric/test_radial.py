@@ -64,10 +64,8 @@ def scalings(n_features):
     return [Scaling(kind, shift, scale) for kind in ("none", "standard", "unit")]
 
 
-@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_rows", [0, 1, 65, 130])
-@pytest.mark.parametrize("n_basis", [1, 7])
+@pytest.mark.parametrize(("n_rows", "n_basis"), [(0, 7), (1, 1), (130, 7)])
 def test_activations__every_kind_naive(n_rows, n_basis, kind):
     X, basis = draw(n_rows, 3), draw(n_basis, 3, seed=1)
     Phi = RadialFeatures.from_basis(basis, 0.7, **kind).activations(X)
@@ -150,12 +148,9 @@ def test_activations__narrow_types_do_not_overflow(dtype):
     np.testing.assert_allclose(Phi, reference_activations(X, basis, 90.0), rtol=1e-12)
 
 
-@pytest.mark.fast_cases(8)
-@pytest.mark.parametrize("threads", [2, 3, 50])
-@pytest.mark.parametrize("n_rows", [0, 1, 65, 400])
-@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
-def test_radial__same_bits_with_any_threads(threads, n_rows, dtype):
-    X, basis = (40 * draw(n_rows, 5)).astype(dtype), draw(7, 5, seed=1)
+@pytest.mark.parametrize(("threads", "n_rows"), [(2, 0), (3, 65), (50, 400)])
+def test_radial__same_bits_with_any_threads(threads, n_rows):
+    X, basis = 40 * draw(n_rows, 5), draw(7, 5, seed=1)
     weights = draw(3, 7, seed=3)
     row_weights = np.random.default_rng(4).uniform(0, 2, n_rows)
     for scaling, kind in product(scalings(5), KINDS):
@@ -215,28 +210,17 @@ def test_slopes__of_rows_whose_squares_overflow_are_0(kernel):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_rows", [0, 1, 130])
-def test_weighted_sums__every_kind(n_rows, kind):
-    X, features = draw(n_rows, 4), RadialFeatures.from_basis(draw(7, 4, seed=1), 0.9, **kind)
-    weights, buffer = draw(3, 7, seed=2), np.full((n_rows, 7), np.nan)
+def test_weighted_sums__every_kind(kind):
+    X, features = draw(130, 4), RadialFeatures.from_basis(draw(7, 4, seed=1), 0.9, **kind)
+    weights, buffer = draw(3, 7, seed=2), np.full((130, 7), np.nan)
     sums = features.weighted_sums(X, weights, buffer=buffer)
     np.testing.assert_allclose(sums, features.activations(X) @ weights.T, rtol=1e-11, atol=1e-14)
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 64, 65, 130])
-@pytest.mark.parametrize("n_basis", [1, 7])
+@pytest.mark.parametrize(("n_rows", "n_basis"), [(0, 7), (64, 1), (65, 7)])
 def test_squared_distances__naive(n_rows, n_basis):
     X, basis = draw(n_rows, 4), draw(n_basis, 4, seed=1)
     expected = reference_distances(X, basis).reshape(n_rows, n_basis) ** 2
-    np.testing.assert_allclose(BasisDistances.from_basis(basis).squared(X), expected, rtol=1e-11)
-
-
-def test_squared_distances__far_offset():
-    X, basis = draw(50, 4) + 1e8, draw(7, 4, seed=1) + 1e8
-    expected = reference_distances(X, basis) ** 2
-    assert not np.allclose(  # without the shift the terms cancel
-        (X**2).sum(axis=1)[:, None] - 2 * X @ basis.T + (basis**2).sum(axis=1), expected, rtol=0.1
-    )
     np.testing.assert_allclose(BasisDistances.from_basis(basis).squared(X), expected, rtol=1e-11)
 
 
@@ -258,14 +242,6 @@ def test_distances_total__weights_equal_repeated_rows(repeats, seed):
     assert total == pytest.approx(distances.total(repeated), rel=1e-12)
     expected = np.array(repeats) @ reference_distances(X, draw(5, 3, 100)).sum(axis=1)
     assert total == pytest.approx(expected, rel=1e-11)
-
-
-@given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
-@settings(max_examples=30)
-def test_distances_total__any_blocks(lengths, seed):
-    X, basis = draw(sum(lengths), 3, seed), draw(5, 3, 100)
-    parts = sum(BasisDistances.from_basis(basis).total(block) for block in split(X, lengths))
-    assert parts == pytest.approx(reference_distances(X, basis).sum(), rel=1e-12)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

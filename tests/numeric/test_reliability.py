@@ -51,20 +51,6 @@ def test_reliability__equals_the_naive_one(n_classes):
     assert error > 0.03
 
 
-def test_reliability__weights_are_rows_that_stand_twice():
-    probabilities, codes = draw(400)
-    weights = np.ones(400)
-    weights[::3] = 2.0
-    rows = np.repeat(np.arange(400), weights.astype(int))
-    # Ties in one bin: a row that stands twice would be parted.
-    weighted = reliability_of_rows(probabilities, codes, weights)
-    stacked = reliability_of_rows(probabilities[rows], codes[rows], np.ones(len(rows)))
-    assert sum(each["n_rows"] for each in weighted) == len(rows)
-    for name in ("mean_probability", "observed_share"):
-        found, expected = ([each[name] for each in bins] for bins in (weighted, stacked))
-        np.testing.assert_allclose(found, expected, atol=0.02)
-
-
 def test_reliability__equal_probabilities_are_one_bin():
     values = np.repeat([0.1, 0.3], [70, 30])
     (low, high) = reliability_bins(values, np.ones(100), np.r_[np.ones(7), np.zeros(93)])

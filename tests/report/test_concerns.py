@@ -63,14 +63,11 @@ def test_concerns__of_one_stage(fitted, quiet, stage, changes, expected):
     assert expected in problem
 
 
-@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("alpha", "factor", "expected"),
     [
         (1e-4, 0.5, []),
         (1e-6, 0.5, ["alpha=1e-06 is the smallest that was tried."]),
-        (1e-2, 0.5, ["alpha=0.01 is the largest that was tried."]),
-        (1e-4, 0.3, ["width_factor=0.3 is the smallest that was tried."]),
         (1e-4, 1.0, ["width_factor=1 is the largest that was tried."]),
     ],
 )

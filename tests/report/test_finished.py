@@ -1,7 +1,6 @@
 import shutil
 
 import numpy as np
-import pytest
 
 from dask_nrbfn import FitParams, fit_dataset, ingest_file
 from dask_nrbfn.engine import InlineEngine
@@ -21,8 +20,7 @@ def test_confidences__are_those_of_all_rows(fitted):
     np.testing.assert_array_equal(found.least.values, values[found.least.rows])
 
 
-@pytest.mark.parametrize("candidates", ["all", 60])
-def test_confidences__rows_have_labels_and_ids(tmp_path, candidates):
+def test_confidences__rows_have_labels_and_ids(tmp_path):
     X, y = spirals(150)
     labels = np.array(["ant", "bee", "cat"])[y]
     # Rows without a label have no confidence.
@@ -34,7 +32,7 @@ def test_confidences__rows_have_labels_and_ids(tmp_path, candidates):
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,kind,name", *lines]))
     options = {"label": "kind", "id": "name", "unlabelled": "", "chunk_rows": 40}
     dataset = ingest_file(tmp_path / "rows.csv", tmp_path / "data.zarr", **options)
-    params = FitParams(basis="sknn", n_neighbors=8, basis_size=20, candidates=candidates)
+    params = FitParams(basis="sknn", n_neighbors=8, basis_size=20, candidates=60)
     run = fit_dataset(dataset, tmp_path / "run.zarr", params, InlineEngine())
     found = Confidences.of(FinishedRun.of(run))
     assert found.least.labels == tuple(labels[found.least.rows])

@@ -9,11 +9,9 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.evaluate import Evaluation
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.report.charts import prediction_charts
@@ -100,21 +98,6 @@ def test_run_table__of_one_number(one_target):
     assert found["training R2"] == f"{r2_score(Y[:, 1], predicted):.4f}"
 
 
-def test_run_table__of_a_later_version():
-    X, Y = surfaces(400)
-    weights = np.random.default_rng(0).uniform(0.5, 2.0, 400)
-    one, two = (
-        write_table(MemoryStore(), X[rows], target=Y[rows], weights=weights[rows])
-        for rows in (slice(200), slice(200, None))
-    )
-    run = fit_dataset(one, MemoryStore(), PARAMS, InlineEngine())
-    update_run(run.location, two, InlineEngine())
-    predicted = Model.load(run.location).scores(X)
-    r2 = r2_score(Y, predicted, sample_weight=weights, multioutput="raw_values")
-    latest = f"training R2 {r2.mean():.4f} on average, target_0 {r2[0]:.4f}, target_1 {r2[1]:.4f}"
-    assert latest in " ".join(run_table(run).split())
-
-
 def test_tuning_table__of_numbers(regression, model):
     combinations, finals, penalties = tuning_table(regression).split("\n\n")
     assert finals.startswith("2 combinations compared on 300 rows with a basis of 30\n")
@@ -132,15 +115,6 @@ def test_tuning_table__of_numbers(regression, model):
         f"{weights['fitting_error']:.4g}",
         f"{weights['spectral_risk']:.4g}",
     ]
-
-
-def test_tuning_table__numbers_of_singular_alphas_are_missing(altered, one_target, regression):
-    judged = regression.stages["validation"]["path"]
-    lost = judged[0] | dict.fromkeys(judged[0].keys() - {*Ridge._fields})
-    run = altered(regression, validation={"path": [lost, *judged[1:]]})
-    assert tuning_table(run).split("\n\n")[-1].splitlines()[2].split()[1:3] == ["-", "-"]
-    assert "singular at alpha=0.01" in " ".join(run_table(run).split())
-    assert "mean R2" not in tuning_table(one_target)
 
 
 def test_concerns__the_mean_is_as_good(regression, altered):

@@ -1,5 +1,4 @@
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -157,17 +156,6 @@ def test_page__of_an_evaluation(page_of, fitted, dataset):
         assert f"{100 * of_class['f1']:.1f} %" in page.words
 
 
-def test_page__of_an_evaluation_with_labels_that_the_model_does_not_know(page_of, fitted, dataset):
-    known = evaluate_dataset(fitted.location, dataset, InlineEngine())
-    unknown = replace(
-        known, n_rows=307, confusion=(*known.confusion, (3, 0, 4)), n_unknown_labels=7
-    )
-    words = " ".join(page_of(fitted, evaluation=unknown).words)
-    assert "(unknown) 3 4" in " ".join(words.split())
-    assert "(unknown) - - - 7" in " ".join(words.split())
-    assert "7 of them with labels unknown to the model, which the log loss leaves out" in words
-
-
 def test_page__is_the_same_each_time(tuned, tmp_path):
     for name in ("a.html", "b.html"):
         write_report(tuned, tmp_path / name)
@@ -180,17 +168,3 @@ def test_page__of_an_unfinished_run(unfinished, tmp_path):
     with pytest.raises(MissingDataError, match="is not finished: it has no model yet"):
         write_report(unfinished, target, overwrite=True)
     assert target.read_text() == "old"
-
-
-def test_page__many_classes(page_of):
-    X, y = spirals(310, n_classes=31)
-    params = FitParams(basis="random", basis_size=40, alpha=1e-6)
-    dataset = write_table(MemoryStore(), X, y)
-    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
-    evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
-    page = page_of(run, evaluation=evaluation)
-    assert "the most frequent confusions of 31 classes" in page.text
-    assert "the 30 of 31 classes with the lowest F1" in page.text
-    # A random basis needs no confidence.
-    assert page.tags["svg"] == 0
-    assert "Confidence of the rows" not in page.text

@@ -1,346 +1,181 @@
+"""Arrays in memory, .npy files and directories of them, members of .npz files, sparse matrices."""
+
+import gc
+import os
 import subprocess
 import sys
+import tempfile
+import uuid
 import zipfile
+from functools import partial
+from pathlib import Path
 
+import fsspec
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
+from dask_nrbfn.numeric.rows import is_sparse, stacked
 from dask_nrbfn.sources import ArraySource, open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING
 from dask_nrbfn.sources.source import MAX_FEATURES
+from tests.numeric.chunkings import row_chunkings, split
 from tests.sources.collected import collect, weights_of
 from tests.storage.written import flip_byte
 
 N = 23
-BLOCK_ROWS = [1, 5, N, 100]
+RNG = np.random.default_rng(0)
+ROWS, LABELS, WEIGHTS = RNG.normal(size=(N, 4)), RNG.integers(0, 3, N), RNG.exponential(size=N)
 
 
-@pytest.fixture
-def rows():
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(N, 4)), rng.integers(0, 3, N)
+def in_memory(place, X, **columns):
+    return ArraySource(X, **columns)
 
 
-@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz__rows_equal_the_arrays(tmp_path, rows, save, block_rows):
-    X, y = rows
-    save(tmp_path / "d.npz", X=X, y=y)
-    source = open_source(tmp_path / "d.npz")
-    assert (source.n_rows, source.n_features) == (N, 4)
-    assert (source.x_dtype, source.y_dtype, source.feature_names) == (np.float64, INT64, None)
-    got_X, got_y = collect(source, block_rows)
-    np.testing.assert_array_equal(got_X, X)
-    np.testing.assert_array_equal(got_y, y)
+def in_npz(place, X, save=np.savez, **columns):
+    save(place / "d.npz", X=X, **columns)
+    return open_source(place / "d.npz", **{name: name for name in columns})
 
 
-@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+def in_npy(place, X, **columns):
+    for name, values in {"X": X, **columns}.items():
+        np.save(place / f"{name}.npy", values)
+    return open_source(place / "X.npy", **{name: str(place / f"{name}.npy") for name in columns})
+
+
+FORMS = [in_memory, in_npz, partial(in_npz, save=np.savez_compressed), in_npy]
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+@every_form
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_npy__rows_equal_the_arrays(tmp_path, rows, block_rows, order):
-    X, y = rows
-    np.save(tmp_path / "X.npy", np.asarray(X, order=order))
-    np.save(tmp_path / "y.npy", y)
-    got_X, got_y = collect(open_source(tmp_path / "X.npy", y=str(tmp_path / "y.npy")), block_rows)
-    np.testing.assert_array_equal(got_X, X)
-    np.testing.assert_array_equal(got_y, y)
-    assert collect(open_source(tmp_path / "X.npy"), block_rows)[1] is None
+@pytest.mark.parametrize("shape", [(N, 4), (N, 2, 2)])
+@pytest.mark.parametrize("block_rows", [1, 5, N, 100])
+def test_arrays__rows_equal_the_arrays(tmp_path, form, order, shape, block_rows):
+    X = np.asarray(ROWS.reshape(shape), order=order)
+    source = form(tmp_path, X, y=LABELS, weights=WEIGHTS)
+    assert (source.n_rows, source.n_features, source.y_dtype) == (N, 4, INT64)
+    values, labels = collect(source, block_rows)
+    np.testing.assert_array_equal(values, ROWS)
+    np.testing.assert_array_equal(labels, LABELS)
+    np.testing.assert_array_equal(weights_of(source, block_rows), WEIGHTS)
 
 
-@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-def test_array_source__rows_equal_the_arrays(rows, block_rows):
-    X, y = rows
-    got_X, got_y = collect(ArraySource(X, y), block_rows)
-    np.testing.assert_array_equal(got_X, X)
-    np.testing.assert_array_equal(got_y, y)
-    assert collect(ArraySource(X), block_rows)[1] is None
-
-
+@every_form
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays__images_are_flattened_row_by_row(tmp_path, order):
-    images = np.asarray(np.arange(7 * 3 * 2, dtype=np.uint8).reshape(7, 3, 2), order=order)
-    np.save(tmp_path / "X.npy", images)
-    expected = images.reshape(7, 6)
-    np.testing.assert_array_equal(collect(open_source(tmp_path / "X.npy"), 3)[0], expected)
-    np.testing.assert_array_equal(collect(ArraySource(images), 3)[0], expected)
-    if order == "C":
-        np.savez(tmp_path / "d.npz", X=images)
-        np.testing.assert_array_equal(collect(open_source(tmp_path / "d.npz"), 3)[0], expected)
-
-
 @pytest.mark.parametrize(
-    ("given", "stored"), [("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1")]
+    ("dtype", "stored"),
+    [("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1"), ("bfloat16", "f4")],
 )
-def test_arrays__feature_types(tmp_path, given, stored):
-    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(given)
-    np.savez_compressed(tmp_path / "d.npz", X=X)
-    np.save(tmp_path / "X.npy", X)
-    for source in (
-        open_source(tmp_path / "d.npz"),
-        open_source(tmp_path / "X.npy"),
-        ArraySource(X),
-    ):
-        assert source.x_dtype == stored
-        np.testing.assert_array_equal(collect(source, 2)[0], X.astype(stored))
+def test_arrays__types_of_features_and_targets(tmp_path, form, order, dtype, stored):
+    given = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(given, order=order)
+    source = form(tmp_path, X, target=X)
+    assert source.x_dtype == stored
+    values, targets = collect(source, 2)
+    np.testing.assert_array_equal(values, X.astype(stored))
+    np.testing.assert_array_equal(targets, X.astype(float))
 
 
-@pytest.mark.parametrize("order", "CF")
-def test_arrays__bfloat16(tmp_path, order):
-    X = np.array([[0.1, -2.0, np.inf], [3e38, 1e-40, 0.0]]).astype(ml_dtypes.bfloat16, order=order)
-    # numpy writes two bytes of no type.
-    np.save(tmp_path / "X.npy", X)
-    for source in (open_source(tmp_path / "X.npy"), ArraySource(X)):
-        values = collect(source, 1)[0]
-        assert values.dtype == source.x_dtype == np.float32
-        np.testing.assert_array_equal(values, X.astype(np.float32))
+@every_form
+@pytest.mark.parametrize("dtype", ["U3", ">U3", "S5"])
+def test_arrays__text_labels(tmp_path, form, dtype):
+    names = ["cat", "dög", ""]
+    y = np.array([name.encode() for name in names] if dtype == "S5" else names, dtype)
+    source = form(tmp_path, np.zeros((3, 1)), y=y)
+    assert source.y_dtype == STRING
+    assert collect(source, 2)[1].tolist() == names
 
 
-@pytest.mark.parametrize(
-    "y",
-    [
-        np.array(["cat", "dög", ""]),
-        np.array(["cat", "dög", ""], dtype=">U3"),
-        np.array([b"cat", "dög".encode(), b""]),
-    ],
-)
-def test_arrays__text_labels(tmp_path, y):
-    X = np.zeros((3, 1))
-    np.savez_compressed(tmp_path / "d.npz", X=X, y=y)
-    for source in (open_source(tmp_path / "d.npz"), ArraySource(X, y)):
-        assert source.y_dtype == STRING
-        assert collect(source, 2)[1].tolist() == ["cat", "dög", ""]
+@every_form
+def test_arrays__targets(tmp_path, form):
+    for target in (ROWS[:, 0], ROWS[:, :1], ROWS[:, :2]):
+        source = form(tmp_path, ROWS, target=target)
+        names = ("target_0", "target_1") if target.size > N else ("target",)
+        assert (source.target_names, source.y_dtype) == (names, np.float64)
+        np.testing.assert_array_equal(collect(source, 5)[1], target.reshape(N, -1))
 
 
-def test_npz__named_members(tmp_path, rows):
-    X, y = rows
-    np.savez(tmp_path / "d.npz", train=X, target=y, y=np.zeros(3))
-    source = open_source(tmp_path / "d.npz", x="train.npy", y="target")
-    np.testing.assert_array_equal(collect(source, 4)[1], y)
+ONE = np.zeros((3, 1))
+WRONG = [
+    ({"X": np.zeros(3)}, r"X.* has shape \(3,\).*one row of features per sample"),
+    ({"X": np.zeros((0, 3))}, "X.* is empty: it has no rows"),
+    ({"X": np.zeros((3, 0))}, "X.* is empty: it has no feature columns"),
+    ({"X": np.zeros((1, MAX_FEATURES + 1), np.int8)}, f"has {MAX_FEATURES + 1} feature columns"),
+    ({"X": ONE.astype(object)}, "X.* holds Python objects, not numbers"),
+    ({"y": ONE}, r"y.* has shape \(3, 1\)\. Write one label per row"),
+    ({"y": np.zeros(3, "M8[s]")}, "y.* has dtype datetime64"),
+    ({"y": np.zeros(2)}, r"y(.npy)? has 2 rows but .*X(.npy)? has 3. Write .* label per row of"),
+    ({"weights": ONE}, r"weights.* has shape \(3, 1\)\. Write one weight per row"),
+    ({"weights": np.ones(3, bool)}, r"weights.* dtype bool\. Write weights as integers or floats"),
+    ({"target": np.ones((3, 1, 1))}, r"target.* Write one target per row: \(n,\) or \(n, q\)"),
+    ({"target": np.ones((3, 0))}, r"target.* has shape \(3, 0\). Write one target per row"),
+    ({"target": np.ones(())}, r"target.* has shape \(\)\. Write one target per row"),
+    ({"target": np.array(["1"] * 3)}, r"target.* has dtype <U1\. Write numbers as"),
+]
 
 
-@pytest.mark.parametrize("options", [{}, {"x": "train", "y": "labels"}])
-def test_npz__absent_member_names_those_that_exist(tmp_path, options):
-    np.savez(tmp_path / "d.npz", train=np.zeros((2, 1)), target=np.zeros(2))
-    with pytest.raises(DataError, match=r"no array .*it has 'train', 'target'.* x, .* y"):
-        open_source(tmp_path / "d.npz", **options)
-
-
-def test_npz__fortran_order_is_refused(tmp_path):
-    np.savez(tmp_path / "d.npz", X=np.asfortranarray(np.ones((3, 2))))
-    with pytest.raises(DataError, match=r"X in .*d.npz is stored column by column.*ascontiguous"):
-        open_source(tmp_path / "d.npz")
-
-
-def sources_of(tmp_path, X, y=None, weights=None):
-    """Openers of the same arrays in all three forms."""
-    columns = {"y": y, "weights": weights}
-    columns = {name: values for name, values in columns.items() if values is not None}
-    np.savez(tmp_path / "d.npz", X=X, **columns)
-    np.save(tmp_path / "X.npy", X)
-    options = {}
-    for name, values in columns.items():
-        np.save(tmp_path / f"{name}.npy", values)
-        options[name] = str(tmp_path / f"{name}.npy")
-    return [
-        lambda: open_source(tmp_path / "d.npz", weights=None if weights is None else "weights"),
-        lambda: open_source(tmp_path / "X.npy", **options),
-        lambda: ArraySource(X, y, weights),
-    ]
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-@pytest.mark.parametrize("labelled", [True, False])
-def test_arrays__weights_come_with_their_rows(tmp_path, rows, form, block_rows, labelled):
-    X, y = rows
-    weights = np.random.default_rng(1).exponential(size=N)
-    source = sources_of(tmp_path, X, y if labelled else None, weights)[form]()
-    np.testing.assert_array_equal(weights_of(source, block_rows), weights)
-    got_X, got_y = collect(source, block_rows)
-    np.testing.assert_array_equal(got_X, X)
-    assert (got_y is not None) == labelled
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones((3, 1)), r"has shape \(3, 1\)\. Write one weight per row"),
-        (np.ones(2), r"has 2 rows but .*X.* has 3\. .*with one weight per row of"),
-        (np.ones(3, dtype=object), "holds Python objects"),
-        (np.ones(3, dtype=bool), r"has dtype bool\. Write weights as integers or floats"),
-        (np.array(["1", "2", "3"]), r"has dtype <U1\. Write weights as integers or floats"),
-    ],
-)
-def test_arrays__weights_that_cannot_be_used(tmp_path, form, weights, message):
-    with pytest.raises(DataError, match=f"weights.* {message}"):
-        sources_of(tmp_path, np.zeros((3, 1)), np.zeros(3), weights)[form]()
-
-
-def sources_of_numbers(tmp_path, X, target):
-    """Return what opens a source of the arrays as members, as files and in memory."""
-    np.savez(tmp_path / "d.npz", X=X, y=np.zeros(len(X)), target=target)
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "target.npy", target)
-    return [
-        lambda: open_source(tmp_path / "d.npz", target="target"),
-        lambda: open_source(tmp_path / "X.npy", target=str(tmp_path / "target.npy")),
-        lambda: ArraySource(X, target=target),
-    ]
-
-
-@pytest.mark.fast_cases(12)
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-@pytest.mark.parametrize(
-    ("columns", "names"),
-    [((), ("target",)), ((1,), ("target",)), ((2,), ("target_0", "target_1"))],
-)
-def test_arrays__numbers_come_with_their_rows(tmp_path, rows, form, block_rows, columns, names):
-    target = np.random.default_rng(1).normal(size=(N, *columns))
-    source = sources_of_numbers(tmp_path, rows[0], target)[form]()
-    assert (source.target_names, source.y_dtype) == (names, np.float64)
-    X, y = collect(source, block_rows)
-    np.testing.assert_array_equal(X, rows[0])
-    np.testing.assert_array_equal(y, target.reshape(N, -1))
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize("dtype", ["?", "i1", "u8", ">i4", "f2", "f4", ">f8"])
-def test_arrays__numbers_of_any_type_become_float64(tmp_path, form, dtype):
-    target = np.array([0, 1, 1]).astype(dtype)
-    source = sources_of_numbers(tmp_path, np.zeros((3, 1)), target)[form]()
-    np.testing.assert_array_equal(collect(source, 2)[1], [[0.0], [1.0], [1.0]])
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        (
-            np.ones((3, 1, 1)),
-            r"has shape \(3, 1, 1\)\. Write one target per row: \(n,\) or \(n, q\)",
-        ),
-        (np.ones(()), r"has shape \(\)\. Write one target per row"),
-        (np.ones((2, 2)), r"has 2 rows but .*X.* has 3\. .*with one target per row of"),
-        (np.ones(3, dtype=object), "holds Python objects"),
-        (np.array(["1", "2", "3"]), r"has dtype <U1\. Write numbers as"),
-    ],
-)
-def test_arrays__numbers_that_cannot_be_used(tmp_path, form, target, message):
-    with pytest.raises(DataError, match=f"target.* {message}"):
-        sources_of_numbers(tmp_path, np.zeros((3, 1)), target)[form]()
-
-
-def test_arrays__numbers_column_by_column(tmp_path, rows):
-    target = np.asfortranarray(np.random.default_rng(1).normal(size=(N, 2)))
-    of_npz, of_npy, _ = sources_of_numbers(tmp_path, rows[0], target)
-    np.testing.assert_array_equal(collect(of_npy(), 5)[1], target)
-    with pytest.raises(DataError, match=r"target in .* is stored column by column"):
-        of_npz()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "X"}, r"target=X also has another role, such as"),
-        ({"target": "y", "weights": "y"}, r"weights=y also has another role, such as"),
-        ({"target": "y", "y": "y"}, r"y and target are both given"),
-    ],
-)
-def test_npz__one_array_for_two_purposes(tmp_path, rows, options, message):
-    np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
-    with pytest.raises(ParameterError, match=message):
-        open_source(tmp_path / "d.npz", **options)
-
-
-def test_npz__weights_are_read_only_when_named(tmp_path, rows):
-    np.savez(tmp_path / "d.npz", X=rows[0], weights=np.ones(N))
-    assert not open_source(tmp_path / "d.npz").has_weights
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("X", "y", "message"),
-    [
-        (np.zeros(3), None, r"has shape \(3,\).*one row of features per sample"),
-        (np.zeros((0, 3)), None, "is empty: it has no rows"),
-        (np.zeros((3, 0)), None, "is empty: it has no feature columns"),
-        (np.zeros((3, 1), dtype=object), None, "holds Python objects, not numbers"),
-        (np.zeros((3, 1), dtype=complex), None, "has dtype complex128"),
-        (np.zeros((3, 1)), np.zeros((3, 1)), r"has shape \(3, 1\)\. Write one label per row"),
-        (np.zeros((3, 1)), np.zeros(3, dtype=object), "holds Python objects"),
-        (np.zeros((3, 1)), np.zeros(3, dtype="M8[s]"), "has dtype datetime64"),
-    ],
-)
-def test_arrays__what_cannot_be_used(tmp_path, form, X, y, message):
+@pytest.mark.parametrize("form", [in_memory, in_npz, in_npy])
+@pytest.mark.parametrize(("arrays", "message"), WRONG)
+def test_arrays__that_cannot_be_used(tmp_path, form, arrays, message):
     with pytest.raises(DataError, match=message):
-        sources_of(tmp_path, X, y)[form]()
+        form(tmp_path, **({"X": ONE} | arrays))
 
 
-@pytest.mark.parametrize("form", [0, 1, 2])
-def test_arrays__unequal_lengths(tmp_path, form):
-    with pytest.raises(DataError) as caught:
-        sources_of(tmp_path, np.zeros((1000, 1)), np.zeros(900))[form]()
-    x_name, y_name = ("X", "y") if form != 1 else (tmp_path / "X.npy", tmp_path / "y.npy")
-    assert str(caught.value) == (
-        f"{y_name} has 900 rows but {x_name} has 1000. "
-        f"Write {y_name} with one label per row of {x_name}."
-    )
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
+@every_form
 def test_arrays__fractional_label_is_found_in_its_block(tmp_path, form):
-    y = np.array([0.0, 1.0, 2.0, 2.5])
-    blocks = sources_of(tmp_path, np.zeros((4, 1)), y)[form]().blocks(2)
+    blocks = form(tmp_path, np.zeros((4, 1)), y=np.array([0.0, 1.0, 2.0, 2.5])).blocks(2)
     assert next(blocks).y.dtype == INT64
     with pytest.raises(DataError, match=r"has the label 2\.5 in row 3"):
         next(blocks)
 
 
-@pytest.mark.parametrize("name", ["d.npz", "d.npy"])
-def test_arrays__garbage(tmp_path, name):
-    (tmp_path / name).write_bytes(b"neither of these" * 50)
-    with pytest.raises(DamagedDataError, match=rf"{name} is damaged or not a numpy file"):
-        open_source(tmp_path / name)
+def test_npz__members_are_named_or_usual(tmp_path):
+    place = tmp_path / "d.npz"
+    np.savez(place, train=ROWS, X=ROWS[:, :2], target=LABELS, y=np.zeros(N), weights=WEIGHTS)
+    named = open_source(place, x="train.npy", y="target")
+    np.testing.assert_array_equal(collect(named)[1], LABELS)
+    usual = open_source(place)
+    assert (usual.n_features, usual.y_dtype, usual.has_weights) == (2, INT64, False)
+    with pytest.raises(DataError, match=r"no array 'labels'; it has 'train', 'X', .* x, .* y"):
+        open_source(place, y="labels")
+    for options in ({"target": "X"}, {"y": "y", "weights": "y"}):
+        with pytest.raises(ParameterError, match="also has another role"):
+            open_source(place, **options)
+    with pytest.raises(ParameterError, match=r"label=abc does not go with .*d.npz"):
+        open_source(place, label="abc")
 
 
 @pytest.mark.parametrize("name", ["d.npz", "d.npy"])
-def test_arrays__cut_short(tmp_path, rows, name):
-    (np.savez_compressed if name == "d.npz" else np.save)(tmp_path / name, rows[0])
+def test_arrays__damaged_file(tmp_path, name):
     path = tmp_path / name
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(DamagedDataError, match=r"damaged"):
-        open_source(path)
+    np.savez(path, X=ROWS) if name == "d.npz" else np.save(path, ROWS)
+    whole = path.read_bytes()
+    for content in (whole[:-40], whole[:100], b"neither of these" * 50):
+        path.write_bytes(content)
+        with pytest.raises(DamagedDataError, match=rf"{name} is damaged or not a numpy file"):
+            open_source(path)
+    if name == "d.npz":
+        path.write_bytes(whole)
+        flip_byte(path, 500)
+        with pytest.raises(DamagedDataError, match=r"X.npy does not have its checksum"):
+            open_source(path)
 
 
-def test_npz__changed_byte_fails_the_checksum(tmp_path):
-    np.savez(tmp_path / "d.npz", X=np.zeros((100, 4)))
-    flip_byte(tmp_path / "d.npz", 1000)
-    with pytest.raises(DamagedDataError, match=r"Bad CRC-32"):
-        list(open_source(tmp_path / "d.npz").blocks(7))
-
-
-def described(shape, dtype="<f8", *, order=False):
-    return f"{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': {shape}}}"
-
-
-def stored(header):
-    """Bytes of an .npy file that has this text as its header, and 16 bytes of data."""
-    text = header.encode() + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16)
-
-
+DESCRIBED = "{{'descr': '{1}', 'fortran_order': True, 'shape': {0}}}"
 ABSURD = {
-    "negative": described((-1, 3)),
-    "negative, by column": described((-1, 3), order=True),
-    "more rows than bytes": described((10**12, 2)),
-    "beyond 64 bits": described((2**62, 2**62)),
-    "no dtype": described((1, 2), "zz"),
-    "StringDType": described((1, 1), "|T16"),
-    "no shape": "{'descr': '<f8'}",
-    "expression": described("(1, 2) * 10**9"),
+    "negative": DESCRIBED.format((-1, 3), "<f8"),
+    "more rows than bytes": DESCRIBED.format((10**12, 2), "<f8"),
+    "beyond 64 bits": DESCRIBED.format((2**62, 2**62), "<f8"),
+    "beyond 64 bits, no bytes": DESCRIBED.format((0, 10**30), "<f8"),
+    "StringDType": DESCRIBED.format((1, 1), "|T16"),
+    "expression": DESCRIBED.format("(1, 2) * 10**9", "<f8"),
+    "nested": "(" * 5000,
+    "long": DESCRIBED.format((1, 2), "<f8") + " " * 20_000,
     "no header": "",
 }
 
@@ -348,51 +183,52 @@ ABSURD = {
 @pytest.mark.parametrize("name", ["d.npy", "d.npz"])
 @pytest.mark.parametrize("header", ABSURD.values(), ids=ABSURD)
 def test_arrays__absurd_header_is_damage(tmp_path, name, header):
-    path = tmp_path / name
+    text = header.encode() + b"\n"
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16)
     if name == "d.npy":
-        path.write_bytes(stored(header))
+        (tmp_path / name).write_bytes(content)
     else:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("X.npy", stored(header))
-    with pytest.raises(DamagedDataError, match=r"damaged or not a numpy file: .*(X|d\.npy)"):
-        open_source(path)
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("X.npy", content)
+    with pytest.raises(DamagedDataError, match=r"damaged or not a numpy file: .*(X|d\.npy|large)"):
+        open_source(tmp_path / name)
 
 
-@pytest.mark.parametrize("form", [0, 1, 2])
-def test_arrays__more_columns_than_a_row_can_have(tmp_path, form):
-    X = np.zeros((1, MAX_FEATURES + 1), dtype=np.int8)
-    with pytest.raises(DataError, match=f"has {MAX_FEATURES + 1} feature columns.*project the"):
-        sources_of(tmp_path, X)[form]()
+class Payload:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("form", [0, 1, 2])
-def test_arrays__label_wider_than_a_name(tmp_path, form):
-    y = np.array(["a" * 5000, "b"])
-    with pytest.raises(DataError, match=r"y.* has dtype <U5000\. Write labels of at most 4096"):
-        sources_of(tmp_path, np.zeros((2, 1)), y)[form]()
+@pytest.mark.parametrize("form", [in_npz, in_npy])
+def test_arrays__pickles_stay_closed(tmp_path, form):
+    objects = np.array([[Payload(tmp_path / "run")]])
+    for columns in ({"X": objects}, {"X": np.ones((1, 1)), "y": objects[:, 0]}):
+        with pytest.raises(DataError, match="holds Python objects"):
+            form(tmp_path, **columns)
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_npz__compression_without_bounds_is_refused(tmp_path, method):
-    with zipfile.ZipFile(tmp_path / "d.npz", "w", method) as archive:
-        archive.writestr("X.npy", stored(described((1, 2))))
-    with pytest.raises(DataError, match=r"X has a compression that numpy.*savez_compress"):
-        open_source(tmp_path / "d.npz")
-
-
-def test_npy__absent_label_file(tmp_path, rows):
-    np.save(tmp_path / "X.npy", rows[0])
-    with pytest.raises(MissingDataError, match=r"labels.npy is not a file. Give y the path"):
-        open_source(tmp_path / "X.npy", y="labels.npy")
-
-
-@pytest.mark.parametrize(
-    ("name", "option"), [("d.npz", "label"), ("d.npy", "label"), ("d.npy", "x")]
-)
-def test_arrays__option_of_another_format(tmp_path, rows, name, option):
-    (np.savez if name == "d.npz" else np.save)(tmp_path / name, rows[0])
-    with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*{name}"):
-        open_source(tmp_path / name, **{option: "abc"})
+@pytest.mark.parametrize("form", [in_npz, in_npy])
+def test_arrays__url_is_copied_once_for_the_life_of_the_source(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    (tmp_path / "copies").mkdir()
+    form(tmp_path, ROWS)
+    (path,) = tmp_path.glob("*.np?")
+    url = f"memory://{uuid.uuid4().hex}/{path.name}"
+    with fsspec.open(url, "wb") as file:
+        file.write(path.read_bytes())
+    source = open_source(url)
+    with fsspec.open(url, "wb") as file:
+        file.write(path.read_bytes()[:-100])
+    np.testing.assert_array_equal(collect(source, 5)[0], ROWS)
+    with pytest.raises(DamagedDataError, match=f"{url} is damaged"):
+        open_source(url)
+    del source
+    gc.collect()
+    assert not any((tmp_path / "copies").iterdir())
 
 
 STREAM = """
@@ -401,35 +237,114 @@ from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 source = open_source(sys.argv[1])
 before = peak_resident_bytes()
-rows = sum(len(block.X) for block in source.blocks(10_000))
-print(rows, (peak_resident_bytes() - before) // 1024)
+print(sum(len(block.X) for block in source.blocks(10_000)), peak_resident_bytes() - before)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("deflated", [True, False])
-def test_arrays__memory_stays_far_below_the_file(tmp_path, deflated):
-    n, p = 500_000, 100
-    header = {"descr": "<f8", "fortran_order": False, "shape": (n, p)}
-    zeros = bytes(n * p * 8 // 100)
-    if deflated:
-        path = tmp_path / "d.npz"
-        with (
-            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-            archive.open("X.npy", "w", force_zip64=True) as file,
-        ):
-            np.lib.format.write_array_header_1_0(file, header)
-            for _ in range(100):
-                file.write(zeros)
-    else:
-        path = tmp_path / "d.npy"
-        with open(path, "wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            file.truncate(file.tell() + n * p * 8)
-    result = subprocess.run(
-        [sys.executable, "-c", STREAM, str(path)], capture_output=True, text=True, check=True
-    )
-    rows, grown_kib = map(int, result.stdout.split())
-    assert rows == n
-    # The array is 400 MB, a block 8 MB.
-    assert grown_kib * 1024 < 40e6
+def test_npy__memory_stays_far_below_the_file(tmp_path):
+    # The array has 400 MB, which need no disk, and a block 8 MB.
+    header = {"descr": "<f8", "fortran_order": False, "shape": (500_000, 100)}
+    with open(tmp_path / "d.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 400_000_000)
+    told = subprocess.check_output([sys.executable, "-c", STREAM, str(tmp_path / "d.npy")])
+    n_rows, grown_bytes = map(int, told.split())
+    assert n_rows == 500_000
+    assert grown_bytes < 40e6
+
+
+def save_files(directory, pieces, order="C"):
+    directory.mkdir()
+    for place, piece in enumerate(pieces):
+        np.save(directory / f"part-{place:03}.npy", np.asarray(piece, order=order))
+    return directory
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=row_chunkings(),
+    labels=st.sampled_from([1, 2, 7]),
+    step=st.integers(1, 50),
+    order=st.sampled_from("CF"),
+)
+def test_directory__any_files_and_blocks(lengths, labels, step, order):
+    n = sum(lengths)
+    X, y = np.arange(3.0 * n).reshape(n, 3), np.array([f"{'x' * (i % 4)}{i}" for i in range(n)])
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        # Files may have no rows, numbers of other widths, and text of other lengths.
+        save_files(place / "X", [X[:0].astype(np.float16), *split(X, lengths)], order)
+        save_files(place / "y", np.array_split(y, labels))
+        source = open_source(place / "X", y=str(place / "y"))
+        values, found = collect(source, step)
+    np.testing.assert_array_equal(values, X)
+    assert found.tolist() == y.tolist()
+
+
+def test_directory__wrong_files_are_named(tmp_path):
+    place = save_files(tmp_path / "X", [np.zeros((2, 3)), np.zeros((3, 3))])
+    labels = save_files(tmp_path / "y", [np.zeros(4, dtype=int)])
+    with pytest.raises(DataError, match=r"y has 4 rows but .*X has 5"):
+        open_source(place, y=str(labels))
+    with pytest.raises(ParameterError, match="also has another role"):
+        open_source(place, weights=str(place))
+    with pytest.raises(MissingDataError, match=r"y=.*none does not exist. Give the path of"):
+        open_source(place, y=str(tmp_path / "none"))
+    path = place / "part-001.npy"
+    for other in (np.zeros((2, 4)), np.zeros(2), np.zeros(()), np.zeros((2, 3), dtype=np.int64)):
+        np.save(path, other)
+        with pytest.raises(DataError, match=r"part-001\.npy has shape .*part-000\.npy has shape"):
+            open_source(place)
+    np.save(path, np.zeros((3, 3)))
+    for content in (path.read_bytes()[:-8], path.read_bytes().replace(b"(3, 3)", b"(2, 3)")):
+        blocks = open_source(place).blocks(2)
+        next(blocks)
+        path.write_bytes(content)
+        with pytest.raises(DamagedDataError, match=r"part-001\.npy is damaged"):
+            next(blocks)
+        np.save(path, np.zeros((3, 3)))
+
+
+MATRIX = sp.random_array((N, 40), density=0.1, format="csr", rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
+def test_matrix__rows_and_columns(tmp_path, format):
+    sp.save_npz(tmp_path / "d.npz", MATRIX.asformat(format))
+    np.save(tmp_path / "y.npy", LABELS)
+    np.save(tmp_path / "w.npy", WEIGHTS)
+    columns = {"y": str(tmp_path / "y.npy"), "weights": str(tmp_path / "w.npy")}
+    source = open_source(tmp_path / "d.npz", **columns)
+    assert (source.n_rows, source.n_features, source.n_values) == (N, 40, MATRIX.nnz)
+    X, y, weights, _ = zip(*source.blocks(7), strict=True)
+    assert all(is_sparse(block) and block.has_canonical_format for block in X)
+    np.testing.assert_array_equal(stacked(X).toarray(), MATRIX.toarray())
+    np.testing.assert_array_equal(np.concatenate(y), LABELS)
+    np.testing.assert_array_equal(np.concatenate(weights), WEIGHTS)
+    np.save(tmp_path / "y.npy", LABELS[:5])
+    with pytest.raises(DataError, match=r"has 5 rows but .* has 23"):
+        open_source(tmp_path / "d.npz", **columns)
+    with pytest.raises(ParameterError, match=r"x=X is given, but .* has only a sparse matrix"):
+        open_source(tmp_path / "d.npz", x="X")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda of: {"indices": of["indices"] + 40},
+        lambda of: {"indices": -of["indices"]},
+        lambda of: {"indptr": of["indptr"][::-1]},
+        lambda of: {"data": of["data"][:-3]},
+        lambda of: {"format": np.array(3)},
+        lambda of: {"format": np.array(b"coo")},
+        lambda of: {"shape": np.array([N, 40, 2])},
+        lambda of: {"shape": np.array(["a", "b"])},
+    ],
+)
+def test_matrix__damaged_members(tmp_path, changed):
+    sp.save_npz(tmp_path / "d.npz", MATRIX)
+    with np.load(tmp_path / "d.npz") as file:
+        members = dict(file)
+    np.savez(tmp_path / "d.npz", **(members | changed(members)))
+    with pytest.raises(DamagedDataError, match=r"d\.npz is damaged or not a numpy file"):
+        open_source(tmp_path / "d.npz")

@@ -6,7 +6,7 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from zarr.storage import FsspecStore, MemoryStore
+from zarr.storage import MemoryStore
 
 from dask_nrbfn import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
@@ -24,43 +24,46 @@ KIND = RNG.integers(2, size=300)
 X = (4 * RNG.normal(size=(2, 6))[KIND] + RNG.normal(size=(300, 6))).astype(np.float32)
 NAMES = np.array(["fir", "oak"], TEXT)[KIND]
 ROLES = {"y": "y", "weights": "w", "id": "key"}
-
-
-def write_group(place, zarr_format=3):
-    """Write the rows to a Zarr group, as other tools do."""
-    root = zarr.create_group(place, zarr_format=zarr_format)
-    for name, values, chunks in (
-        ("X", X, (40, 3)),
-        ("columns", X, (300, 1)),
-        ("images", X.reshape(300, 2, 3), (40, 2, 3)),
-        ("y", NAMES, (70,)),
-        ("flag", KIND == 1, (70,)),
-        ("w", KIND + 1.0, (70,)),
-        ("numbers", X[:, :2], (70, 2)),
-        ("key", np.arange(300) * 3, (70,)),
-    ):
-        root.create_array(name, data=values, chunks=chunks)
-    return root
+ARRAYS = {
+    "X": (X, (40, 3)),
+    "columns": (X, (300, 1)),
+    "images": (X.reshape(300, 2, 3), (40, 2, 3)),
+    "y": (NAMES, (70,)),
+    "flag": (KIND == 1, (70,)),
+    "w": (KIND + 1.0, (70,)),
+    "numbers": (X[:, :2], (70, 2)),
+    "key": (np.arange(300) * 3, (70,)),
+}
 
 
 @pytest.fixture(params=[2, 3])
 def group(request, tmp_path):
-    return write_group(tmp_path / "big.zarr", request.param)
+    root = zarr.create_group(tmp_path / "big.zarr", zarr_format=request.param)
+    for name, (values, chunks) in ARRAYS.items():
+        root.create_array(name, data=values, chunks=chunks)
+    return root
 
 
 def test_zarr__rows_stay_where_they_are(group, tmp_path, caplog):
+    place = tmp_path / "big.zarr"
     with caplog.at_level("INFO", logger="dask_nrbfn"):
-        dataset = ingest_file(tmp_path / "big.zarr", tmp_path / "d", x="X", **ROLES)
-    assert f"the rows stay in {tmp_path / 'big.zarr'}/X and are not copied" in caplog.text
-    assert isinstance(dataset.X, ReferencedRows)
-    opened = ingest_file(group, tmp_path / "e", x="X", **ROLES)
-    copied = ingest_file(tmp_path / "big.zarr", tmp_path / "f", x="X", **ROLES, copy=True)
-    for each in (dataset, opened, copied):
-        np.testing.assert_array_equal(each.take(np.arange(300)), X)
-        assert each.classes.tolist() == ["fir", "oak"]
-        np.testing.assert_array_equal(each.codes(), KIND)
-        np.testing.assert_array_equal(each.sample_weights[:], KIND + 1.0)
-        np.testing.assert_array_equal(each.ids[:], np.arange(300) * 3)
+        dataset = ingest_file(place, MemoryStore(), x="X", **ROLES)
+    assert f"the rows stay in {place}/X and are not copied" in caplog.text
+    fs = fsspec.filesystem("memory")
+    fs.put(str(place), "/plain/big.zarr", recursive=True)
+    opened = zarr.open_group("memory://plain/big.zarr", mode="r")
+    try:
+        for source in (group, "memory://plain/big.zarr", opened, place):
+            each = ingest_file(source, MemoryStore(), **ROLES, copy=source == place)
+            assert isinstance(each.X, ReferencedRows) == (source != place)
+            np.testing.assert_array_equal(each.take(np.arange(300)), X)
+            assert each.fingerprint == dataset.fingerprint
+    finally:
+        fs.rm("/plain", recursive=True)
+    assert dataset.classes.tolist() == ["fir", "oak"]
+    np.testing.assert_array_equal(dataset.codes(), KIND)
+    np.testing.assert_array_equal(dataset.sample_weights[:], KIND + 1.0)
+    np.testing.assert_array_equal(dataset.ids[:], np.arange(300) * 3)
     assert ingest_file(group, MemoryStore(), y="flag").classes.tolist() == [False, True]
     assert ingest_file(group, MemoryStore(), target="numbers").target_names[1] == "target_1"
 
@@ -74,52 +77,33 @@ def test_zarr__one_array(group, tmp_path):
 
 
 @pytest.mark.parametrize("x", ["columns", "images"])
-def test_zarr__other_chunks_and_dimensions_are_copied(tmp_path, monkeypatch, x):
+def test_zarr__other_chunks_and_dimensions_are_copied(group, monkeypatch, x):
     # Rows of 24 bytes: a chunk of whole columns is larger than 50 rows.
     monkeypatch.setattr(zarr_arrays, "MAX_CHUNK_BYTES", 50 * 24)
-    monkeypatch.setattr("dask_nrbfn.sources.anndata.MAX_CHUNK_BYTES", 50 * 24)
-    dataset = ingest_file(write_group(tmp_path / "big.zarr"), tmp_path / "d", x=x, chunk_rows=20)
+    dataset = ingest_file(group, MemoryStore(), x=x, chunk_rows=20)
     assert not isinstance(dataset.X, ReferencedRows)
     np.testing.assert_array_equal(dataset.take(np.arange(300)), X)
 
 
-def test_zarr__in_an_object_store(tmp_path):
-    fs = fsspec.filesystem("memory")
-    write_group(tmp_path / "big.zarr")
-    fs.put(str(tmp_path / "big.zarr"), "/plain/big.zarr", recursive=True)
-    try:
-        store = FsspecStore.from_url("memory://plain/big.zarr", read_only=True)
-        for source in ("memory://plain/big.zarr", zarr.open_group(store, mode="r")):
-            dataset = ingest_file(source, MemoryStore(), y="y")
-            assert isinstance(dataset.X, ReferencedRows)
-            np.testing.assert_array_equal(dataset.take(np.arange(300)), X)
-    finally:
-        fs.rm("/plain", recursive=True)
-
-
-def test_zarr__what_cannot_be_read(tmp_path):
-    group = write_group(tmp_path / "big.zarr")
+def test_zarr__that_cannot_be_read(group, tmp_path):
     with pytest.raises(DataError, match=r"no array 'rows'; it has X \(300, 6\), columns"):
         ingest_file(group, MemoryStore(), x="rows")
+    with pytest.raises(DataError, match=r"numbers has shape .* Write one label"):
+        ingest_file(group, MemoryStore(), y="numbers")
+    with pytest.raises(ParameterError, match="w also has another role"):
+        ingest_file(group, MemoryStore(), y="w", weights="w")
     with pytest.raises(ParameterError, match=r"MemoryStore.*ingest_dask"):
         ingest_file(zarr.create_group(MemoryStore()), MemoryStore())
-    with pytest.raises(ParameterError, match="label"):
-        ingest_file(group, MemoryStore(), label="y")
-    chunk = tmp_path / "big.zarr" / "X" / "c" / "0" / "0"
+    chunk = next(path for path in (tmp_path / "big.zarr" / "X").rglob("*0") if path.is_file())
     chunk.write_bytes(chunk.read_bytes()[:9])
-    with pytest.raises(DamagedDataError, match=r"rows 0 to 280 of X in .*big.zarr cannot be read"):
+    with pytest.raises(DamagedDataError, match=r"rows 0 to 280 of .*big.zarr cannot be read as"):
         ingest_file(group, MemoryStore())
 
 
 def test_fit__names_the_command_that_ingests(group, tmp_path):
     place, out = tmp_path / "big.zarr", tmp_path / "run"
     for command in (("fit", place, out), ("tune", place, out), ("plan", place)):
-        _, fix = refuse(*command)
-        assert fix.endswith(f"To ingest rows: dask-nrbfn ingest {place} data.zarr --x X --y y")
-    table = tmp_path / "rows.csv"
-    table.write_text("a,b\n1,x\n")
-    _, fix = refuse("fit", table, out)
-    assert fix.endswith(f"To ingest rows: dask-nrbfn ingest {table} data.zarr --label COLUMN")
+        assert refuse(*command)[1].endswith(f"{place} data.zarr --label COLUMN, or --y for arrays.")
 
 
 def test_predict__writes_into_the_group(group, tmp_path):
@@ -136,7 +120,7 @@ def test_predict__writes_into_the_group(group, tmp_path):
     assert "already has a column kind" in problem
     succeed(*predict, "--overwrite")
     problem, _ = refuse(*predict[:4], "X", "--overwrite", "--workers", 0)
-    assert "X of" in problem
+    assert "already has a column X, which is not a prediction" in problem
     np.testing.assert_array_equal(root["X"][:], X)
     succeed("predict", run, place, tmp_path / "out.csv", "--id", "key", "--workers", 0)
     assert (tmp_path / "out.csv").read_text().startswith('"id","prediction"\n0,')

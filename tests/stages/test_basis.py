@@ -85,36 +85,6 @@ def test_basis__without_a_size_the_threshold_decides(threshold, caplog):
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
 
 
-def test_basis__has_its_size_beyond_the_threshold():
-    X, y, confidence = distinct_rows()
-    confidence[y == 2] = 1.0
-    rows, record = chosen(X, y, confidence, FitParams(basis_size=250))
-    assert len(rows) == 250
-    assert record.n_below_threshold == np.count_nonzero(confidence < 0.9) < 250
-    assert set(np.flatnonzero(confidence < 1)) < set(rows)
-    assert set(y[rows]) == {0, 1, 2}
-
-
-def test_basis__order_of_rows_is_free():
-    X, y, confidence = distinct_rows()
-    X[200:] = X[:100]
-    order = np.random.default_rng(1).permutation(300)
-    params = FitParams(basis_size=120)
-    first, _ = chosen(X, y, confidence, params)
-    second, _ = chosen(X[order], y[order], confidence[order], params)
-    assert sorted(X[first].tolist()) == sorted(X[order][second].tolist())
-
-
-def test_basis__duplicates_enter_once():
-    X, y, confidence = distinct_rows(100)
-    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
-    rows, record = chosen(X, y, confidence, FitParams())
-    assert rows.tolist() == np.flatnonzero(confidence[:100] < 0.9).tolist()
-    assert record.n_below_threshold == 3 * len(rows)
-    rows, _ = chosen(X, y, confidence, FitParams(basis_size=100))
-    assert rows.tolist() == list(range(100))
-
-
 def test_basis__size_beyond_the_distinct_rows():
     X, y, confidence = distinct_rows(100)
     X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
@@ -166,27 +136,13 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     assert said in warning.getMessage()
 
 
-def quadratic_seconds(n_basis):
-    return n_basis**2 / 100
-
-
-@pytest.mark.parametrize(
-    ("remaining_s", "said"),
-    [
-        (None, "are chosen. Give a basis size to choose another number."),
-        (
-            quadratic_seconds,
-            "are chosen. The rest of the fit takes about 16 s; with all of the rows it",
-        ),
-    ],
-)
-def test_basis__capped_without_a_size(caplog, monkeypatch, remaining_s, said):
+def test_basis__capped_without_a_size(caplog, monkeypatch):
     monkeypatch.setattr(basis, "MOST_FOUND", 40)
     X, y, confidence = distinct_rows()
     run, dataset = with_confidence(X, y, confidence, FitParams())
-    job = StageJob(run, dataset, InlineEngine(), len(X), remaining_s)
+    job = StageJob(run, dataset, InlineEngine(), len(X))
     n_below = np.count_nonzero(confidence < 0.9)
     assert BASIS.compute(job) == BasisRecord(40, n_below, 40)
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
     assert "without a basis size has at most 40 basis rows: the least" in warning.getMessage()
-    assert said in warning.getMessage()
+    assert "are chosen. Give a basis size to choose another number." in warning.getMessage()

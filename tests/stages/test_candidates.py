@@ -4,18 +4,14 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.page import write_report
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
-from dask_nrbfn.storage.run import Run
 from tests.reference import reference_confidence
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 
@@ -53,27 +49,6 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     assert "partitions" not in open_group(run.location, kind="run")
 
 
-def test_candidates__a_stop_costs_one_part_of_their_search():
-    X, y = spirals(300)
-    whole, place = results(fit(X, y)), MemoryStore()
-    with pytest.raises(StoppedError):
-        fit(X, y, location=place, engine=CountingEngine(3, label="candidates"))
-    engine = CountingEngine()
-    resumed = results(fit(X, y, location=place, engine=engine))
-    # Of the five tasks that read the candidates, search three parts and merge the lists, two are
-    # done; the first is repeated.
-    assert engine.done["candidates"] == 3
-    for found, expected in zip(resumed, whole, strict=True):
-        assert np.array_equal(found, expected)
-
-
-def test_candidates__of_a_rare_class():
-    X, y = spirals(600)
-    y = np.where(np.arange(600) % 150 == 0, 7, y)
-    rows = fit(X, y).read("neighbors/rows")
-    assert np.isin(np.flatnonzero(y == 7), rows).all()
-
-
 def test_candidates__below_the_threshold_without_a_size():
     X, y = spirals(300)
     run = fit(X, y, params(basis_size=None, candidates=150))
@@ -99,25 +74,6 @@ def test_candidates__too_few_distinct_ones_are_told_before_the_search():
     with pytest.raises(ParameterError, match="20, but the candidates have only 10 distinct"):
         fit(X[np.arange(100) % 10], y[np.arange(100) % 10], engine=engine)
     assert engine.done["neighbors"] == 0
-
-
-@pytest.mark.slow
-def test_candidates__of_a_tuning():
-    X, y = spirals(300)
-    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), search_basis=15, search_rows=200)
-    dataset = write_table(MemoryStore(), X, y)
-    run = tune_dataset(dataset, MemoryStore(), params(), tuning, InlineEngine())
-    rows = run.read("neighbors/rows")
-    assert np.isin(run.read("basis/rows"), rows).all()
-
-
-@pytest.mark.slow
-def test_candidates__of_a_run_that_takes_further_rows():
-    X, y = spirals(300)
-    place = MemoryStore()
-    fit(X[:250], y[:250], location=place)
-    update_run(place, write_table(MemoryStore(), X[250:], y[250:]), InlineEngine())
-    assert describe_run(Run.open(place))["n_rows"] == 300
 
 
 @pytest.mark.parametrize(
@@ -149,16 +105,6 @@ def test_confidence__of_candidates_is_that_of_the_naive_one():
     # But for one row all are there, so the width is all but the same.
     naive = reference_confidence(X, y, n_neighbors=6)[run.read("neighbors/rows")]
     assert run.read("confidence/values") == pytest.approx(naive, abs=0.02)
-
-
-@pytest.mark.slow
-def test_report__calls_candidates_what_they_are(tmp_path):
-    X, y = spirals(200)
-    write_report(fit(X, y), tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text()
-    assert "80 rows were drawn as candidates for the basis" in html
-    assert "Histogram of the confidence of all candidates" in html
-    assert "6 of 80 candidates, exact search in 1 partition" in html
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,11 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressorCV
-from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import tuning_table, write_report
-from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.facts import run_facts
-from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.results import results_of
 from dask_nrbfn.storage.model import Model
-from tests.commands.test_plan import RATES
 from tests.reference import reference_activations, reference_distances
 from tests.sites import write_site
 from tests.stages.fits import (
@@ -215,40 +207,3 @@ def test_fit__of_numbers_has_normalized_features():
     assert run.chosen_params.normalized
     params = FitParams(components=5, features="plain")
     assert_refused(X, Y, params, r"features is plain\. Give features=normalized")
-
-
-def test_plan__has_the_stage():
-    dataset = write(*spirals(300))
-    plan = plan_fit(dataset, replace(PARAMS, basis_size=300), ENGINE, RATES)
-    (planned,) = [stage for stage in plan.stages if stage.name == "components"]
-    assert planned.cost.flops == 10 * 300**3
-    assert planned.cost.held_bytes > 8 * 5 * 300**2
-
-
-def test_report__of_a_tuning(tmp_path):
-    X, y = spirals(150)
-    run = tune(X, y, PARAMS, replace(TUNING, components=(3, 6)))
-    table = tuning_table(run).splitlines()
-    assert table[0].startswith("2 alphas compared")
-    (marked,) = [line.split() for line in table if line.startswith("*")]
-    assert marked[1:3] == ["6", f"{run.chosen_params.alpha:g}"]
-    results = results_of(FinishedRun.of(run), None)
-    facts = {fact.name: fact.value for fact in run_facts(results)}
-    assert facts["components"].startswith("6, of 2 tried, eigenvalues down to 0.")
-    problems = [concern.problem for concern in find_concerns(results)]
-    assert "components=6 is the largest that was tried." in problems
-    write_report(run, tmp_path / "page.html")
-    assert describe(run.location)["components"] == 6
-
-
-@pytest.mark.slow
-def test_estimators__combine_and_choose():
-    X, y = spirals(200)
-    options = {"basis": "random", "basis_size": 40}
-    network = NRBFNClassifier(components=9, width_factor=0.3, alpha=1e-9, **options).fit(X, y)
-    assert network.params_.components == 9
-    network.partial_fit(X + 0.01, y)
-    tuning = {"components": (3, 12), "alphas": ALPHAS, "width_factors": (0.3,), "folds": 3}
-    assert NRBFNClassifierCV(**tuning, **options).fit(X, y).components_ in (3, 12)
-    X, Y = surfaces(150)
-    assert NRBFNRegressorCV(**tuning, **options).fit(X, Y).components_ in (3, 12)

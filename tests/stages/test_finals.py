@@ -9,7 +9,6 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import write_report
 from dask_nrbfn.stages import finals
 from dask_nrbfn.stages.finals import Final, finalists, smallest_of, winner_of
 from dask_nrbfn.stages.search import SEARCH
@@ -164,13 +163,6 @@ def test_size__of_more_classes_than_the_first_sizes(monkeypatch):
     assert SEARCH.recorded(run).curve[0]["n_basis"] == 6
 
 
-def test_size__equal_rows_count_once():
-    X, y = spirals(12)
-    run = tune(np.tile(X, (10, 1)), np.tile(y, 10))
-    assert {each["n_basis"] for each in SEARCH.recorded(run).curve} <= {4, 8, 12}
-    assert len(run.read("basis/rows")) == run.chosen_params.basis_size
-
-
 def test_finals__a_threshold_decides_the_size():
     params = replace(PARAMS, basis="sknn", confidence_threshold=0.7)
     run = tune(*spirals(300), params, replace(QUICK, width_factors=(0.5, 1.0)))
@@ -180,26 +172,16 @@ def test_finals__a_threshold_decides_the_size():
     assert not SEARCH.recorded(run).curve
 
 
-def test_size__report_draws_the_curve_and_warns_at_its_end(tmp_path):
-    run = tune(*spirals(300, n_features=2), place=tmp_path / "run")
-    write_report(run, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "Held-out error against the number of basis rows" in page
-    assert "basis_size=16 is the largest that was tried" in page
-
-
-@pytest.mark.parametrize("basis_size", [None, 20])
-def test_finals__a_search_that_is_stopped_goes_on(basis_size):
+def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
-    params = replace(PARAMS, basis_size=basis_size)
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))
-    expected = tune(X, y, params, tuning)
+    expected = tune(X, y, tuning=tuning)
     dataset, place = write_table(MemoryStore(), X, y), MemoryStore()
     n_tasks = 0
     while True:
-        n_tasks += 7
+        n_tasks += 11
         try:
-            found = tune_dataset(dataset, place, params, tuning, CountingEngine(n_tasks))
+            found = tune_dataset(dataset, place, PARAMS, tuning, CountingEngine(n_tasks))
             break
         except StoppedError:
             pass

@@ -21,15 +21,13 @@ from dask_nrbfn.commands.update import (
 )
 from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
-from tests.reference import reference_activations, reference_distances
 from tests.sites import write_site
 from tests.tables import spirals
 
@@ -65,8 +63,7 @@ def naive_predictions(model, X, T, *, weights=None, alpha=PARAMS.alpha, rows=Non
     return tbar + (target - m) @ W
 
 
-@pytest.mark.parametrize("features", ["plain", "normalized"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("features", "weighted"), [("plain", True), ("normalized", False)])
 def test_fit__is_the_least_squares_written_out(features, weighted):
     X, T = diabetes()
     weights = np.random.default_rng(0).uniform(0.5, 3.0, len(X)) if weighted else None
@@ -74,19 +71,6 @@ def test_fit__is_the_least_squares_written_out(features, weighted):
     expected = naive_predictions(model, X, T, weights=weights)
     np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6)
     assert (model.target_names, len(model.classes)) == (("target_0", "target_1"), 0)
-
-
-def test_fit__activations_are_those_of_the_paper():
-    X, T = diabetes(1)
-    basis = X[::15]
-    params = given_basis(FitParams(features="plain", alpha=1e-6), basis)
-    model = fit(X, T, params, basis=basis)
-    width = reference_distances(X, basis).mean()
-    assert model.width == pytest.approx(width, rel=1e-9)
-    normalized = reference_activations(X, basis, width)
-    Phi = np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
-    np.testing.assert_allclose(Phi / Phi.sum(axis=1, keepdims=True), normalized, rtol=1e-9)
-    np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
 
 
 def test_tune__figures_are_those_of_rows_held_out():
@@ -180,19 +164,6 @@ def assert_one_fit(location, X, T):
     assert moments.total_weight == pytest.approx(len(X), rel=1e-12)
 
 
-@pytest.mark.slow
-def test_update__joins_and_leaves_as_one_fit(tmp_path, slices):
-    datasets, (X, T) = slices
-    place, engine = tmp_path / "run", InlineEngine()
-    fit_dataset(datasets[0], place, PARAMS, engine)
-    for dataset in datasets[1:]:
-        record = update_run(place, dataset, engine)
-    assert record["new_error"] > 0
-    record = update_run(place, datasets[2], engine, forget=True)
-    assert record["n_rows"] == datasets[2].n_rows
-    assert_one_fit(place, X, T)
-
-
 def test_merge__of_a_site_is_one_fit(tmp_path, slices):
     datasets, (X, T) = slices
     place, engine = tmp_path / "run", InlineEngine()
@@ -202,46 +173,22 @@ def test_merge__of_a_site_is_one_fit(tmp_path, slices):
     assert_one_fit(place, X, T)
 
 
-def test_merge__of_other_targets_is_refused(tmp_path, slices):
-    datasets, _ = slices
-    engine = InlineEngine()
-    fit_dataset(datasets[0], tmp_path / "run", PARAMS, engine)
-    fit_dataset(datasets[1], tmp_path / "other", PARAMS, engine)
-    with pytest.raises(RunMismatchError, match="targets"):
-        merge_runs(tmp_path / "run", tmp_path / "other", engine)
-
-
-def test_refresh__of_joined_rows_is_a_fit_to_all(tmp_path, slices):
-    datasets, _ = slices
-    engine = InlineEngine()
-    fit_dataset(datasets[0], tmp_path / "run", PARAMS, engine)
-    update_run(tmp_path / "run", datasets[1], engine)
-    refresh_run(tmp_path / "run", [], engine)
+def test_forget__targets_that_were_never_there(tmp_path):
     X, T = diabetes()
-    n_rows = datasets[0].n_rows + datasets[1].n_rows
-    assert_one_fit(tmp_path / "run", X[:n_rows], T[:n_rows])
-
-
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_forget__targets_that_were_never_there(tmp_path, n_targets):
-    X, T = diabetes(n_targets)
     run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
     with pytest.raises(DataError, match="cannot all be in the run"):
         update_run(run.location, table_of(X[:50], T[:50] + 1e5), InlineEngine(), forget=True)
     assert describe(run.location)["version"] == 0
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("outlier", [0, 5])
-def test_forget__of_a_mistyped_target(tmp_path, outlier):
+def test_forget__of_a_mistyped_target(tmp_path):
     X, T = diabetes(1)
     wrong = T.copy()
-    wrong[outlier] = 1e9
+    wrong[5] = 1e9
     place = tmp_path / "run"
     fit_dataset(table_of(X, wrong), place, PARAMS, InlineEngine())
-    row = slice(outlier, outlier + 1)
-    update_run(place, table_of(X[row], wrong[row]), InlineEngine(), forget=True)
-    rest = np.arange(len(X)) != outlier
+    update_run(place, table_of(X[5:6], wrong[5:6]), InlineEngine(), forget=True)
+    rest = np.arange(len(X)) != 5
     model = Model.load(place)
     expected = naive_predictions(model, X[rest], T[rest])
     np.testing.assert_allclose(model.scores(X[rest]), expected, rtol=0, atol=0.01 * T.std())

@@ -8,7 +8,6 @@ import pytest
 from scipy import sparse
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.choices import KERNELS, LOSSES
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
@@ -90,20 +89,16 @@ def is_like(found, expected, size=1e-10):
 
 
 OPTIONS = [
-    *({"kernel": kernel, "features": "plain"} for kernel in KERNELS),
-    *({"scale": scale} for scale in ("none", "unit", "standard")),
-    *({"scale": scale, "basis": "kmeans"} for scale in ("none", "unit", "standard")),
-    *({"scale": scale, "basis": "sknn"} for scale in ("none", "standard")),
-    {"basis": "sknn", "basis_size": None},
-    {"basis": "sknn", "basis_rule": "uniform"},
-    *({"loss": loss} for loss in LOSSES if loss != "squared"),
-    {"penalty": "kernel", "features": "plain"},
+    {"scale": "standard"},
+    {"kernel": "laplacian", "features": "plain"},
+    {"kernel": "laplace-l1", "features": "plain"},
+    {"scale": "unit", "basis": "kmeans"},
+    {"scale": "standard", "basis": "sknn"},
+    {"loss": "logistic"},
     {"penalty": "clusters", "features": "plain", "basis": "kmeans"},
     {"locality": 0.5},
     {"prune": 12, "features": "plain"},
-    {"class_weight": "balanced"},
     {"components": 6},
-    {"numbers": True},
     {"numbers": True, "basis": "kmeans", "scale": "standard"},
 ]
 
@@ -141,21 +136,8 @@ def test_tune__tries_no_learned_weights():
 
 
 @pytest.mark.slow
-def test_embed__coordinates_are_those_of_the_same_rows_in_an_array():
-    X, _ = texts()
-    params = FitParams(basis_size=30, components=3, scale="standard")
-    of_csr, of_arrays = (
-        embed_dataset(each, MemoryStore(), params, InlineEngine()) for each in datasets(X)
-    )
-    is_like(scores(of_csr), scores(of_arrays), 1e-9)
-    found, expected = (run.read("model/sample/coordinates") for run in (of_csr, of_arrays))
-    is_like(found, expected, 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("basis", ["random", "kmeans"])
-def test_update__of_sparse_rows(basis):
-    of_csr, of_arrays = fitted({"basis": basis, "scale": "standard"})
+def test_update__of_sparse_rows():
+    of_csr, of_arrays = fitted({"scale": "standard"})
     more = texts(60, seed=5)
     for run, dataset in zip((of_csr, of_arrays), datasets(*more), strict=True):
         update_run(run.location, dataset, InlineEngine())

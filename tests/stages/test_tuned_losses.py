@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -73,15 +71,16 @@ def naive_scores(run, X, y, n_passes, row_weights):
     return scores
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("features", ["plain", "normalized"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_judged__equals_a_recomputation(features, weighted):
+@pytest.fixture(scope="module")
+def tuned():
+    return tune(*table())
+
+
+def test_judged__equals_a_recomputation():
     X, y = table()
-    own = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if weighted else None
-    run = tune(X, y, replace(TUNING, features=(features,)), weights=own)
+    row_weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    run = tune(X, y, replace(TUNING, features=("normalized",)), weights=row_weights)
     record = REFINE.recorded(run)
-    row_weights = np.ones(len(y)) if own is None else own
     for judged, scores in zip(
         record.path, naive_scores(run, X, y, record.n_passes, row_weights), strict=True
     ):
@@ -95,19 +94,16 @@ def test_judged__equals_a_recomputation(features, weighted):
         )
 
 
-def test_judged__begins_with_the_squared_loss():
-    X, y = table()
-    run = tune(X, y)
-    first, (squared,) = REFINE.recorded(run).path[0], VALIDATION.recorded(run).path
+def test_judged__begins_with_the_squared_loss(tuned):
+    first, (squared,) = REFINE.recorded(tuned).path[0], VALIDATION.recorded(tuned).path
     assert first["error_rate"] == squared["error_rate"]
     assert first["log_loss"] == pytest.approx(squared["log_loss"], rel=1e-9)
     # Scores for +1 and -1 are twice as far apart as those for 1 and 0.
     assert first["temperature"] == pytest.approx(2 * squared["temperature"], rel=1e-9)
 
 
-def test_taken__is_the_pass_that_labels_held_out_rows_best():
-    X, y = table()
-    run = tune(X, y)
+def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
+    (X, y), run = table(), tuned
     record, model = REFINE.recorded(run), Model.load(run.location)
     errors = [(each["error_rate"], each["log_loss"]) for each in record.path]
     best = errors.index(min(errors))
@@ -161,21 +157,6 @@ def test_losses__replace_that_of_the_fit():
     assert "refine" not in run.stages
 
 
-@pytest.mark.slow
-def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
-    monkeypatch.setattr(descents, "next_weights", lambda points, _: 9 * points[0].weights)
-    X, y = table()
-    run = tune(X, y, replace(TUNING, losses=("hinge", "squared")))
-    record, squared = REFINE.recorded(run), tune(X, y, replace(TUNING, losses=None))
-    assert (record.loss, record.n_passes, run.chosen_params.loss) == ("squared", 0, "squared")
-    assert [each["taken"] for each in record.tried] == [1, 0]
-    assert record.tried[0]["stopped"] == "validation"
-    assert Model.load(run.location).digest() == Model.load(squared.location).digest()
-    assert "squared" in tuning_table(run)
-    run_table(run)
-    update_run(run.location, write_table(MemoryStore(), X, y), ENGINE, again=True)
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
     monkeypatch.setattr(descents, "next_weights", lambda points, _: 1e308 * points[0].weights)
@@ -202,19 +183,3 @@ def test_validation__a_dataset_of_its_own_is_judged():
 def test_losses__refused_for_numbers():
     message = "losses is logistic, but the targets are numbers"
     assert_refused(*surfaces(100), PARAMS, message, tuning=TUNING)
-
-
-@pytest.mark.slow
-def test_estimator__tries_losses():
-    X, y = table()
-    network = NRBFNClassifierCV(effort="quick",
-        basis="random", basis_size=20, folds=3, alphas=(1e-3,), width_factors=(0.3,),
-        features=("plain",), losses=("squared", "logistic", "squared-hinge"),
-    ).fit(X, y)  # fmt: skip
-    assert [each["loss"] for each in network.losses_] == ["squared", "logistic", "squared-hinge"]
-    best = min(network.losses_, key=lambda each: (each["error_rate"], each["log_loss"]))
-    assert (network.loss_, network.error_rate_) == (best["loss"], best["error_rate"])
-    scores = network._model.scores(X)
-    calibration = Calibration(network.temperature_, network.log_slope_, tuple(network.biases_))
-    expected = calibration.probabilities(scores, loss_named(network.loss_))
-    np.testing.assert_allclose(network.predict_proba(X), expected, rtol=1e-9)

@@ -89,18 +89,16 @@ def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
     np.testing.assert_allclose(K @ weights_of(run).T, K @ Z.T @ dual, atol=1e-12)
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("loss", ["squared", "squared-hinge"])
-def test_unlabelled__with_a_given_basis_and_width_is_the_fit_of_the_others(loss):
+def test_unlabelled__with_a_given_basis_and_width_is_the_fit_of_the_others():
     X, y, labelled = partly(200, 80)
     # Rows as far from the basis on average do not change the width.
     X[~labelled] = X[labelled][np.arange(120) % 80]
     basis = X[labelled][::5]
     order = np.r_[np.flatnonzero(labelled), np.flatnonzero(labelled)]
     X, y = X[order], np.r_[y[labelled], np.full(80, NONE)]
-    few = fitted(write_table(MemoryStore(), X[:80], y[:80]), given_rows=basis, loss=loss)
+    few = fitted(write_table(MemoryStore(), X[:80], y[:80]), given_rows=basis)
     all_rows = write_table(MemoryStore(), X, y, unlabelled=NONE)
-    run = fitted(all_rows, given_rows=basis, loss=loss)
+    run = fitted(all_rows, given_rows=basis)
     assert run.stages["width"]["width"] == pytest.approx(few.stages["width"]["width"], rel=1e-14)
     np.testing.assert_allclose(weights_of(run), weights_of(few), rtol=1e-6, atol=1e-8)
     for name in ("fitting_error", "spectral_risk"):
@@ -149,14 +147,13 @@ def test_unlabelled__numbers():
     np.testing.assert_allclose(weights_of(run), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("basis", ["random", "sknn"])
-def test_unlabelled__folds_are_those_of_the_others(basis):
+def test_unlabelled__folds_are_those_of_the_others():
     """The basis function of a row without a label is in every fold."""
     X, y, labelled = partly(240, 120)
     order = np.argsort(~labelled, kind="stable")
     X, y = X[order], y[order]
     tuning = TuneParams(effort="quick", folds=3, alphas=(1e-8, 1e-4), width_factors=(0.5, 1.0))
-    params = FitParams(basis=basis, basis_size=30, n_neighbors=5)
+    params = FitParams(basis="random", basis_size=30, n_neighbors=5)
     dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
     validation = run.stages["validation"]

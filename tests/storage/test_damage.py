@@ -217,12 +217,10 @@ def test_run_chunk__truncated_or_missing(run, name):
                 read()
 
 
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("name", ["basis", "weights", "classes", "shift", "scale"])
-@pytest.mark.parametrize("labels", [[4, -1, 2], ["ä", "", "bc"]])
-def test_model_chunk__any_damage(tmp_path, name, labels):
+@pytest.mark.parametrize("name", ["basis", "classes"])
+def test_model_chunk__any_damage(tmp_path, name):
     place = tmp_path / "model"
-    make_model(labels, n_basis=2, n_features=1).save(place)
+    make_model(["ä", "", "bc"], n_basis=2, n_features=1).save(place)
     group = open_group(place, kind="model")
     (path,) = chunk_files(place / name)
     with bytes_restored(path) as good:
@@ -249,11 +247,8 @@ def test_array__exchanged_with_another_of_the_same_size(tmp_path, n_values):
 GARBAGE = {
     "empty": b"",
     "zeros": bytes(200),
-    "binary": bytes(range(128, 256)),
     "no JSON": b"{'zarr_format': 3",
     "a list": b"[]",
-    "a number": b"3",
-    "null": b"null",
     "no fields": b"{}",
     "only the node": b'{"zarr_format": 3, "node_type": "array"}',
     "zarr 9": b'{"zarr_format": 9, "node_type": "group", "attributes": {}}',
@@ -262,7 +257,7 @@ GARBAGE = {
 }
 
 
-@pytest.mark.fast_cases(36)
+@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize(
     ("stored", "member"),
@@ -314,8 +309,7 @@ def test_metadata__flipped_bits_end_in_no_raw_traceback(stored, member):
     assert raw_errors(partial(read, place), place / member / "zarr.json") == {}
 
 
-@pytest.mark.parametrize("member", ["X", "y"])
-@pytest.mark.parametrize("n_rows", [3, 5, 6, 8])
+@pytest.mark.parametrize(("member", "n_rows"), [("X", 8), ("y", 8), ("X", 6), ("y", 3)])
 def test_dataset_metadata__flipped_row_count(text_dataset, member, n_rows):
     # Eight rows would be read from the padding of the last chunk.
     path = Path(text_dataset.location) / member / "zarr.json"

@@ -1,19 +1,13 @@
-import asyncio
 import contextlib
-import json
 import os
-import shutil
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
 import zarr
-from zarr.core.sync import _get_loop
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import (
@@ -39,7 +33,6 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.local import MOVED
 from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import StoppedError
 from tests.storage.conftest import S3
@@ -56,8 +49,7 @@ anywhere = pytest.mark.parametrize("place", ["directory", "memory", S3], indirec
 
 
 @anywhere
-@pytest.mark.parametrize("after_filling", [False, True])
-@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("after_filling", "is_there"), [(False, True), (True, False)])
 def test_replacing_group__error_leaves_what_was_there(place, after_filling, is_there):
     if is_there:
         write_dataset(join(place, "data"), table(9))
@@ -99,8 +91,7 @@ def test_replacing_group__not_without_overwrite_and_no_other_kind(place, overwri
 
 
 @anywhere
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("overwrite", "is_there"), [(False, False), (True, True)])
 def test_replacing_group__two_writers(place, overwrite, is_there):
     data = join(place, "data")
     if is_there and overwrite:
@@ -226,15 +217,14 @@ def foreign(place, kind):
         place.write_text("thesis")
     elif kind == "dangling link":
         place.symlink_to(place.with_name("nowhere"))
-    elif kind == "array":
-        zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
     else:
         place.mkdir()
         (place / "thesis.txt").write_text("thesis")
 
 
-@pytest.mark.parametrize("kind", ["directory", "file", "dangling link", "array"])
-@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "overwrite"), [("directory", True), ("file", True), ("dangling link", False)]
+)
 def test_replacing_group__refuses_what_is_no_group(tmp_path, kind, overwrite):
     place = tmp_path / "home"
     foreign(place, kind)
@@ -263,12 +253,6 @@ def test_replacing_group__of_a_damaged_one_of_its_kind(tmp_path):
     assert Dataset.open(tmp_path / "data").n_rows == 3
 
 
-def compact_array(place):
-    zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
-    metadata = json.loads((place / "zarr.json").read_text())
-    (place / "zarr.json").write_text(json.dumps(metadata, separators=(",", ":")))
-
-
 def group_of_others(place):
     zarr.create_group(str(place)).create_array("measured", shape=(3,), dtype="f8")[...] = 1.0
 
@@ -286,12 +270,7 @@ def metadata_only(place, text):
 
 @pytest.mark.parametrize(
     "put",
-    [
-        compact_array,
-        group_of_others,
-        damaged_model,
-        *(partial(metadata_only, text=text) for text in ("", "{", "[]")),
-    ],
+    [group_of_others, damaged_model, partial(metadata_only, text="{")],
 )
 def test_replacing_group__refuses_what_is_not_known_to_be_of_its_kind(tmp_path, put):
     place = tmp_path / "home"
@@ -306,32 +285,12 @@ def test_replacing_group__refuses_what_is_not_known_to_be_of_its_kind(tmp_path, 
     assert after == before
 
 
-@pytest.mark.parametrize("put", ["array", "group"])
-def test_replacing_group__refuses_what_others_keep_in_a_store(put):
-    store = MemoryStore()
-    if put == "array":
-        zarr.create_array(store, shape=(3,), dtype="f8")[...] = 1.0
-    else:
-        zarr.create_group(store, attributes={"title": "mine"})
-    with pytest.raises(ExistsError, match=r"exists, but is not a dask_nrbfn\.dataset"):
-        write_over(store, overwrite=True)
-
-
 def test_replacing_group__in_a_store_an_unfinished_one_is_begun_anew():
     store = MemoryStore()
     with pytest.raises(StoppedError):
         replace_and_fail(store, after_filling=True)
     write_over(store, overwrite=True)
     assert Dataset.open(store).n_rows == 3
-
-
-def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
-    finish = begin(tmp_path / "data", 5, overwrite=True)
-    make_model().save(tmp_path / "data")
-    with pytest.raises(ExistsError, match=r"data exists, but is a dask_nrbfn.model"):
-        finish()
-    assert Model.load(tmp_path / "data").n_features == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path, monkeypatch):
@@ -350,27 +309,6 @@ def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path,
     assert_only(place, 9, beside=tmp_path)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_replacing_group__many_writers_at_once(tmp_path, overwrite):
-    place, barrier = tmp_path / "data", threading.Barrier(6)
-    finishes = [begin(place, n_rows, overwrite=overwrite) for n_rows in range(3, 9)]
-
-    def finish_together(finish):
-        barrier.wait()
-        try:
-            finish()
-        except ExistsError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(6) as pool:
-        done = list(pool.map(finish_together, finishes))
-    assert sum(done) == (6 if overwrite else 1)
-    n_rows = Dataset.open(place).n_rows
-    assert overwrite or done[n_rows - 3]
-    assert_only(place, n_rows, beside=tmp_path)
-
-
 def test_replacing_group__a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("mine")
     for place in (tmp_path / "file" / "data", tmp_path / "file" / "a" / "data", "/sys/data"):
@@ -387,14 +325,6 @@ def test_replacing_group__no_room(tmp_path):
     ):
         write_array(group, "X", np.zeros((2**20, 1)), "row", "column")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_replacing_group__through_a_link(tmp_path):
-    write_dataset(tmp_path / "real/data", table(9))
-    (tmp_path / "link").symlink_to(tmp_path / "real/data")
-    write_over(tmp_path / "link", overwrite=True)
-    assert Dataset.open(tmp_path / "link").n_rows == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
 def test_open_group__of_nothing_makes_no_directory(tmp_path):
@@ -463,52 +393,6 @@ def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypa
     ]
 
 
-@pytest.fixture
-def flushed(monkeypatch):
-    """Give the paths that were flushed, in order; Linux knows them."""
-    paths, flush = [], os.fsync
-
-    def record(descriptor):
-        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        flush(descriptor)
-
-    monkeypatch.setattr(local.os, "fsync", record)
-    return paths
-
-
-@pytest.mark.parametrize("something_is_there", [False, True])
-def test_replacing_group__is_flushed_renamed_and_flushed(
-    tmp_path, flushed, monkeypatch, something_is_there
-):
-    if something_is_there:
-        write_dataset(tmp_path / "data", table(9))
-    steps = []
-
-    def recorded(function):
-        def record(*arguments, **options):
-            if arguments[-1] == tmp_path / "data" or function.__name__ == "rmtree":
-                steps.append((function.__name__, set(flushed), written()))
-                flushed.clear()
-            return function(*arguments, **options)
-
-        return record
-
-    def written():
-        paths = {path for path in tmp_path.rglob("*") if ".unfinished" in str(path)}
-        return set(map(str, paths))
-
-    monkeypatch.setattr(local.os, "rename", recorded(os.rename))
-    monkeypatch.setattr(local.os, "replace", recorded(os.replace))
-    monkeypatch.setattr(local.shutil, "rmtree", recorded(shutil.rmtree))
-    write_dataset(tmp_path / "data", table(8))
-    (name, before, needed), *later = steps
-    assert name == "rename"
-    assert len(needed) > 5
-    assert needed <= before
-    # Of the old one, or of what would be left of a failure.
-    assert later[0][:2] == ("rmtree", {str(tmp_path)})
-
-
 @pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_update_record__an_error_leaves_the_old(group, tmp_path, monkeypatch, name):
     def fail(*arguments):
@@ -537,7 +421,7 @@ while True:
 
 
 def test_update_record__killed_at_any_moment(group, tmp_path):
-    for delay_s in (0.0, 0.013, 0.029):
+    for delay_s in (0.0, 0.029):
         process = subprocess.Popen(
             [sys.executable, "-c", UPDATE, tmp_path / "run"], stdout=subprocess.PIPE, text=True
         )
@@ -548,11 +432,10 @@ def test_update_record__killed_at_any_moment(group, tmp_path):
         assert count_in(tmp_path / "run") - int(printed[-1]) in range(2)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "U5"])
-def test_get_array__any_flipped_bit_of_the_metadata_is_found_or_means_the_same(tmp_path, dtype):
+def test_get_array__any_flipped_bit_of_the_metadata_is_found_or_means_the_same(tmp_path):
     group = create_group(tmp_path / "run", kind="run", attributes={})
     create_array(
-        group, "rows", shape=(7, 2), dtype=dtype, chunks=(3, 2), dimensions=("row", "column")
+        group, "rows", shape=(7, 2), dtype="U5", chunks=(3, 2), dimensions=("row", "column")
     )
     written = get_array(group, "rows").metadata
     file = tmp_path / "run" / "rows" / "zarr.json"
@@ -568,23 +451,3 @@ def test_get_array__any_flipped_bit_of_the_metadata_is_found_or_means_the_same(t
             n_found += 1
     # Without the key "configuration", at two places of the file, zarr takes its defaults.
     assert n_found >= len(whole) - 2 * len("configuration")
-
-
-def test_replacing__interrupted_while_zarr_writes_leaves_nothing(tmp_path):
-    writes = []
-
-    async def write_late(place):
-        await asyncio.sleep(0.05)
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "late").touch()
-
-    def interrupted():
-        with replacing_group(tmp_path / "new", kind="model", overwrite=False):
-            (unfinished,) = tmp_path.iterdir()
-            writes.append(asyncio.run_coroutine_threadsafe(write_late(unfinished), _get_loop()))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    writes[0].result()
-    assert not list(tmp_path.iterdir())

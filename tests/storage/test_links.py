@@ -70,7 +70,7 @@ def test_model__is_not_read_through_a_link_that_leads_out(place, name):
         Model.load(place)
 
 
-@pytest.mark.parametrize("name", ["model", "model/zarr.json", "model/basis/c/0/0"])
+@pytest.mark.parametrize("name", ["model", "model/basis/c/0/0"])
 def test_run__is_not_read_through_a_link_that_leads_out(place, name):
     dataset = write_table(place.with_name("data"), *spirals(60))
     fit_dataset(dataset, place, PARAMS, InlineEngine())

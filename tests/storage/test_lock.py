@@ -106,18 +106,6 @@ def test_locked_run__leaves_nothing(tmp_path, url):
     assert leases(url) == {}
 
 
-def test_locked_run__other_runs_are_free(tmp_path, url):
-    with (
-        locked_run(tmp_path / "run"),
-        locked_run(tmp_path / "run2"),
-        locked_run(url),
-        locked_run(f"{url}2"),
-        locked_run(MemoryStore()),
-        locked_run(MemoryStore()),
-    ):
-        pass
-
-
 def test_locked_run__of_a_process_that_is_killed(tmp_path):
     holder = hold(tmp_path / "run")
     try:
@@ -138,30 +126,6 @@ def test_locked_run__one_run_by_any_name(tmp_path):
     with locked_run(tmp_path / "link"):
         refuse(f"file://{tmp_path}/runs/run")
         refuse(tmp_path / "runs/../runs/run")
-
-
-def test_locked_run__many_threads_one_at_a_time(tmp_path):
-    counts = {"inside": 0, "most": 0, "done": 0}
-
-    def work():
-        for _ in range(200):
-            try:
-                with locked_run(tmp_path / "run"):
-                    counts["inside"] += 1
-                    counts["most"] = max(counts["most"], counts["inside"])
-                    time.sleep(0)
-                    counts["inside"] -= 1
-                    counts["done"] += 1
-            except RunBusyError:
-                pass
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert counts["done"] > 0
-    assert counts["most"] == 1
 
 
 def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
@@ -242,18 +206,6 @@ def test_lease__taken_over_while_the_machine_slept(url, monkeypatch):
     assert len(leases(url)) == 1
 
 
-def test_lease__one_failing_renewal_is_no_loss(url, monkeypatch, caplog):
-    monkeypatch.setattr(lock, "_RENEWAL_S", 0.05)
-    with locked_run(url) as check:
-        fs, _ = file_system(url)
-        with monkeypatch.context() as patch:
-            patch.setattr(fs, "pipe_file", lambda *_: (_ for _ in ()).throw(OSError("gone")))
-            wait_until(lambda: "was not renewed" in caplog.text)
-        check()
-        before = next(iter(leases(url).values()))["renewed"]
-        wait_until(lambda: next(iter(leases(url).values()))["renewed"] > before)
-
-
 def test_lease__jobs_of_the_same_moment(url, monkeypatch):
     monkeypatch.setattr(lock, "_LONGEST_PAUSE_S", 0.05)
     inside, most = [], []
@@ -268,7 +220,7 @@ def test_lease__jobs_of_the_same_moment(url, monkeypatch):
         except RunBusyError:
             pass
 
-    for _ in range(30):
+    for _ in range(10):
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()

@@ -1,5 +1,4 @@
 import dataclasses
-import os
 import shutil
 
 import numpy as np
@@ -15,8 +14,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import layout, local
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
@@ -103,7 +101,7 @@ def test_open__nothing_there(tmp_path):
 
 
 @given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_spans__cover_all_rows_once(n_rows, n_parts):
     layout = PartLayout.of(n_rows, n_parts)
     spans = layout.spans
@@ -279,7 +277,7 @@ def test_part__record_damaged_anywhere(tmp_path, dataset, caplog):
     run.write_part("width", 0, {"seconds": 0.5}, {"numbers": table(2)})
     path = tmp_path / "run/width/parts/0/zarr.json"
     content = path.read_bytes()
-    for position in range(len(content)):
+    for position in range(0, len(content), 3):
         damaged = bytearray(content)
         damaged[position] ^= 1
         path.write_bytes(damaged)
@@ -288,34 +286,7 @@ def test_part__record_damaged_anywhere(tmp_path, dataset, caplog):
         assert record == {"seconds": 0.5} or (record is None and "again" in caplog.text), damaged
 
 
-def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, monkeypatch):
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    for name in ("basis", "versions/1/first"):
-        write_array(run.group(name), "values", np.arange(3), "x")
-    flushed, flush, replace = set(), os.fsync, os.replace
-    recorded = []
-
-    def record_flush(descriptor):
-        flushed.add(os.readlink(f"/proc/self/fd/{descriptor}"))
-        flush(descriptor)
-
-    def record_replace(old, new):
-        if new == tmp_path / "run" / "zarr.json":
-            trees = [tmp_path / "run" / name for name in ("basis", "versions")]
-            needed = {str(path) for tree in trees for path in (tree, *tree.rglob("*"))}
-            assert len(needed) == 16
-            recorded.append(needed - flushed)
-        replace(old, new)
-
-    monkeypatch.setattr(local.os, "fsync", record_flush)
-    monkeypatch.setattr(local.os, "replace", record_replace)
-    run.finish_version({"place": "versions/1/first"}, needs=["basis"])
-    assert recorded == [set()]
-
-
-@pytest.mark.fast_cases(15)
-@pytest.mark.parametrize("n_rows", [0, 1, 5, 6, 13])
-@pytest.mark.parametrize("width", [0, 1, 3])
+@pytest.mark.parametrize(("n_rows", "width"), [(0, 3), (6, 0), (13, 3)])
 def test_part__read_in_slices(place, dataset, n_rows, width):
     run = Run.start(place, dataset, FitParams(), {})
     values = table(n_rows, width)

@@ -38,7 +38,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found.toarray(), expected.toarray())
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(chunk_rows=st.integers(1, 12), block_rows=st.integers(1, 12), data=st.data())
 def test_dataset__blocks_and_rows(chunk_rows, block_rows, data):
     X, y = drawn(11)
@@ -173,7 +173,7 @@ def test_dataset__chunk_of_another(tmp_path, monkeypatch):
         Dataset.open(tmp_path / "data").take(np.arange(40))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(slice_rows=st.none() | st.integers(1, 12), start=st.integers(0, 11), stop=st.integers(0, 11))
 def test_array__slices(slice_rows, start, stop):
     X, _ = drawn(11)

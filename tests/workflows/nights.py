@@ -1,16 +1,10 @@
 """A place where nights can be run: rows to begin with, files that come in, and the settings."""
 
-import os
-import subprocess
-import sys
-from contextlib import contextmanager
-
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
-from tests.engine.processes import PATIENCE_S
 from tests.tables import spirals
-from tests.workflows.script import ENVIRONMENT, ROOT, run_here
+from tests.workflows.script import run_here
 
 SETTINGS = """
 [data]
@@ -61,23 +55,6 @@ class Place:
     def night(self):
         """Run a night; return its exit code and output."""
         return run_here(NIGHT, self.settings, cwd="/")
-
-    @contextmanager
-    def killed_night(self):
-        """Give a night that logs to night.log and is killed at the end, if it still runs."""
-        with (self.directory / "night.log").open("wb") as log:
-            night = subprocess.Popen(
-                [sys.executable, str(ROOT / NIGHT), str(self.settings)],
-                cwd="/",
-                env=os.environ | ENVIRONMENT,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            yield night
-        finally:
-            night.kill()
-            night.wait(PATIENCE_S)
 
     def waiting(self):
         """Return the names that wait."""

@@ -45,26 +45,6 @@ def test_forward__figures_of_the_paper(name, alpha, error):
     assert error_of(ForwardNetwork(network.width_, len(network.basis_), alpha), name) == error
 
 
-def test_forward__columns_made_orthogonal_one_after_another():
-    X, y = spirals(60, n_features=2)
-    model = ForwardNetwork(0.7, 8, 1e-6).fit(X[:50], y[:50])
-    Phi, new = (np.exp(-cdist(rows, X[:50], "sqeuclidean") / (2 * 0.7**2)) for rows in (X[:50], X))
-    T, penalty = np.eye(3)[y[:50]], 1e-6 * np.sum(Phi**2)
-    # What is done to the columns of the training rows is done to those of all rows.
-    left, scores, chosen = np.vstack([Phi, new]), np.zeros((60, 3)), []
-    for _ in range(8):
-        squares = np.sum(left[:50] ** 2, axis=0)
-        explained = np.sum((T.T @ left[:50]) ** 2, axis=0) / (squares + penalty)
-        explained[chosen] = -np.inf
-        chosen.append(int(explained.argmax()))
-        column, square = left[:, chosen[-1]].copy(), squares[chosen[-1]]
-        scores += np.outer(column[50:], T.T @ column[:50]) / (square + penalty)
-        left -= np.outer(column, column[:50] @ left[:50] / square)
-    assert model.chosen_.tolist() == chosen
-    assert model.predict(X).tolist() == scores.argmax(axis=1).tolist()
-    np.testing.assert_allclose(model.scores(X), scores, atol=1e-8)
-
-
 def test_line__two_classes_as_ridge_classifier():
     X, y = spirals(300, n_classes=2)
     Phi = np.column_stack([np.ones(300), X - X.mean(axis=0)])

@@ -39,22 +39,15 @@ NOT_RUN = {
         f"{PREFIX}explanation/{page}.md" for page in ("benchmarks", "cost", "networks")
     ],
 }
-# Pages that take more than some seconds.
-SLOW = {
-    "README.md",
-    *(f"{PREFIX}data/{name}.md" for name in ("cells", "images", "numbers", "scenes", "unlabelled")),
-    *(f"{PREFIX}task/{name}.md" for name in ("explain", "memory", "monitor", "schedule", "script")),
-    *(f"{PREFIX}task/{name}.md" for name in ("tune", "update")),
-    f"{PREFIX}explanation/benchmarks.md",
-    *(f"{PREFIX}tutorial/{name}.md" for name in ("array", "cluster")),
-}
+# Pages that take a second; the others are slow.
+FAST = {f"{PREFIX}task/{name}.md" for name in ("predict", "save")}
 
 
 def page_cases():
     """Return a case for every page with blocks to run."""
     for page in PAGES:
         if any(block.language in RUN and not block.reason for block in blocks_of(page)):
-            marks = [pytest.mark.slow] * (name_of(page) in SLOW)
+            marks = [pytest.mark.slow] * (name_of(page) not in FAST)
             yield pytest.param(page, id=name_of(page), marks=marks)
 
 
@@ -114,6 +107,7 @@ def rendered(name, monkeypatch):
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_guide__builds_without_warnings(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f"]
     process = subprocess.run(

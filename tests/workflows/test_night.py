@@ -133,21 +133,13 @@ def test_night__bad_files_stop_it_before_anything_changes(place, found):
     assert place.n_rows() == 1000
 
 
-def shuffled(X, y):
-    return X, np.random.default_rng(0).permutation(y)
-
-
-def shifted(X, y):
-    return X, (y + 1) % 3
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("labels", "n_rows"), [(shuffled, 20_000), (shifted, 2000)])
-def test_night__worse_model_is_refused(place, labels, n_rows):
+def test_night__worse_model_is_refused(place):
     before, digest, versions = place.published(), place.model().digest(), place.versions()
     X, _ = spirals(100, seed=18)
     scores = place.model().scores(X)
-    place.bring("wrong.csv", *labels(*spirals(n_rows, seed=19)))
+    X_wrong, y = spirals(2000, seed=19)
+    place.bring("wrong.csv", X_wrong, (y + 1) % 3)
     process = place.night()
     assert process.returncode == 2, process.stderr
     assert place.published() == before
@@ -187,16 +179,6 @@ def test_night__a_damaged_published_model_is_replaced(place):
     (place.model_location / "weights" / "c" / "0" / "0").write_bytes(b"")
     assert place.night().returncode == 0
     assert place.model().digest() == digest
-
-
-@pytest.mark.slow
-def test_night__first_model_above_the_floor_is_not_published(tmp_path):
-    place = Place(tmp_path, SETTINGS.replace("max_error_rate = 0.15", "max_error_rate = 0.001"))
-    place.write_sources()
-    process = place.night()
-    assert process.returncode == 2
-    assert "only 0.10 % are allowed" in process.stderr.splitlines()[-2]
-    assert not place.model_location.exists()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tests.workflows.script import run_here, run_script
+from tests.workflows.script import run_here
 
 CELLS = (
     r"^\| {title} \| ([^|]+) (?:\| ([^|]+) )?\| [\d.]+ \| [\d.]+ "
@@ -45,77 +44,6 @@ def test_peers__the_error_of_the_rows_that_test(tmp_path):
         == f"{100 * np.mean(machine.predict(X_test) != y_test):.2f}"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_peers__one_that_fails_does_not_stop_the_others(tmp_path):
-    rng = np.random.default_rng(0)
-    X, y = rng.random((60, 3)), rng.random((60, 2))
-    parts = {"X_train": X[:40], "y_train": y[:40], "X_test": X[40:], "y_test": y[40:]}
-    np.savez(tmp_path / "two.npz", **parts)
-    arguments = ("two.npz", "--limit-rows", 30, "--peers", "boosting,linear")
-    out = peers(*arguments, cwd=tmp_path)
-    assert "### two: 30 x 3, numbers, 20 rows to test, " in out
-    assert re.search(r"^\| HistGradientBoosting \|( \|){6} failed: ValueError: ", out, re.MULTILINE)
-    assert float(cells(out, "logistic or linear")[1]) < 1
-
-
-@pytest.mark.slow
-def test_peers__ours_and_those_of_the_same_size(tmp_path):
-    X, y = load_wine(return_X_y=True)
-    lines = [",".join(map(str, [*row, f"class {label}"])) for row, label in zip(X, y, strict=True)]
-    header = ",".join([*(f"column{number}" for number in range(13)), "kind"])
-    (tmp_path / "wine.csv").write_text("\n".join([header, *lines]))
-    names = "default,tuned,nystroem,svc,neighbours,falkon"
-    arguments = ("wine.csv", "--label", "kind", "--basis-size", 30, "--most-rows", 60)
-    process = run_script(
-        "workflows/benchmarks/peers.py", *arguments, "--peers", names, cwd=tmp_path
-    )
-    assert process.returncode == 0, process.stderr
-    for title in ("ours, default", "ours, tuned"):
-        error, _, stored, rows, note = cells(process.stdout, title)
-        assert float(error) < 20
-        assert stored == f"{8 * 30 * (13 + 3):,}"
-        assert (rows, note) == ("124", "30 basis rows")
-    assert cells(process.stdout, "SVC, 20 combinations")[3] == "60 of 124, chosen on 60"
-    for title in ("Nystroem + ridge", "nearest neighbours"):
-        error, _, _, rows, _ = cells(process.stdout, title)
-        assert float(error) < 20
-        assert rows == "124, chosen on 60"
-    assert "| Falkon |" in process.stdout
-
-
-@pytest.mark.parametrize(
-    ("package", "name", "title", "rows"),
-    [
-        ("lightgbm", "lightgbm-stopped", "LightGBM, 500 rounds", "99 of 124, chosen on 25"),
-        ("catboost", "catboost-stopped", "CatBoost, 500 rounds", "99 of 124, chosen on 25"),
-        ("xrfm", "xrfm", "xRFM", "64 of 124, chosen on 16"),
-        ("xrfm", "xrfm-tuned", "xRFM, best of trials", "64 of 124, chosen on 16"),
-    ],
-)
-@pytest.mark.slow
-def test_peers__those_of_other_packages(tmp_path, package, name, title, rows):
-    pytest.importorskip(package)
-    drawn = ("--xrfm-rows", 80, "--trials", 3)
-    process = run_script(
-        "workflows/benchmarks/peers.py", "wine", "diabetes", "--peers", name, *drawn, cwd=tmp_path
-    )
-    labels, numbers = process.stdout.split("### diabetes")
-    error, _, _, used, _ = cells(labels, title)
-    assert float(error) < 10
-    assert used == rows
-    # The mean has an R2 of 0, a linear model one of 0.39.
-    assert float(cells(numbers, title)[1]) > 0.2
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_peers__a_missing_package_is_named(tmp_path, monkeypatch):
-    for package in ("catboost", "lightgbm", "xrfm"):
-        monkeypatch.setitem(sys.modules, package, None)
-    names = "lightgbm,lightgbm-stopped,catboost,catboost-stopped,xrfm,xrfm-l2,xrfm-tuned"
-    out = peers("wine", "--peers", names, cwd=tmp_path)
-    found = re.findall(r"^\| [^|]+ \|(?: \|){5} not installed: (\w+) \|$", out, re.MULTILINE)
-    assert found == ["lightgbm"] * 2 + ["catboost"] * 2 + ["xrfm"] * 3
 
 
 @pytest.fixture

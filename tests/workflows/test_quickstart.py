@@ -39,20 +39,6 @@ def test_quickstart__saved_model_makes_the_errors_it_prints(finished):
     assert n_errors <= 9
 
 
-@pytest.mark.slow
-def test_quickstart__a_second_run_replaces_the_first(finished):
-    directory, first = finished
-    record = directory / "quickstart-output/run.zarr/zarr.json"
-    before = record.read_bytes()
-    second = run_script(QUICKSTART, cwd=directory)
-    assert record.read_bytes() != before
-    assert without_seconds(second.stdout) == without_seconds(first.stdout)
-
-
-def without_seconds(text):
-    return [line for line in text.splitlines() if not line.startswith("seconds")]
-
-
 def test_quickstart__leaves_a_directory_of_somebody_else(tmp_path):
     (tmp_path / "run.zarr").mkdir()
     (tmp_path / "run.zarr" / "mine").write_text("kept")

@@ -115,12 +115,6 @@ def test_tables__networks_revisited(tmp_path, folder, table, methods):
     assert found[table, "adult", methods[0]][0] == {"table-1": "15.6", "table-3": "15.0"}[table]
 
 
-def test_tables__networks_revisited__figure(tmp_path, folder):
-    found = run_tables("que", "--data", folder, "--only", "figure-5", cwd=tmp_path)
-    assert len(found) == 8
-    assert found["figure-5", "mnist-rand", "best k"][0] == "one in the middle"
-
-
 def test_tables__locality(tmp_path, folder):
     arguments = ("xue", "--data", folder, "--splits", 1)
     found = run_tables(*arguments, "--sets", "raetsch_banana", cwd=tmp_path)
@@ -134,15 +128,6 @@ def test_tables__lecture(tmp_path, folder):
     assert cells["full network, E_in"][-1] == "reproduced"
     assert cells["full network, x_1 = x_2"] == ["Z singular", "rank r - 1", "reproduced"]
     assert cells["most regularized"][-1] == "reproduced"
-
-
-def test_tables__regression(tmp_path, folder):
-    arguments = ("lee", "--data", folder, "--only", "regression", "--splits", 2)
-    found = run_tables(*arguments, "--sets", "isomap_faces_32x32", cwd=tmp_path)
-    losses = {what: float(cells[1]) for (_, _, what), cells in found.items()}
-    assert losses["kernel ridge"] < losses["nearest neighbours"]
-    # The mean has 1.
-    assert max(losses["series"], losses["series, eq. 12"]) < 1
 
 
 @pytest.fixture

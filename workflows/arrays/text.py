@@ -12,6 +12,7 @@ the same rows:
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask.utils import parse_bytes
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, save_npz, vstack
 from sklearn.preprocessing import normalize
@@ -111,15 +113,14 @@ def run_commands(output: Path, options: argparse.Namespace) -> dict[str, Step]:
 
 def run(command: list[str], directory: Path) -> Step:
     """Run a command of dask-nrbfn in a process of its own."""
-    program = [sys.executable, "-m", "dask_nrbfn", "--log-format", "json"]
+    program = [sys.executable, "-m", "dask_nrbfn"]
     process = subprocess.run(
         [*program, *command, "--json"], cwd=directory, capture_output=True, text=True, check=False
     )
     if process.returncode:
         raise ChildProcessError(f"{process.stderr}{' '.join(command)} failed.")
-    records = [json.loads(line) for line in process.stderr.splitlines() if line.startswith("{")]
-    told = next(record for record in records if "exit_status" in record)
-    return Step(told["seconds"], told["peak_bytes"], json.loads(process.stdout))
+    seconds, peak = re.findall(r"in (\S+) s, peak (.+), exit status 0", process.stderr)[-1]
+    return Step(float(seconds), parse_bytes(peak), json.loads(process.stdout))
 
 
 def table(output: Path, sizes: dict[str, int], steps: dict[str, Step]) -> str:

@@ -8,7 +8,7 @@ those that it tells, the peak of the largest of its processes:
 """
 
 import argparse
-import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +20,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import zarr
+from dask.utils import parse_bytes
 
 # Cells that are drawn and written at a time.
 _DRAWN = 50_000
@@ -63,12 +64,12 @@ def main() -> int:
 
 def ran(arguments: list[str]) -> tuple[float, int]:
     """Run a command of the program; return its seconds and its peak of memory."""
-    command = [sys.executable, "-m", "dask_nrbfn", "--log-format", "json", *arguments]
+    command = [sys.executable, "-m", "dask_nrbfn", *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         raise SystemExit(process.stderr)
-    told = json.loads(process.stderr.splitlines()[-1])
-    return told["seconds"], told["peak_bytes"]
+    seconds, peak = re.findall(r"in (\S+) s, peak (.+), exit status 0", process.stderr)[-1]
+    return float(seconds), parse_bytes(peak)
 
 
 def size_of(place: str) -> int:

@@ -1,8 +1,7 @@
 """Time predictions straight from a CSV file against those from a dataset of the same rows.
 
-The table is drawn: ten numbers, six categories of up to 10,000 values, gaps and ids. Writing it,
-the fit on its first rows, and the ingest of the dataset are not timed, and neither is starting the
-workers:
+The table is that of tables.py. Drawing it, the fit on its first rows, and the ingest of the dataset
+are not timed, and neither is starting the workers:
 
     python workflows/benchmarks/files.py --rows 1000000 --basis-size 2000
 """
@@ -15,42 +14,29 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from pyarrow import csv
+from tables import drawn
 
-from dask_nrbfn import EngineOptions, FitParams, NRBFNError, connect, fit_dataset, predict_dataset
+from dask_nrbfn import (
+    EngineOptions,
+    FitParams,
+    NRBFNError,
+    connect,
+    fit_dataset,
+    ingest_file,
+    predict_dataset,
+)
 from dask_nrbfn.commands.files import OpenedRows, opened_rows
-from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.survey import TableOptions
-from dask_nrbfn.storage.dataset import Dataset
 
-N_NUMBERS, N_VALUES = 10, (2, 5, 20, 100, 1000, 10_000)
-GAPS = 0.02
-BATCH_ROWS, TRAINING_ROWS = 50_000, 20_000
-
-
-def draw(rng: np.random.Generator, first_row: int, n_rows: int) -> pa.Table:
-    """Return rows of the table: ids, numbers, categories and labels."""
-    numbers = rng.normal(size=(N_NUMBERS, n_rows)).round(3)
-    columns = {"id": pa.array([f"row-{row}" for row in range(first_row, first_row + n_rows)])}
-    for j, values in enumerate(numbers):
-        columns[f"number_{j}"] = pa.array(values, mask=rng.random(n_rows) < GAPS)
-    for n_values in N_VALUES:
-        # The rarer, the higher.
-        codes = np.minimum(rng.zipf(1.3, n_rows) - 1, n_values - 1)
-        columns[f"of_{n_values}"] = pa.array([f"value {code}" for code in codes.tolist()])
-    label = numbers[0] * numbers[1] > rng.normal(size=n_rows)
-    return pa.table({**columns, "label": pa.array(np.where(label, "yes", "no"))})
+TRAINING_ROWS = 20_000
 
 
 def write(place: Path, n_rows: int) -> None:
     """Write the first rows of the table."""
-    rng = np.random.default_rng(0)
-    with csv.CSVWriter(place, draw(rng, 0, 1).schema) as file:
-        for start in range(0, n_rows, BATCH_ROWS):
-            file.write_table(draw(rng, start, min(BATCH_ROWS, n_rows - start)))
+    with csv.CSVWriter(place, next(drawn(1)).schema) as file:
+        for table in drawn(n_rows):
+            file.write_table(table)
 
 
 def seconds_of(rows: "OpenedRows | None", scratch: Path, engine: Engine) -> float:
@@ -77,15 +63,14 @@ def main() -> int:
         try:
             write(scratch / "rows.csv", options.rows)
             write(scratch / "train.csv", min(TRAINING_ROWS, options.rows))
-            told = {"label": "label", "table": TableOptions(id="id", missing="impute")}
-            train = ingest_source(open_source(scratch / "train.csv", **told), scratch / "train")
-            with connect(EngineOptions()) as engine:
+            roles = {"label": "y", "id": "id", "missing": "impute"}
+            train = ingest_file(scratch / "train.csv", scratch / "train.zarr", **roles)
+            rows = ingest_file(scratch / "rows.csv", scratch / "rows.zarr", schema=train.schema)
+            with connect(EngineOptions(workers=1)) as engine:
                 fit_dataset(train, scratch / "run.zarr", params, engine)
-                source = open_source(scratch / "rows.csv", schema=train.schema)
-                dataset: Dataset = ingest_source(source, scratch / "rows.zarr")
                 pairs = [
                     (
-                        seconds_of(OpenedRows(dataset), scratch, engine),
+                        seconds_of(OpenedRows(rows), scratch, engine),
                         seconds_of(None, scratch, engine),
                     )
                     for _ in range(options.repeats)
@@ -94,7 +79,7 @@ def main() -> int:
             print(error.problem, error.remedy, sep="\n", file=sys.stderr)
             return 2
     from_dataset, from_csv = np.median(pairs, axis=0)
-    print(f"{options.rows} x {dataset.n_features}, {options.basis_size} basis rows")
+    print(f"{options.rows} x {rows.n_features}, {options.basis_size} basis rows")
     print(f"dataset {from_dataset:.2f} s")
     print(f"CSV     {from_csv:.2f} s")
     print(f"ratio   {np.median([b / a for a, b in pairs]):.3f}  (CSV to dataset)")

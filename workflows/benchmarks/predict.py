@@ -32,7 +32,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="predict-", dir=options.scratch) as scratch:
         try:
             dataset = open_dataset(options, scratch)
-            with connect(EngineOptions()) as engine:
+            with connect(EngineOptions(workers=1)) as engine:
                 run = fit_dataset(dataset, f"{scratch}/run.zarr", params, engine)
                 n, p, r = dataset.n_rows, dataset.n_features, run.stages["basis"]["n_basis"]
                 rates = [product_rate(r, p, engine.threads)]

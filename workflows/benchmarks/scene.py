@@ -8,16 +8,18 @@ are not timed:
 """
 
 import argparse
-import json
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import zarr
+from dask.utils import parse_bytes
 
 from dask_nrbfn import FitParams, fit_dataset, ingest_file
 from dask_nrbfn.engine import InlineEngine
@@ -68,17 +70,24 @@ def draw(place: Path, options: argparse.Namespace) -> None:
             cover[date, rows, columns] = np.where(labelled, classes, -1)
 
 
-def predict(*arguments: object) -> dict[str, float]:
+class Took(NamedTuple):
+    """The rows of a command, its seconds and its peak of memory."""
+
+    rows: int
+    seconds: float
+    peak_bytes: int
+
+
+def predict(*arguments: object) -> Took:
     """Run the command; return what its summary says."""
-    program = [sys.executable, "-m", "dask_nrbfn", "--log-format", "json", "predict"]
+    program = [sys.executable, "-m", "dask_nrbfn", "predict"]
     process = subprocess.run(
         [*program, *map(str, arguments)], capture_output=True, text=True, check=False
     )
     if process.returncode:
         raise RuntimeError(process.stderr)
-    records = [json.loads(line) for line in process.stderr.splitlines() if line.startswith("{")]
-    summary: dict[str, float] = next(record for record in records if "exit_status" in record)
-    return summary
+    summary = re.findall(r"(\d+) rows in (\S+) s, peak (.+), exit status 0", process.stderr)[-1]
+    return Took(int(summary[0]), float(summary[1]), parse_bytes(summary[2]))
 
 
 def main() -> int:
@@ -110,15 +119,15 @@ def main() -> int:
         for number in range(options.repeats):
             of_rows = predict(run, scratch / "rows.zarr", scratch / f"rows-{number}")
             pairs.append((of_rows, predict(run, scene, scratch / f"map-{number}", *spoken)))
-    rates = [[each["rows"] / each["seconds"] for each in pair] for pair in pairs]
+    rates = [[each.rows / each.seconds for each in pair] for pair in pairs]
     row_rate, pixel_rate = np.median(rates, axis=0)
     dataset, mapped = pairs[-1]
     print(f"{options.dates} x {options.size} x {options.size} x {options.bands} bands, ", end="")
     print(f"{pixels.n_rows} labelled pixels, {options.basis_size} basis rows")
-    print(f"map     {mapped['seconds']:.1f} s, {pixel_rate:,.0f} pixels a second, ", end="")
-    print(f"peak {mapped['peak_bytes'] / 2**20:.0f} MiB")
-    print(f"dataset {dataset['seconds']:.1f} s, {row_rate:,.0f} rows a second, ", end="")
-    print(f"peak {dataset['peak_bytes'] / 2**20:.0f} MiB")
+    print(f"map     {mapped.seconds:.1f} s, {pixel_rate:,.0f} pixels a second, ", end="")
+    print(f"peak {mapped.peak_bytes / 2**20:.0f} MiB")
+    print(f"dataset {dataset.seconds:.1f} s, {row_rate:,.0f} rows a second, ", end="")
+    print(f"peak {dataset.peak_bytes / 2**20:.0f} MiB")
     print(f"ratio   {np.median([b / a for a, b in rates]):.3f}  (pixels to rows)")
     return 0
 

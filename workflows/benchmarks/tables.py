@@ -1,131 +1,106 @@
-"""Time `ingest` of a table of mixed columns against pyarrow's own reading of the same file.
+"""Measure `ingest` of a drawn table from CSV, Parquet and SQL beside pyarrow's reading of the file.
 
-The table, CSV or Parquet, has 10 numbers, 6 categories of 4 to 10,000 values, gaps, ids and a
-label. Each of both runs in a process of its own, in turn, a few times: seconds are medians after
-all imports, the ratio is the median of those of each turn, and the peak is that of the process.
-pyarrow streams batches and keeps none. Peaks of several numbers of rows show whether memory grows
-with them:
+The table has ids, numbers, categories of up to 10,000 values, missing values and a label. Every
+measurement runs in its own process, and seconds leave out the imports. The datasets must have equal
+digests. The peak of several sizes shows whether memory grows with the file:
 
-    python workflows/benchmarks/tables.py --format parquet --rows 1000000 3000000
+    python workflows/benchmarks/tables.py --bytes 250000000 750000000
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyarrow import csv, parquet
 
-# Rows that are drawn and written at a time.
-_DRAWN_ROWS = 50_000
-_CATEGORIES = (4, 10, 40, 300, 2000, 10_000)
-_NUMBERS = 10
-_MISSING = 0.03
-
-_MEASURED = """
-import json, sys, time
-{imports}
+from dask_nrbfn import ingest_file
 from dask_nrbfn.engine.measure import peak_resident_bytes
-start = time.perf_counter()
-{work}
-print(json.dumps([time.perf_counter() - start, peak_resident_bytes()]))
-"""
-_OPENED = {
-    "csv": "csv.open_csv(sys.argv[1]) as rows:\n    batches = rows",
-    "parquet": "parquet.ParquetFile(sys.argv[1]) as rows:\n    batches = rows.iter_batches()",
-}
-_FLOORS = {
-    kind: _MEASURED.format(
-        imports=f"from pyarrow import {kind}",
-        work=f"with {opened}\n    print(sum(map(len, batches)), end=' ')",
-    )
-    for kind, opened in _OPENED.items()
-}
-_INGEST = _MEASURED.format(
-    imports="import dask_nrbfn.sources.delimited, dask_nrbfn.sources.parquet\n"
-    "from dask_nrbfn import ingest_file",
-    work="written = ingest_file(sys.argv[1], sys.argv[2], label='y', id='id', missing='impute',\n"
-    "    overwrite=True)\nprint(written.n_rows, end=' ')",
-)
+
+DRAWN_ROWS = 50_000
+N_NUMBERS, N_VALUES, MISSING = 10, (4, 10, 40, 300, 2000, 10_000), 0.03
+
+
+def drawn(most_rows: int = 2**40, seed: int = 0) -> Iterator[pa.Table]:
+    """Yield batches of at most `most_rows` drawn rows."""
+    rng = np.random.default_rng(seed)
+    for start in range(0, most_rows, DRAWN_ROWS):
+        n_rows = min(DRAWN_ROWS, most_rows - start)
+        columns = {"id": pa.array(np.arange(start, start + n_rows) + 10**6)}
+        for j, values in enumerate(rng.normal(size=(N_NUMBERS, n_rows)).round(6)):
+            columns[f"n{j}"] = pa.array(values, mask=rng.random(n_rows) < MISSING)
+        for size in N_VALUES:
+            texts = np.char.mod(f"v{size}_%d", rng.integers(size, size=n_rows))
+            columns[f"c{size}"] = pa.array(texts.tolist(), mask=rng.random(n_rows) < MISSING)
+        yield pa.table(columns | {"y": pa.array(rng.choice(["a", "b"], n_rows).tolist())})
+
+
+def write(text: Path, binary: Path, n_bytes: int) -> None:
+    """Write the same rows as CSV, of at least `n_bytes`, and as Parquet."""
+    schema = next(drawn(1)).schema
+    with csv.CSVWriter(text, schema) as rows, parquet.ParquetWriter(binary, schema) as same:
+        for table in drawn():
+            rows.write_table(table)
+            same.write_table(table)
+            if text.stat().st_size >= n_bytes:
+                return
+
+
+def read(place: Path) -> tuple[int, float]:
+    """Return the rows and seconds of pyarrow's reading of a file, batch by batch."""
+    start = time.perf_counter()
+    if place.suffix == ".csv":
+        n_rows = sum(map(len, csv.open_csv(place)))
+    else:
+        n_rows = sum(map(len, parquet.ParquetFile(place).iter_batches()))
+    return n_rows, time.perf_counter() - start
+
+
+def ingest(source: str, location: str) -> tuple[float, float, str]:
+    """Return the seconds, the peak of memory in MiB, and the digest of the dataset."""
+    start = time.perf_counter()
+    dataset = ingest_file(source, location, label="y", id="id", missing="impute")
+    return time.perf_counter() - start, peak_resident_bytes() / 2**20, dataset.fingerprint
+
+
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function that runs in a new process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(function, *arguments).result()
 
 
 def main() -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000])
-    parser.add_argument("--format", choices=_OPENED, default="csv")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--bytes", type=int, nargs="+", default=[250_000_000])
     parser.add_argument("--scratch", help="directory for the tables; default: the system's")
     options = parser.parse_args()
-    if options.repeats < 1 or min(options.rows) < 1:
-        parser.error("--repeats and --rows must be at least 1")
-    print("rows  MB  read_s  ingest_s  ratio  ingest_rows_per_s  read_peak_MiB  ingest_peak_MiB")
-    for n_rows in options.rows:
+    print("source  rows  MB  pyarrow_rows_per_s  ingest_rows_per_s  peak_MiB  digest")
+    for n_bytes in options.bytes:
         with tempfile.TemporaryDirectory(prefix="tables-", dir=options.scratch) as scratch:
-            path = Path(scratch, "rows.csv")
-            draw_table(path, n_rows)
-            if options.format == "parquet":
-                path = as_parquet(path)
-            print(line(path, n_rows, options.repeats), flush=True)
+            text, binary = Path(scratch, "rows.csv"), Path(scratch, "rows.parquet")
+            write(text, binary, n_bytes)
+            digests = set()
+            for name, source, file in (
+                ("CSV", text, text),
+                ("Parquet", binary, binary),
+                ("SQL", f"FROM '{binary}'", binary),
+            ):
+                n_rows, read_s = alone(read, file)
+                seconds, peak, digest = alone(ingest, str(source), f"{scratch}/{name}.zarr")
+                speeds = f"{n_rows / read_s:.0f}  {n_rows / seconds:.0f}"
+                size = file.stat().st_size / 1e6
+                print(f"{name}  {n_rows}  {size:.0f}  {speeds}  {peak:.0f}  {digest}", flush=True)
+                digests.add(digest)
+            if len(digests) > 1:
+                raise SystemExit("The datasets differ.")
     return 0
-
-
-def line(path: Path, n_rows: int, repeats: int) -> str:
-    """Measure one table; return its line."""
-    dataset = str(path.with_suffix(".zarr"))
-    turns = [
-        (ran(_FLOORS[path.suffix[1:]], n_rows, path), ran(_INGEST, n_rows, path, dataset))
-        for _ in range(repeats)
-    ]
-    read_s, ingest_s = (median(turn[which][0] for turn in turns) for which in (0, 1))
-    peaks = [max(turn[which][1] for turn in turns) / 2**20 for which in (0, 1)]
-    ratio = median(ingest[0] / read[0] for read, ingest in turns)
-    megabytes = path.stat().st_size / 1e6
-    return (
-        f"{n_rows}  {megabytes:.0f}  {read_s:.3g}  {ingest_s:.3g}  {ratio:.1f}  "
-        f"{n_rows / ingest_s:.0f}  {peaks[0]:.0f}  {peaks[1]:.0f}"
-    )
-
-
-def ran(code: str, n_rows: int, *arguments: Any) -> tuple[float, int]:
-    """Run code in a new process; return its seconds and its peak of memory."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    out = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    found, measured = out.split(" ", 1)
-    assert int(found) == n_rows
-    seconds, peak_bytes = json.loads(measured)
-    return seconds, peak_bytes
-
-
-def draw_table(path: Path, n_rows: int) -> None:
-    """Write a table of drawn rows."""
-    names = [f"n{j}" for j in range(_NUMBERS)] + [f"c{size}" for size in _CATEGORIES]
-    rng = np.random.default_rng(0)
-    with path.open("w") as file:
-        file.write(",".join(["id", *names, "y"]) + "\n")
-        for start in range(0, n_rows, _DRAWN_ROWS):
-            size = min(_DRAWN_ROWS, n_rows - start)
-            columns = [np.char.mod("%d", np.arange(start, start + size) + 10**6)]
-            columns += [np.char.mod("%.6f", rng.normal(size=size)) for _ in range(_NUMBERS)]
-            columns += [np.char.mod(f"v{k}_%d", rng.integers(k, size=size)) for k in _CATEGORIES]
-            for column in columns[1:]:
-                column[rng.random(size) < _MISSING] = ""
-            columns.append(rng.choice(["no", "yes"], size))
-            file.writelines(",".join(row) + "\n" for row in zip(*columns, strict=True))
-
-
-def as_parquet(path: Path) -> Path:
-    """Return a Parquet file of the rows of a CSV file."""
-    written = path.with_suffix(".parquet")
-    with csv.open_csv(path) as rows, parquet.ParquetWriter(written, rows.schema) as out:
-        for batch in rows:
-            out.write_batch(batch)
-    return written
 
 
 if __name__ == "__main__":

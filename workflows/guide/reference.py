@@ -77,31 +77,16 @@ def _cells(text: str) -> Iterator[str]:
 def formats() -> str:
     """Return a table of the source formats."""
     return table(
-        ["format", "suffixes", "source", "a directory may have", "options"],
+        ["format", "suffixes", "options"],
         (
             (
                 f"`{name}`",
                 " ".join(f"`{suffix}`" for suffix in each.suffixes),
-                each.about,
-                {"one": "-", "several": "files", "keyed": "files, also below `key=value`"}[
-                    each.files
-                ],
                 " ".join(f"`--{option.replace('_', '-')}`" for option in each.options),
             )
             for name, each in FORMATS.items()
         ),
     )
-
-
-def format_options() -> str:
-    """Return a table of the meaning of the options that name arrays or columns."""
-    rows = [
-        (f"`--{option}`", f"`{name}`", text)
-        for option in ("x", "y", "label", "target", "weights")
-        for name, each in FORMATS.items()
-        if (text := each.options.get(option))
-    ]
-    return table(["option", "format", "value"], rows)
 
 
 def exit_codes() -> str:
@@ -144,7 +129,6 @@ PARTS = {
     "fit_options": lambda: options_of(FitParams, FitLimits),
     "tune_options": lambda: options_of(TuneParams),
     "formats": formats,
-    "format_options": format_options,
     "exit_codes": exit_codes,
     "python": python,
     **{f"notebook_{path.stem}": partial(notebook, path.stem) for path in NOTEBOOKS.glob("*.py")},

@@ -1,14 +1,8 @@
-"""Check the datasets of the files that wait, before any of their rows is learnt.
+"""Check the datasets of the files that wait, before any of their rows is learnt."""
 
-python workflows/jobs/check.py settings.toml
-"""
-
-import argparse
-import sys
 from functools import partial
 
 from incoming import IncomingFile, for_each_file
-from job import run_job
 from settings import Settings
 
 from dask_nrbfn import Dataset, describe
@@ -39,7 +33,3 @@ def check_incoming(settings: Settings, train: Dataset, file: IncomingFile) -> No
             f"{dataset.location} is damaged: {problems[0]}",
             "Remove it; the next start writes it again.",
         )
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(check, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

@@ -1,13 +1,7 @@
-"""Train on the dataset that ingest wrote, or finish a training that was interrupted.
+"""Train on the dataset that ingest wrote, or finish a training that was interrupted."""
 
-python workflows/jobs/fit.py settings.toml
-"""
-
-import argparse
 import logging
-import sys
 
-from job import run_job
 from settings import Settings
 
 from dask_nrbfn import Dataset, Run, connect, fit_dataset
@@ -39,7 +33,3 @@ def check_refreshed(run: Run, settings: Settings) -> None:
             "Give the same parameters, or another directory for a new run.",
         )
     logger.info("fit: %s was refreshed since", run.location)
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(fit, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

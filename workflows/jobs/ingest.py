@@ -1,19 +1,11 @@
-"""Write the training rows, the test rows and the files that wait for a night as datasets.
+"""Write the training rows, the test rows and the files that wait as datasets, unless complete."""
 
-Test rows and a night only if the settings name them. A dataset that is complete stays as it is:
-
-    python workflows/jobs/ingest.py settings.toml [--overwrite]
-"""
-
-import argparse
 import logging
-import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from incoming import IncomingFile, for_each_file
-from job import run_job
 from settings import Settings
 
 from dask_nrbfn import Dataset, ingest_file
@@ -23,10 +15,10 @@ from dask_nrbfn.storage.location import Location
 logger = logging.getLogger("dask_nrbfn.jobs.ingest")
 
 
-def ingest(settings: Settings, *, overwrite: bool = False) -> None:
+def ingest(settings: Settings) -> None:
     """Write every dataset that is not there yet."""
     for part, source in settings.sources.items():
-        ingest_source(settings, source, part, overwrite=overwrite)
+        ingest_source(settings, source, part)
     if settings.nightly is not None:
         for_each_file(
             settings,
@@ -41,15 +33,13 @@ def ingest_incoming(settings: Settings, file: IncomingFile) -> None:
     ingest_source(settings, source, file.dataset)
 
 
-def ingest_source(
-    settings: Settings, source: Mapping[str, Any], name: str, *, overwrite: bool = False
-) -> None:
+def ingest_source(settings: Settings, source: Mapping[str, Any], name: str) -> None:
     """Write one dataset, unless it is complete; its columns are those of the training rows."""
     location = settings.location(name)
-    if not overwrite and is_complete(location):
+    if is_complete(location):
         logger.info("ingest: %s is complete", location)
         return
-    own = {"chunk_rows": settings.chunk_rows, "overwrite": overwrite}
+    own: dict[str, Any] = {"chunk_rows": settings.chunk_rows}
     if name != "train":
         own["schema"] = Dataset.open(settings.location("train")).schema
     ingest_file(**{**own, **source}, location=location)
@@ -62,9 +52,3 @@ def is_complete(location: Location) -> bool:
     except MissingDataError:
         return False
     return True
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--overwrite", action="store_true", help="write complete datasets anew")
-    sys.exit(run_job(ingest, parser))

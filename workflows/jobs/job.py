@@ -20,7 +20,7 @@ def run_job(job: Callable[..., None], parser: argparse.ArgumentParser) -> int:
     0 means done, 2 that the user can mend it: one line on standard error says what is wrong and
     one what to do. Any other error ends in a traceback, and Python's exit code 1.
     """
-    parser.add_argument("settings", type=Path, help="TOML file, see example.toml")
+    parser.add_argument("settings", type=Path, help="TOML file, see night.toml")
     options = vars(parser.parse_args())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("dask_nrbfn").setLevel(logging.INFO)

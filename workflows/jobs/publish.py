@@ -1,16 +1,11 @@
 """Publish the run's latest model as model.zarr, if it is good enough on the test rows.
 
 It may make no more errors than [night] allows, and hardly more than the model that is published;
-otherwise that one stays:
-
-    python workflows/jobs/publish.py settings.toml
+otherwise that one stays.
 """
 
-import argparse
 import logging
-import sys
 
-from job import run_job
 from settings import Settings
 
 from dask_nrbfn import Dataset, Model, connect, evaluate_dataset
@@ -57,7 +52,3 @@ def judge_of(settings: Settings, engine: Engine) -> Judge:
         now = evaluate_dataset(published, test, engine).error_rate
         allowed = min(allowed, now + night.tolerance)
     return Judge(test, allowed)
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(publish, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

@@ -1,15 +1,10 @@
 """Fit all rows of the run anew, with a basis of their own, if the last update said that it is due.
 
-The old run stays until the new one is complete, and if the new one is worse than publish.py allows:
-
-    python workflows/jobs/refresh.py settings.toml [--now]
+The old run stays until the new one is complete, and if the new one is worse than publish.py allows.
 """
 
-import argparse
 import logging
-import sys
 
-from job import run_job
 from publish import judge_of
 from settings import Settings
 
@@ -21,10 +16,10 @@ from dask_nrbfn.storage.versions import versions_of
 logger = logging.getLogger("dask_nrbfn.jobs.refresh")
 
 
-def refresh(settings: Settings, *, now: bool = False) -> None:
+def refresh(settings: Settings) -> None:
     """Put a new run in the place of the old one, if that is due and [night] allows it."""
     location = settings.location("run")
-    if now or (settings.night.refresh and is_due(Run.open(location))):
+    if settings.night.refresh and is_due(Run.open(location)):
         with connect(settings.engine) as engine:
             judge, limits = judge_of(settings, engine), settings.limits
             refresh_run(location, [], engine, judge=judge, min_recall=limits.min_recall)
@@ -37,9 +32,3 @@ def is_due(run: Run) -> bool:
     """Return whether the last update found reasons for a refresh."""
     versions = versions_of(run.attributes)
     return bool(versions) and versions[-1]["refresh_due"]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--now", action="store_true", help="due or not")
-    sys.exit(run_job(refresh, parser))

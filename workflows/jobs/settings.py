@@ -41,9 +41,7 @@ NIGHT_KEYS = {
     "max_new_error": float,
     "refresh": bool,
 }
-# What predictions have beside the label.
-RESULTS = ("probabilities", "scores")
-OUTPUT_KEYS = {"directory": str, "predictions": str, **dict.fromkeys(RESULTS, bool)}
+OUTPUT_KEYS = {"directory": str}
 TYPE_NAMES = {
     dict: "a table",
     int: "a whole number",
@@ -114,10 +112,6 @@ class Settings:
     nightly : NightSettings or None
     directory : str or RemoteLocation
         Where train.zarr, test.zarr and run.zarr are: a directory or URL.
-    predictions : str or RemoteLocation
-        Where the predictions of the test rows go.
-    results : mapping
-        What they have beside the label, as `dask_nrbfn.predict_dataset` takes it.
     """
 
     sources: Mapping[str, Mapping[str, Any]]
@@ -127,8 +121,6 @@ class Settings:
     engine: EngineOptions
     nightly: NightSettings | None
     directory: str | RemoteLocation
-    predictions: str | RemoteLocation
-    results: Mapping[str, bool]
 
     def source(self, part: str) -> Mapping[str, Any]:
         """Return the source of "train" or "test".
@@ -201,8 +193,7 @@ def read_settings(path: Path) -> Settings:
     if "scheduler_file" in engine:
         engine["scheduler_file"] = _resolve(base, engine["scheduler_file"])
     directory = _resolve(base, output["directory"])
-    predictions = _resolve(base, output.get("predictions", f"{directory}/predictions.zarr"))
-    if storage and "://" not in directory + predictions:
+    if storage and "://" not in directory:
         raise ParameterError(
             "[storage] is given, but [output] has no URL.", "Remove it, or give a URL."
         )
@@ -215,7 +206,7 @@ def read_settings(path: Path) -> Settings:
     params = FitParams(**fit)
     if nightly is not None:
         check_updatable(params.loss, "Give no [night], or `loss`=squared.")
-    _check_apart((directory, predictions), [source["source"] for source in read])
+    _check_apart(directory, [source["source"] for source in read])
     return Settings(
         sources=sources,
         chunk_rows=data.get("chunk_rows"),
@@ -224,19 +215,16 @@ def read_settings(path: Path) -> Settings:
         engine=EngineOptions(**engine),
         nightly=nightly,
         directory=locate(directory, storage),
-        predictions=locate(predictions, storage),
-        results={name: output[name] for name in RESULTS if name in output},
     )
 
 
-def _check_apart(outputs: Iterable[str], sources: Iterable[str]) -> None:
+def _check_apart(output: str, sources: Iterable[str]) -> None:
     """Raise ParameterError if what is written would replace what is read."""
     read = {os.path.realpath(source): source for source in sources}
-    for output in map(os.path.realpath, outputs):
-        if output in read:
-            raise ParameterError(
-                f"[output] would replace the rows in {read[output]}.", "Give another place there."
-            )
+    if (place := os.path.realpath(output)) in read:
+        raise ParameterError(
+            f"[output] would replace the rows in {read[place]}.", "Give another place there."
+        )
 
 
 def _read_tables(path: Path) -> dict[str, Any]:
@@ -284,7 +272,7 @@ def _check(
             )
     for key in required:
         if key not in table:
-            raise ParameterError(f"{place} has no {key}.", "Add it; example.toml shows how.")
+            raise ParameterError(f"{place} has no {key}.", "Add it; night.toml shows how.")
 
 
 def _resolve(base: Path, location: str) -> str:

@@ -1,18 +1,13 @@
 """Add the rows of the files that wait to the run, at its basis and width.
 
 A file is rejected, and the run is as if it had never come, in two cases: with its rows the model
-would become worse than publish.py allows, or the model has more errors on them than [night] allows:
-
-    python workflows/jobs/update.py settings.toml
+would become worse than publish.py allows, or the model has more errors on them than [night] allows.
 """
 
-import argparse
 import logging
-import sys
 from functools import partial
 
 from incoming import IncomingFile, for_each_file, waiting_files
-from job import run_job
 from publish import judge_of
 from settings import Settings
 
@@ -52,7 +47,3 @@ def add_incoming(settings: Settings, engine: Engine, judge: Judge, file: Incomin
     except AlreadyAddedError as error:
         logger.warning("update: %s", error.problem)
     file.finish()
-
-
-if __name__ == "__main__":
-    sys.exit(run_job(update, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

@@ -1,0 +1,47 @@
+"""A command runs its tasks in its own process, unless an option asks for workers."""
+
+import os
+import subprocess
+
+import pytest
+
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.cli.program import PROGRAM, succeed
+from tests.tables import spirals, write_table
+
+FIT = ("--basis-size", 6, "--alpha", 1e-6)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_table(tmp_path_factory.mktemp("here") / "data", *spirals(60), chunk_rows=20)
+
+
+class ClusterStartedError(Exception):
+    """Raised where a cluster would start."""
+
+
+def test_fit__starts_a_cluster_only_for_workers(data, tmp_path, monkeypatch):
+    def start(**options):
+        raise ClusterStartedError
+
+    monkeypatch.setattr("dask_nrbfn.engine.connection.LocalCluster", start)
+    succeed("fit", data.location, tmp_path / "run", *FIT)
+    succeed("fit", data.location, tmp_path / "limited", *FIT, "--memory", "1GiB")
+    with pytest.raises(ClusterStartedError):
+        succeed("fit", data.location, tmp_path / "other", *FIT, "--workers", 1)
+
+
+@pytest.mark.slow
+def test_fit__has_the_bits_of_a_cluster(data, tmp_path):
+    # As a batch system sets it: a cluster takes all cores all the same.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options = (*FIT, "--scale", "learned", "--n-parts", 5)
+    threads = []
+    for name, asked in (("here", ()), ("there", ("--workers", 1))):
+        command = (*PROGRAM, "fit", data.location, tmp_path / name, *options, *asked)
+        subprocess.run([*map(str, command)], env=environment, check=True)
+        threads.append(Run.open(tmp_path / name).attributes["environment"]["threads"])
+    assert threads[0] == threads[1]
+    assert Model.load(tmp_path / "here").digest() == Model.load(tmp_path / "there").digest()
