@@ -135,9 +135,8 @@ class File:
         except Exception as error:
             # Every file system has its own errors. For web addresses, fsspec raises
             # FileNotFoundError also if the server refuses or fails.
-            reason = error.__cause__ if isinstance(error, FileNotFoundError) else error
-            status = getattr(reason, "status", 404)
-            if isinstance(error, FileNotFoundError) and status == 404:
+            reason = (error.__cause__ or error) if isinstance(error, FileNotFoundError) else error
+            if isinstance(reason, FileNotFoundError) or getattr(reason, "status", None) == 404:
                 raise MissingDataError(
                     f"{self} does not exist or is not served.", "Check the URL."
                 ) from error

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -218,7 +218,8 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
 
             fs = files[0].file_system()[0] if files[0].is_remote else None
             inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
-            rows = dataset.dataset(inside, format="feather", filesystem=fs)
+            with files[0].explained() if fs else nullcontext():
+                rows = dataset.dataset(inside, format="feather", filesystem=fs)
             return Table.of(origin, connection.from_arrow(rows), marks=_marks(reading))
         if suffix in _PARQUET:
             relation = connection.sql(f"FROM read_parquet({paths})")

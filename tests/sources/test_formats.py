@@ -3,12 +3,10 @@ import os
 from importlib import import_module
 from inspect import signature
 
-import click
 import numpy as np
 import pytest
 
 from dask_nrbfn import ingest_file
-from dask_nrbfn.cli.data import ingest
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.formats import FORMATS
@@ -39,7 +37,7 @@ def test_open_source__options_of_other_formats(tmp_path):
 @pytest.mark.parametrize("name", ["d.xls", "d.xlsx", "d.ods"])
 def test_open_source__other_sheets_are_to_be_saved_as_csv(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"is not supported\. Save the sheet as CSV in"):
+    with pytest.raises(DataError, match=r"is not read as a table\. Save the sheet"):
         open_source(tmp_path / name)
 
 
@@ -76,13 +74,8 @@ def test_open_source__directory_of_arrays(tmp_path):
         open_source(tmp_path)
 
 
-def test_formats__every_line_has_its_module_and_is_listed():
-    help_text = " ".join(ingest.get_help(click.Context(ingest)).split())
-    for name, each in FORMATS.items():
+def test_formats__every_line_has_its_module_and_known_options():
+    for each in FORMATS.values():
         module = import_module(f"dask_nrbfn.sources.{each.module}")
         assert callable(module.open_rows)
-        assert f"- {name}" in ingest_file.__doc__
-        assert f"- {name}" in help_text
-        assert each.options.keys() <= {*signature(ingest_file).parameters}
-        for option, text in each.options.items():
-            assert f"`{option}` {text}" in ingest_file.__doc__ or not text
+        assert {*each.options} <= {*signature(ingest_file).parameters}

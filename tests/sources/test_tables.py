@@ -489,7 +489,7 @@ def test_spoiled__cells_are_missing_and_their_rows_are_noted(tmp_path, model):
         assert list(rows.bad_rows) == [1, 2]
         assert rows.unseen == {"c": 1}
     with (
-        pytest.raises(DataError, match=r"'a' of .*new\.csv has 'old' in line 3"),
+        pytest.raises(DataError, match=r"'a' of .*new\.csv has 'old' in row 1"),
         opened_rows(path, model, beside=tmp_path / "out", labelled=False),
     ):
         pass
