@@ -37,7 +37,8 @@ FOR_FILES = Remedies(
     "Pass `unlabelled`='' to keep rows without a label ('nan' for numeric targets), and "
     "`missing`='impute' to fill in features. Or pass `missing`='drop' to leave out every row that "
     "lacks any value.",
-    "Pass `id`={0!r} to use the column as an id, or `categorical`={0!r} to use it as a feature.",
+    "Pass `id`={0!r} to use the column as an id, or `categorical`={0!r} to use it as a feature. Read "
+    "numbers and dates of other forms with `sql`.",
     "pass `drop`={0!r} to leave the column out, or `id`={0!r} to use it as an id.",
     "If {2!r} is a mistake, pass `{1}`={0!r} for an error that names its row; if {2!r} marks a "
     "missing value, pass it in `missing_values`. Other texts are converted with SQL.",
