@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import duckdb
@@ -89,7 +90,11 @@ class Table:
 
     def identifier(self, name: str) -> str:
         """Return the SQL identifier of a column."""
-        return quoted(self.relation.columns[self.names.index(name)])
+        return self._identifiers[name]
+
+    @cached_property
+    def _identifiers(self) -> dict[str, str]:
+        return dict(zip(self.types, map(quoted, self.relation.columns), strict=True))
 
     def aggregate(self, expressions: Sequence[str]) -> tuple[Any, ...]:
         """Return the values of aggregates, in one pass."""
