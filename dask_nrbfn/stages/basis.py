@@ -146,7 +146,6 @@ def _cost(s: FitSizes) -> StageCost:
         + 2 * 8 * s.n_labelled
         + (2 if s.draws else 6) * chosen
         + 3 * 8 * s.n_basis_sample * s.width,
-        alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},
     )
 
 

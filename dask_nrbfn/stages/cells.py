@@ -250,7 +250,8 @@ def _cost(s: FitSizes) -> StageCost:
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
     tree = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
     return StageCost(
-        flops=products + solves,
+        products=products + solves,
+        exponentials=2 * n_products * r,
         read_bytes=s.rows_bytes + n_rows * row_bytes,
         written_bytes=n_rows * row_bytes + 2 * networks_bytes + moments_bytes,
         held_bytes=s.process_bytes
@@ -263,14 +264,6 @@ def _cost(s: FitSizes) -> StageCost:
             comparing_bytes(s, most) if Trials(params, tuning).tries_cells else 0,
         ),
         n_tasks=n_cells,
-        work={
-            "moments_flops": products,
-            "solve_flops": solves,
-            "activations": 2 * n_products * r,
-            "read_bytes": s.rows_bytes,
-            "scratch_bytes": 2 * n_rows * row_bytes + moments_bytes,
-        },
-        alone={"scratch_bytes": 2 * networks_bytes, "selected_rows": min(s.n, _TREE_ROWS)},
     )
 
 

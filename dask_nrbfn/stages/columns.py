@@ -221,7 +221,6 @@ def _cost(s: FitSizes) -> StageCost:
         + round(rows * 2 * s.block_row_bytes)
         + 8 * (3 * rows * width + 8 * s.p),
         n_tasks=s.n_parts,
-        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.row_values},
     )
 
 

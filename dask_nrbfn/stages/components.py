@@ -84,17 +84,15 @@ def read_coefficients(run: Run) -> Floats:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    flops, written = eigenfunctions_flops(s.r), 8 * s.r * s.n_components
-    read = s.stored_basis_bytes(s.r)
+    written = 8 * s.r * s.n_components
     return StageCost(
-        flops=flops,
-        read_bytes=read,
+        products=eigenfunctions_flops(s.r),
+        read_bytes=s.stored_basis_bytes(s.r),
         written_bytes=written,
         held_bytes=s.process_bytes
         + s.basis_bytes(s.r, copies=4)
         + eigenfunctions_bytes(s.r)
         + 2 * written,
-        alone={"solve_flops": flops, "scratch_bytes": read + written},
     )
 
 

@@ -200,10 +200,8 @@ def _block_rows(n_basis: int, n_neighbors: int) -> int:
 def _cost(s: FitSizes) -> StageCost:
     n_drawn, part_rows = _n_drawn(s.n, s.r), _part_rows(s.k, s.row_values)
     n_parts, block = -(-n_drawn // part_rows), _block_rows(s.r, s.k) * s.k
-    pairs, needed = n_drawn * s.k, min(s.n, n_drawn * (s.k + 1))
-    searched = 0 if s.by_confidence else s.n * n_drawn
+    needed = min(s.n, n_drawn * (s.k + 1))
     collected, sums = round(needed * s.block_row_bytes), 4 * s.r**2
-    flops = pairs * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r)
     scratch = n_parts * (collected + sums) + n_drawn * s.k * LIST_BYTES
     read = s.rows_bytes * (1 if s.by_confidence else 2)
     part_bytes = round(part_rows * (s.k + 1) * s.block_row_bytes)
@@ -211,7 +209,10 @@ def _cost(s: FitSizes) -> StageCost:
     summing = 2 * part_bytes + piece_bytes + s.basis_bytes(s.r, copies=4)
     summing += locality_bytes(s.r, s.width, n_pairs=block)
     return StageCost(
-        flops=searched * s.pair_flops + flops,
+        products=n_drawn * s.k * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r),
+        exponentials=n_drawn * (s.k + 1) * s.r,
+        pairs=0 if s.by_confidence else s.n * n_drawn,
+        pair_flops=s.pair_flops,
         read_bytes=read + scratch,
         written_bytes=collected + (n_parts + 1) * sums,
         held_bytes=s.reader_bytes
@@ -221,14 +222,6 @@ def _cost(s: FitSizes) -> StageCost:
             3 * 8 * packed_size(s.r),
         ),
         n_tasks=min(s.n_parts, n_parts),
-        work={
-            "read_bytes": read,
-            "audited_pairs": searched,
-            "moments_flops": flops,
-            "activations": n_drawn * (s.k + 1) * s.r,
-            "scratch_bytes": collected + scratch,
-        },
-        alone={"scratch_bytes": (n_parts + 1) * sums},
     )
 
 

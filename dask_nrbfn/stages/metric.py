@@ -316,7 +316,8 @@ def _cost(s: FitSizes) -> StageCost:
     solves = len(_ALPHAS) * r**3 / 3
     sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
     return StageCost(
-        flops=n_tried * (products + solves) + gradients,
+        products=n_tried * (products + solves) + gradients,
+        exponentials=2 * (n_tried + n_rounds) * rows * r,
         read_bytes=(len(learning) + n_rounds) * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
@@ -325,12 +326,6 @@ def _cost(s: FitSizes) -> StageCost:
         + try_bytes(rows, r)
         + trying_bytes(max(n_firsts), tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS)))
         + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
-        work={
-            "moments_flops": n_tried * products + gradients,
-            "activations": 2 * (n_tried + n_rounds) * rows * r,
-            "solve_flops": n_tried * solves,
-        },
-        alone={"selected_rows": rows},
     )
 
 

@@ -223,7 +223,7 @@ def _cost(s: FitSizes) -> StageCost:
     if s.n_components:
         solves += (n_tasks - 1) * eigenfunctions_flops(s.r)
     return StageCost(
-        flops=solves,
+        products=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
         held_bytes=s.process_bytes
@@ -233,7 +233,6 @@ def _cost(s: FitSizes) -> StageCost:
         + spans
         + beside_bytes(s.r, s.n_ridges, spans=bool(s.n_components)),
         n_tasks=n_tasks,
-        work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )
 
 

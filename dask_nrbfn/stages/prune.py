@@ -109,13 +109,11 @@ def _check(context: FitContext) -> None:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    flops = s.n_kept**2 * s.r
     return StageCost(
-        flops=flops,
+        products=s.n_kept**2 * s.r,
         read_bytes=4 * s.r**2,
         written_bytes=16 * s.n_kept,
         held_bytes=s.process_bytes + s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept),
-        alone={"solve_flops": flops, "scratch_bytes": 4 * s.r**2},
     )
 
 

@@ -242,7 +242,8 @@ def _cost(s: FitSizes) -> StageCost:
         + 8 * (rows * r + 5 * rows * s.width + 8 * n_models * rows * s.q)
     )
     return StageCost(
-        flops=flops + solves,
+        products=flops + solves,
+        exponentials=n_computed * r,
         read_bytes=read + most * stored + steps,
         written_bytes=n_refined * stored + steps,
         held_bytes=s.process_bytes
@@ -252,17 +253,6 @@ def _cost(s: FitSizes) -> StageCost:
             2 * factor + (n_models + 6 * n_passes) * weights,
         ),
         n_tasks=s.n_parts,
-        work={
-            "read_bytes": read,
-            "moments_flops": flops,
-            "activations": n_computed * r,
-            "solve_flops": (1 - 1 / n_models) * solves,
-            "scratch_bytes": 2 * most * s.n_parts * n_models * weights,
-        },
-        alone={
-            "solve_flops": solves / n_models,
-            "scratch_bytes": (most + n_refined) * stored,
-        },
         fixed_s=most * _PASS_S,
     )
 

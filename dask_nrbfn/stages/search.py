@@ -487,7 +487,10 @@ def _cost(s: FitSizes) -> StageCost:
     last = tried_bytes(r_last, s.q, n_held_out=n_judged, n_ridges=2 * ALPHAS_BESIDE + 1)
     last += spans + 8 * s.penalty_axes * r_last**2
     return StageCost(
-        flops=products + solves + scored,
+        products=products + solves + scored,
+        exponentials=sum(
+            2 * each.n_tried * each.n_rows * each.n_basis for each in (*rounds, finals)
+        ),
         read_bytes=s.rows_bytes + len(rounds) * n_scales * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
@@ -499,14 +502,6 @@ def _cost(s: FitSizes) -> StageCost:
         + 2 * 8 * s.n_labelled
         + 8 * 6 * block_rows(r) * s.width,
         n_tasks=n_scales,
-        work={
-            "moments_flops": products + scored,
-            "activations": sum(
-                2 * each.n_tried * each.n_rows * each.n_basis for each in (*rounds, finals)
-            ),
-            "solve_flops": solves,
-        },
-        alone={"selected_rows": n_rows},
     )
 
 

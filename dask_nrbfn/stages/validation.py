@@ -125,22 +125,16 @@ def codes_among(
 def _cost(s: FitSizes) -> StageCost:
     rows, scores, n_passes = block_rows(s.r), s.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
     n_scored = n_passes * s.judged.n_rows
-    flops = n_scored * s.product_flops(s.r) + 2 * s.judged.n_rows * s.r * scores
-    read = round(n_scored * s.dataset.row_bytes)
     return StageCost(
-        flops=flops,
-        read_bytes=read,
+        products=n_scored * s.product_flops(s.r) + 2 * s.judged.n_rows * s.r * scores,
+        exponentials=n_scored * s.r + s.judged.n_rows * len(INVERSE_TEMPERATURES) * scores,
+        read_bytes=round(n_scored * s.dataset.row_bytes),
         held_bytes=s.process_bytes
         + s.judged.reading_bytes
         + s.basis_bytes(s.r, copies=4)
         + 8 * (rows * s.r + 6 * rows * s.width + 2 * s.n_folds * scores * s.r + 6 * rows * scores)
         + calibration_bytes(s),
         n_tasks=PartLayout.of(s.judged.n_rows, s.params.n_parts).n_parts,
-        work={
-            "read_bytes": read,
-            "moments_flops": flops,
-            "activations": n_scored * s.r + s.judged.n_rows * len(INVERSE_TEMPERATURES) * scores,
-        },
     )
 
 

@@ -130,15 +130,13 @@ def read_kept_system(run: Run) -> RidgeSystem:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    solves = 0.0 if s.n_ridges else s.n_kept**3 / 3
     in_place = not (s.n_kept < s.r or s.penalty_axes or s.has_locality or s.n_components)
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
-        flops=solves,
+        products=0.0 if s.n_ridges else s.n_kept**3 / 3,
         read_bytes=4 * s.r**2,
         written_bytes=8 * s.q * s.r,
         held_bytes=s.process_bytes + solving + 2 * 8 * s.n_ridges * s.q * s.r,
-        alone={"solve_flops": solves, "scratch_bytes": 4 * s.r**2},
     )
 
 
