@@ -94,9 +94,7 @@ class Point(NamedTuple):
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
         """Return the point of weights from the sums of a pass.
 
-        loss, gradient (q,): see `LossSums`.
-        ridge (r, r): R or its diagonal, see `ridge_of`. A weight with an infinite diagonal stays.
-        weights (q, r).
+        ridge: R or its diagonal, see `RidgeSystem.ridge`. A weight with an infinite diagonal stays.
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)

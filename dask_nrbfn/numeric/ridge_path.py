@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import Ridge as Ridge
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components, solve_path
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
 from dask_nrbfn.numeric.types import Floats
 
 # Up to this alpha the mean of the weights for a target of 1 is that without a penalty.
@@ -71,7 +71,7 @@ def solve_all(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )
         else:
-            path = own.solve_all(alphas, each=each_of(len(kept), spans=False), estimated=estimated)
+            path = own.path(alphas, each=each_of(len(kept), spans=False), estimated=estimated)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -82,21 +82,24 @@ def solve_all(
     if kept.all() or not kept.any():
         ones = np.ones_like(ones)
     else:
-        gram = system.keep(kept).gram
-        ones[:, kept] = _as_shrunk(ones[:, kept], tried, gram, sums[kept])
+        without = replace(system.keep(kept), cross=sums[kept][None], penalty=None, locality=None)
+        ones[:, kept] = _as_shrunk(ones[:, kept], tried, without)
     return FoldWeights(weights, system.intercept(weights), ones, kept), conditions
 
 
-def _as_shrunk(ones: Floats, tried: Sequence[Ridge], gram: Floats, sums: Floats) -> Floats:
+def _as_shrunk(ones: Floats, tried: Sequence[Ridge], system: RidgeSystem) -> Floats:
     """Return weights (A, r') for a target of 1, scaled to the mean that they have without penalty.
+
+    The cross products of the system are those with a target of 1.
 
     A penalty shrinks the scores of the network too. Only what the mean without penalty lacks to 1
     is due to the basis rows that are left out.
     """
+    (sums,) = system.cross
     means: Floats = ones @ sums
     whole = means.max(where=means > 0, initial=0.0)
     if min(ridge.alpha for ridge in tried) > _LEAST_ALPHA:
-        (solution,) = solve_path(gram, sums[None], alphas=[_LEAST_ALPHA], estimated=False)
+        (solution,) = system.path([_LEAST_ALPHA], estimated=False)
         whole = whole if solution is None else float(solution.weights[0] @ sums)
     factors: Floats = np.ones_like(means)
     np.divide(whole, means, out=factors, where=means > 0)

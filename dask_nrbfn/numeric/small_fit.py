@@ -214,7 +214,7 @@ def learned_root(
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)
     (ridge,) = network.ridges
-    (solution,) = system.solve_all([ridge.alpha], each=each, estimated=False)
+    (solution,) = system.path([ridge.alpha], each=each, estimated=False)
     if solution is None:
         return np.full(table.X.shape[1], np.nan)
     # Numeric targets of different units count equally.

@@ -25,7 +25,7 @@ from dask_nrbfn.numeric.held_out import FoldWeights, HeldOutSums, renormalized
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
-from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
@@ -285,7 +285,7 @@ def _start(run: Run, descent: Descent) -> dict[str, Floats]:
     less their sum over the classes.
     """
     alpha, (system, weights) = run.chosen_params.alpha, _squared(run, descent.fold)
-    ridge = ridge_of(system.gram, alpha=alpha, penalty=system.penalty, locality=system.locality)
+    ridge = system.ridge(alpha)
     curvature = loss_named(descent.loss).curvature
     preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
     signed = 2.0 * weights - weights.sum(axis=0)

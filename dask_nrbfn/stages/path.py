@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem
 from dask_nrbfn.numeric.ridge_path import (
     Penalize,
     Ridge,
@@ -162,14 +162,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     if fold is None:
         if not any(conditions):
             alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
-            own = penalize(system, tried[0])
-            raise singular_system(
-                own.gram,
-                alphas=alphas,
-                option="alphas",
-                penalty=own.penalty,
-                locality=own.locality,
-            )
+            raise penalize(system, tried[0]).singular(alphas, option="alphas")
         path = path_of_risks(
             system,
             zip(tried, solved.weights, conditions, strict=True),
@@ -197,18 +190,8 @@ def path_of_risks(
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
             entry |= {**ridge._asdict(), "reciprocal_condition": condition}
             if np.isfinite(weights).all():
-                bounds = asdict(
-                    spectral_bounds(
-                        weights,
-                        gram,
-                        system.cross,
-                        target_norm=system.target_norm,
-                        alpha=ridge.alpha,
-                        penalty=penalized.penalty,
-                        locality=penalized.locality,
-                        eigenvalues=eigenvalues,
-                    )
-                )
+                found = spectral_bounds(weights, penalized, ridge.alpha, eigenvalues=eigenvalues)
+                bounds = asdict(found)
                 entry |= {**bounds.pop("relative"), **bounds}
             path.append(entry)
     return path

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
@@ -78,7 +78,7 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
     told = system.standardized() if numbers else system
     path = forward_selection(told, size=params.prune, alpha=params.alpha)
     if not len(path.chosen):
-        raise singular_system(system.gram, alphas=[params.alpha])
+        raise replace(system, penalty=None, locality=None).singular([params.alpha])
     return path
 
 

@@ -100,15 +100,7 @@ def describe_network(
 ) -> Network:
     """Return the network of a solved ridge system: its weights, intercept, error and risk."""
     weights = solution.weights
-    risk = error_and_risk(
-        weights,
-        system.gram,
-        system.cross,
-        target_norm=system.target_norm,
-        alpha=alpha,
-        penalty=system.penalty,
-        locality=system.locality,
-    )
+    risk = error_and_risk(weights, system, alpha)
     targets, intercept, r2 = read_targets(run, len(weights)), None, None
     if targets.centred:
         unexplained = unexplained_share(system.squared_residuals(weights), system.target_squares)

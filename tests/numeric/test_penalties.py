@@ -9,11 +9,11 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.penalties import Penalty, check_penalty, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from tests.added_choices import add_choice
+from tests.numeric.systems import solve_weights
 from tests.reference import reference_penalized
 from tests.tables import spirals, write_table
 
