@@ -63,7 +63,7 @@ class Locality(NamedTuple):
     """A second penalty of a ridge, on the differences between the scores of neighbours.
 
     strength: relative to the trace of gram, as alpha is.
-    matrix (r, r): r, symmetric and positive semidefinite.
+    matrix (r, r): R, symmetric and positive semidefinite.
     """
 
     strength: float
@@ -74,13 +74,7 @@ class Locality(NamedTuple):
         return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
-        """Return ``strength trace(gram) r / trace(R)``.
-
-        0 if no scores can differ.
-
-        penalty (r, r): basis rows that the penalty leaves out are not counted.
-        gram (r, r).
-        """
+        """Return ``strength trace(gram) r / trace(R)`` of kept basis rows; 0 if R is 0."""
         own = self.matrix.diagonal()
         if penalty is not None and penalty.ndim == 1:
             own = np.where(np.isfinite(penalty), own, np.inf)
@@ -309,11 +303,10 @@ class RidgeSystem:
 
 @dataclass(frozen=True, eq=False)
 class RidgeSolution:
-    """The weights of one penalty.
+    """The weights (K, r) of one penalty.
 
     reciprocal_condition: estimate of the smallest eigenvalue of the penalized matrix over its
         Frobenius norm.
-    weights (K, r).
     """
 
     weights: Floats
@@ -360,8 +353,7 @@ def solve_components(
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solutions in the spans of the first J directions; None for a singular system.
 
-    directions (r, m): independent.
-    sizes, alphas: J and alpha of each solution; J is at most m.
+    directions (r, m): independent; sizes: J of each solution.
     each: solves the systems of each alpha, which hold three matrices (m, m).
 
     With orthonormal columns Q of the same spans (a QR factorization) the weights are
@@ -452,9 +444,8 @@ def solve_bytes(
 ) -> int:
     """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
-    locality: whether there is a locality matrix, which is also packed while it is read.
-    in_place: whether the system is solved in the memory of gram: without a penalty, locality or
-        directions. A tenth is added, because not all memory of reading the sums is free again.
+    A locality matrix is also packed while it is read. In place, a tenth is added, because not all
+    memory of reading the sums is free again.
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +21,6 @@ Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
 DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
 
 
-class EachOf(Protocol):
-    """A function that returns the `Each` for the systems of a basis of some size."""
-
-    def __call__(self, n_basis: int, /, *, spans: bool) -> Each: ...  # noqa: D102
-
-
-def _one_by_one(n_basis: int, /, *, spans: bool) -> Each:
-    return map
-
-
 def solve_all(
     system: RidgeSystem,
     kept: NDArray[np.bool_],
@@ -39,18 +28,15 @@ def solve_all(
     tried: Sequence[Ridge],
     penalize: Penalize,
     directions_of: DirectionsOf | None = None,
-    each_of: EachOf = _one_by_one,
+    each: Each = map,
     estimated: bool = True,
 ) -> tuple[FoldWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
     tried: ridges with the same `Ridge.shared` are consecutive.
-    penalize: takes a system and a ridge, returns the system with the penalty of the ridge.
-    directions_of: for eigenfunctions: takes `kept`, returns vectors whose span contains the weights
-        of these basis rows, float64 (r', J).
-    each_of: takes the size of the basis and whether weights are in spans, returns the `Each` that
-        solves the systems of one penalty.
-    kept (r,).
+    penalize: returns a system with the penalty of a ridge.
+    directions_of: returns vectors (r', J) whose span contains the weights of kept basis rows.
+    each: solves the systems of one penalty.
 
     Weights of basis rows that are not `kept` are 0. Singular systems have NaN and None.
     """
@@ -66,12 +52,11 @@ def solve_all(
         sizes = [size for place in places if (size := tried[place].components) is not None]
         if directions_of and sizes:
             spans = directions_of(kept)
-            each = each_of(len(kept), spans=True)
             path = solve_components(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )
         else:
-            path = own.path(alphas, each=each_of(len(kept), spans=False), estimated=estimated)
+            path = own.path(alphas, each=each, estimated=estimated)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -111,7 +96,6 @@ def directions_among(
 ) -> Floats:
     """Return coefficients (r', J) of the eigenfunctions of the kept basis rows alone.
 
-    The eigenfunctions are those of a network without the other basis rows, so they do not depend on
-    held-out rows.
+    So they do not depend on held-out rows.
     """
     return eigenfunctions(features.at(kept), n_components).coefficients

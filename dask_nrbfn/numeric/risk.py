@@ -84,10 +84,7 @@ def spectral_bounds(
 
 
 def gram_eigenvalues(gram: Floats) -> Floats:
-    """Return the eigenvalues of a gram matrix (r, r), float64 (r,), ascending.
-
-    These are the squared singular values of Phi. Takes ``4 r^3 / 3`` flops and a copy of gram.
-    """
+    """Return the ascending eigenvalues of a gram matrix, ``4 r^3 / 3`` flops and a copy of it."""
     # numpy releases the interpreter lock, scipy does not.
     return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
 
@@ -105,15 +102,8 @@ def _numerical_rank(eigenvalues: Floats) -> int:
 def _attainable_risk(eigenvalues: Floats) -> RiskRange:
     """Return the range of the spectral risk for any target and any penalty.
 
-    Takes the eigenvalues of the gram matrix, float64 (r,), ascending.
-
     ``trace / largest <= gamma <= trace / smallest`` (hu-nrbfn, eq. 21, Propositions 8 and 16).
     There is no upper bound if the gram matrix is singular in float64.
-
-    Examples
-    --------
-    >>> _attainable_risk(np.array([1.0, 3.0]))
-    RiskRange(least=1.3333333333333333, most=4.0)
     """
     trace = float(eigenvalues.sum())
     full = _numerical_rank(eigenvalues) == len(eigenvalues)
@@ -126,8 +116,7 @@ def _attainable_risk(eigenvalues: Floats) -> RiskRange:
 class _Norms:
     """Squared norms of the residuals, the fit and the weights.
 
-    `penalty` is the term that alpha multiplies, `beside` the term of `JITTER` and locality, both
-    divided by the trace of gram.
+    `penalty` is the term of alpha, `beside` of `JITTER` and locality, over the trace of gram.
     """
 
     residual: float

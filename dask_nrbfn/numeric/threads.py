@@ -26,9 +26,6 @@ def side_by_side(
 ) -> list[Result]:
     """Return `step` of every value, in order, each computed with one BLAS thread.
 
-    step: its products release the interpreter lock.
-    at_once: steps at the same time at most; no more than the threads that BLAS had.
-
     The results have the same bits for any `at_once`. Threads that share a small product wait for
     each other by spinning, which takes many times as long as the product if other processes are
     busy. If BLAS has one thread anyway, other tasks of the process run at the same time.

@@ -6,10 +6,10 @@ import numpy as np
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.neighbors.lists import Neighbors
-from dask_nrbfn.numeric.confidence import choose_candidates
+from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, choose_candidates
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.bases import check_distinct, pool_drawn
+from dask_nrbfn.stages.bases import check_distinct, pool_of, rows_by_number
 from dask_nrbfn.stages.exact_search import search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.array import write_array
@@ -32,7 +32,8 @@ def search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, A
 def _draw(run: Run, dataset: Dataset) -> None:
     """Draw candidates; store their row numbers and the hashes of their values."""
     size = of_searched(run).n_rows
-    drawn = choose_candidates(pool_drawn(run, dataset, size), size=size)
+    pool = pool_of(rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
+    drawn = choose_candidates(pool, size=size)
     hashes = hash_rows(dataset.take(drawn), seed=run.chosen_params.random_state)
     check_distinct(run, len(np.unique(hashes)))
     group = run.group("neighbors")

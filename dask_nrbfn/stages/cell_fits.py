@@ -14,11 +14,11 @@ from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.cell_fit import STEPS, CellFit, fit_cell
 from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
 from dask_nrbfn.numeric.cell_tree import CellTree, Members
-from dask_nrbfn.numeric.folds import folds_of_numbers, places_among
+from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import JudgedSums
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes
+from dask_nrbfn.numeric.small_fit import SmallNetwork, try_bytes
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
@@ -27,7 +27,13 @@ from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.neighbor_search import search_block_rows
-from dask_nrbfn.stages.sample import judged_sums, tried_bytes, trying_bytes, trying_side_by_side
+from dask_nrbfn.stages.sample import (
+    judged_sums,
+    small_table,
+    tried_bytes,
+    trying_bytes,
+    trying_side_by_side,
+)
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import (
     Trials,
@@ -36,7 +42,6 @@ from dask_nrbfn.stages.trials import (
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
 
@@ -213,19 +218,10 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     assert source.sampled is not None
     (basis,) = source.sampled(sampled, [(min(asked_basis(run), len(of_cell.X)), params.basis_rule)])
     folds = folds_of_numbers(of_cell.numbers, n_folds=n_folds, seed=params.random_state)
-    places = places_among(of_cell.numbers, basis.rows)
-    table = SmallTable(
-        X=of_cell.X,
-        y=of_cell.targets,
-        targets=read_cell_targets(run, dataset),
-        weights=of_cell.weights,
-        folds=folds,
-        basis=basis.values,
-        basis_folds=np.where(places < 0, -1, folds[places]),
-        spread=of_cell.X,
-        spread_weights=of_cell.weights,
-        block_rows=block_rows(len(basis.rows)),
-    )
+    of_basis = folds_of_numbers(basis.rows, n_folds=n_folds, seed=params.random_state)
+    X, y, weights, _ = of_cell
+    targets = read_cell_targets(run, dataset)
+    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
     network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
     fitted = fit_cell(
         table,

@@ -24,6 +24,7 @@ from dask_nrbfn.stages.sample import (
     bases_of_sample,
     judged_sums,
     network_of,
+    small_table,
     tried_bytes,
     write_rows,
 )
@@ -31,7 +32,6 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import ALPHAS_BESIDE, search_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -164,15 +164,5 @@ def _table(run: Run, dataset: Dataset, of_cells: CellRows) -> SmallTable:
     folds = folds_of_numbers(rows, n_folds=tuning.folds, seed=params.random_state)
     basis_folds = folds_of_numbers(basis.rows, n_folds=tuning.folds, seed=params.random_state)
     X, weights = joined("X", of_cells.X), joined("weights", of_cells.weights)
-    return SmallTable(
-        X=X,
-        y=y,
-        targets=read_cell_targets(run, dataset),
-        weights=weights,
-        folds=folds,
-        basis=basis.values,
-        basis_folds=basis_folds,
-        spread=X,
-        spread_weights=weights,
-        block_rows=block_rows(basis.values.shape[0]),
-    )
+    targets = read_cell_targets(run, dataset)
+    return small_table(X, y, weights, targets, folds, basis.values, basis_folds)

@@ -156,7 +156,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
         tried=tried,
         penalize=penalize,
         directions_of=partial(_directions_of, run),
-        each_of=each_system,
+        each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
     )
     path = []
     if fold is None:

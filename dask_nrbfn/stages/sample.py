@@ -15,8 +15,9 @@ from dask_nrbfn.numeric.ridge import Each
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_networks
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads, side_by_side
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
@@ -77,20 +78,35 @@ def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: 
     seed = run.chosen_params.random_state
     folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=seed)
     places = places_among(rows, basis.rows)
-    spread = (X, weights)
-    if run.has(f"{stage}/{ALL}X"):
-        spread = (run.read(f"{stage}/{ALL}X"), run.read(f"{stage}/{ALL}weights"))
+    of_basis = np.where(places < 0, -1, folds[places])
+    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
+    if not run.has(f"{stage}/{ALL}X"):
+        return table
+    spread, spread_weights = (run.read(f"{stage}/{ALL}{name}") for name in ("X", "weights"))
+    return replace(table, spread=spread, spread_weights=spread_weights)
+
+
+def small_table(
+    X: Rows,
+    y: NDArray[Any],
+    weights: Floats,
+    targets: Targets,
+    folds: NDArray[np.int64],
+    basis: Rows,
+    basis_folds: NDArray[np.int64],
+) -> SmallTable:
+    """Return rows in memory, all of which decide the widths and clusters too."""
     return SmallTable(
         X=X,
         y=y,
         targets=targets,
         weights=weights,
         folds=folds,
-        basis=basis.values,
-        basis_folds=np.where(places < 0, -1, folds[places]),
-        spread=spread[0],
-        spread_weights=spread[1],
-        block_rows=block_rows(basis.values.shape[0]),
+        basis=basis,
+        basis_folds=basis_folds,
+        spread=X,
+        spread_weights=weights,
+        block_rows=block_rows(basis.shape[0]),
     )
 
 

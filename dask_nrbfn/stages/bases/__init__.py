@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import (
-    LEAST_OF_CLASS,
     RowPool,
     choose_basis,
     even_below,
@@ -205,21 +204,6 @@ _SELECTION_ROWS = 2**18
 _SELECTION_BYTES = 64 * 2**20
 
 
-def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
-    """Return the pool for `size` basis rows by confidence."""
-    return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
-
-
-def pool_alike(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for `size` basis rows in the order of the hash of their values."""
-    return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
-
-
-def pool_drawn(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for a draw of `size` rows by the hash of their row numbers."""
-    return _best(_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
-
-
 def classes_of_pool(dataset: Dataset) -> int:
     """Return the number of classes to choose rows from: 1 if the targets are numbers."""
     return max(dataset.n_classes, 1)
@@ -231,14 +215,16 @@ def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int
     return n_rows * (1 if n_classes <= 256 else 4) + _SELECTION_BYTES + 128 * pool
 
 
-def _best(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
+def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
+    """Return the rows of all blocks among which the first `size` rows are chosen."""
     pool = RowPool.none()
     for block in blocks:
         pool = keep_best(pool, block, size=size, n_classes=n_classes)
     return pool
 
 
-def _by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
+def rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
+    """Yield the searched rows in the order of their confidence."""
     run, threshold = of_searched(run), run.chosen_params.confidence_threshold
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     codes = codes if rows is None else codes[rows]
@@ -252,7 +238,8 @@ def _by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
         yield RowPool(priority, tiebreak, codes[start:stop], np.arange(start, stop))
 
 
-def _by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+def rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+    """Yield all rows in the order of the hash of their row numbers."""
     codes = dataset.codes()
     for start in range(0, len(codes), _SELECTION_ROWS):
         rows = np.arange(start, min(start + _SELECTION_ROWS, len(codes)))
@@ -260,7 +247,8 @@ def _by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
         yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
-def _alike(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+def rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+    """Yield all rows in the order of the hash of their values."""
     start, seed = 0, run.chosen_params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
         if codes is None or dataset.of_numbers:
