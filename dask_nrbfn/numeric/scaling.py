@@ -123,16 +123,12 @@ class Scaling:
         *,
         centred: bool = True,
     ) -> Self:
-        """Return the scaling of `kind`.
+        """Return the scaling of `kind`, with a shift of 0 unless it is centred.
 
         A constant column has the scale 1 and becomes 0. A column that differs from its mean only by
         rounding is divided by the mean, which makes its differences negligible. The columns of a
-        group have one scale: the mean squared distance between two rows is then 2 for a number and
-        for a category, whether rare or common.
-
-        groups (int, int): first column of the indicators of each category, and the column after the
-            last.
-        centred: whether the means are subtracted; if not, the shift is 0.
+        group, its first to before its last, have one scale: the mean squared distance between two
+        rows is then 2 for a number and for a category, whether rare or common.
         """
         deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)

@@ -34,10 +34,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BasisRecord:
-    """The number of basis rows.
+    """The number of basis rows; that of rows of low confidence, if the basis needs confidences.
 
-    n_below_threshold: rows, or candidates, of low confidence; None if the basis does not need
-        confidences.
     cap: the limit by memory or `MOST_FOUND`, if the limit reduced the basis.
     """
 

@@ -73,11 +73,7 @@ def read_tree(run: Run) -> CellTree:
 def fit_cells(
     job: StageJob, rows: str, fits: str, cells: Sequence[int], *, keeps_scores: bool = False
 ) -> list[dict[str, Any]]:
-    """Fit some cells; return their records.
-
-    rows, fits: names of the parts with the rows cell by cell, and of the parts with the networks.
-    keeps_scores: whether the scores of held-out rows are stored too.
-    """
+    """Fit cells of the parts `rows` into the parts `fits`, perhaps with scores; return records."""
     run, dataset, engine = job.run, job.dataset, job.engine
     wanted = None if len(cells) == read_tree(run).n_cells else list(cells)
     blocks = [(*block, wanted) for block in _blocks(run, dataset)]
@@ -164,10 +160,7 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
 
 
 class CellRows(NamedTuple):
-    """The rows of a cell, in row order.
-
-    X (n, p), targets (n,), weights (n,).
-    """
+    """The rows of a cell, in row order."""
 
     X: NDArray[Any]
     targets: NDArray[Any]
@@ -294,10 +287,7 @@ def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
 
 
 def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> JudgedSums:
-    """Return the sums over the held-out rows of some cells.
-
-    parts: numbers of the parts: the places of the cells among the fitted cells.
-    """
+    """Return the sums over the held-out rows of the cells in some parts."""
     kind = judged_sums(dataset)
     return reduce(add, (read_sum(run, fits, part, kind, "judged") for part in parts))
 

@@ -73,12 +73,9 @@ class CellsRecord(HeldOutFigures):
 
     n_cells: 1 if the tuning preferred one network.
     n_basis, largest: number of basis rows of all cells, and the largest number of a cell.
-    fitting_error, spectral_risk: see `ErrorAndRisk`: the error of all rows, and the largest risk of
-        a cell.
-    n_learned, n_constant: number of cells with their own column weights, and of cells with constant
-        scores.
-    compared: figures of one network and of networks of drawn cells on the same held-out rows, if a
-        tuning compared both.
+    fitting_error, spectral_risk: the error of all rows, and the largest risk of a cell.
+    n_learned, n_constant: cells with their own column weights, and with constant scores.
+    compared: figures of one network and of drawn cells on the same held-out rows, if compared.
     training_r2: r^2 of the training rows for every target.
     """
 

@@ -71,10 +71,7 @@ def most_components(run: Run) -> int:
 
 
 def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return vectors whose span contains the weights, float64 (r, J) or None.
-
-    None: weights are not restricted.
-    """
+    """Return vectors (r, J) whose span contains the weights; None: not restricted."""
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 
 

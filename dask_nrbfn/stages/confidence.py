@@ -64,19 +64,13 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the dataset row numbers of some searched rows, int64 (m,).
-
-    places (m,): places among the rows that have a confidence.
-    """
+    """Return the dataset row numbers of places among the rows that have a confidence."""
     named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
 
 
 def codes_of_places(run: Run, places: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-    """Return the class codes of some searched rows, (m,).
-
-    places (m,): places among the rows that have a confidence.
-    """
+    """Return the class codes of places among the rows that have a confidence."""
     rows = searched_rows(run)
     codes: NDArray[np.integer[Any]] = run.read("confidence/codes")
     return codes[places if rows is None else rows[places]]

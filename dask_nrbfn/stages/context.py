@@ -34,16 +34,13 @@ _UNASKED_COORDINATES = 2
 class FitContext:
     """A fit, a tuning or an embedding, as every stage sees it.
 
-    dataset: the training rows as they are stored.
     params: resolved. In a run, with the values that its finished stages have chosen.
     tuning: resolved. In a run, without the values that finished stages have chosen.
     validation: labelled rows on which networks are compared, instead of folds.
     basis (r, p): the basis rows that `params` name.
-    embeds: whether the fit is an embedding, which learns coordinates and no targets.
     layout, labelled_layout: the parts of all rows, and of the labelled rows.
     search: None until it is planned.
-    found_basis: number of basis rows that were chosen, or for which costs are computed; None
-        before.
+    found_basis: number of basis rows that were chosen, or for which costs are computed.
     """
 
     dataset: Dataset

@@ -57,9 +57,7 @@ _HELD_OUT = "_held_out"
 class _LossPass:
     """The losses of several models on the rows of a part, and the gradients of these losses.
 
-    reading: with one fold for each model that holds out rows.
-    weights (A, K, r): weights of A models of K classes: without each fold, if there are folds, and
-        of all rows.
+    weights (A, K, r): without each fold, if there are folds, and of all rows.
     of_folds: the weights of the squared loss without each fold, which normalize held-out rows.
     """
 
@@ -157,9 +155,8 @@ _STORED = ("weights", "gradient")
 
 
 class Descent(NamedTuple):
-    """A descent to the weights of a loss.
+    """A descent to the weights of a loss without a fold; None: of all rows.
 
-    fold: the fold that is left out; None: the descent has all rows.
     judged: the parts of a validation dataset; None: there is no validation dataset.
     """
 
@@ -281,8 +278,7 @@ def _advance_step(run: Run, descent: Descent, number: int) -> None:
 def _start(run: Run, descent: Descent) -> dict[str, Floats]:
     """Return the weights of the squared loss for targets +1 and -1, the ridge and the factor.
 
-    The targets are ``2 T - 1`` with the indicators T, so the weights are twice the weights for T
-    less their sum over the classes.
+    The targets are ``2 T - 1``: twice the weights for T less their sum over the classes.
     """
     alpha, (system, weights) = run.chosen_params.alpha, _squared(run, descent.fold)
     ridge = system.ridge(alpha)

@@ -9,8 +9,7 @@ from dask_nrbfn.numeric.reliability import ReliabilityBin
 class LabelFigures:
     """Figures of labels; None if the targets are numbers, or no row is held out.
 
-    The log loss and the reliability are those with the calibration. `fold_deviation` is the
-    standard deviation over the folds of the error rate, of numbers of the relative error.
+    With the calibration; `fold_deviation` is that of the error rate, of numbers the relative error.
     """
 
     error_rate: float | None = None

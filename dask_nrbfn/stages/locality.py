@@ -93,10 +93,7 @@ def _compute(job: StageJob) -> LocalityRecord:
 
 
 def read_locality(run: Run, strength: float) -> Locality | None:
-    """Return the locality term of the ridge of a run.
-
-    None if `strength` is 0.
-    """
+    """Return the locality term of the ridge of a run; None without a strength."""
     if not strength:
         return None
     total = LocalitySum(run.read("locality/packed"), 0, 0)

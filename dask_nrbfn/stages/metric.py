@@ -85,12 +85,11 @@ _NAMED, _RECORDED = 5, 20
 class MetricRecord:
     """The results of every round.
 
-    rounds: the best kernel, width factor and alpha of each round, and the figures of held-out rows.
-        The first round of each kind of distances has equal column weights.
+    rounds: the best network of each round, and the figures of held-out rows. The first round of
+        each kind of distances has equal column weights.
     kept: the round whose column weights the fit uses.
     heaviest: names and weights of the twenty columns with the largest weights, the largest first.
     unused: columns without effect on the scores.
-    n_rows, n_held_out, n_basis: numbers of rows of the sample, of held-out rows, and of basis rows.
     """
 
     rounds: list[dict[str, Any]]
@@ -165,10 +164,7 @@ def _rounds_of(
 
 
 def _stage_of(kernel: str, number: int) -> str:
-    """Return the name of the parts of a round.
-
-    If no network of a round could be solved, the next kind of distances begins with its number.
-    """
+    """Return the name of the parts of a round; kinds of distances may share a number."""
     kind = "l1-" if kernel_named(kernel).l1 else ""
     return f"{_ROUND}{kind}{number}"
 
@@ -190,10 +186,7 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
 def _networks(
     kernels: list[str], before: tuple[str, float, float] | None
 ) -> list[tuple[str, float]]:
-    """Return the kernels and width factors to try next.
-
-    First all kernels and widths, then the best kernel with widths near the best width.
-    """
+    """Return all kernels and widths, or the best kernel before with widths near its best."""
     if before is None:
         return [(kernel, each) for kernel in kernels for each in _FACTORS[kernel]]
     kernel, factor, _ = before

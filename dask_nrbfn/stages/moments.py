@@ -46,10 +46,7 @@ def _compute(job: StageJob) -> MomentsRecord:
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
-    """Return the moments of all rows, or, by subtraction, of the rows outside one fold.
-
-    without: A fold.
-    """
+    """Return the moments of all rows, or, by subtraction, of the rows outside one fold."""
     total = read_sums(run, "moments")
     if without is not None:
         total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])

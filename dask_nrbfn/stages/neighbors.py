@@ -59,7 +59,6 @@ _MOST_ROUNDING = 0.1
 class NeighborsRecord:
     """The method of the neighbour search, and the mean distance of neighbours.
 
-    largest_partition: rows of the largest partition.
     n_repaired: rows that found fewer than k neighbours in their partitions.
     """
 

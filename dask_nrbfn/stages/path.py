@@ -81,9 +81,9 @@ def held_out_folds(run: Run) -> list[int]:
 
 
 def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
-    """Return a mask of the basis rows outside a fold, (r,).
+    """Return a mask (r,) of the basis rows outside a fold.
 
-    Basis rows of a fold are left out, because without their own row nothing fits their weights.
+    Those of a fold are left out, because without their own row nothing fits their weights.
     """
     rows = read_labelled_rows(run)
     folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
@@ -106,10 +106,7 @@ def penalized_system(
     *,
     features: Callable[[], RadialFeatures] | None = None,
 ) -> RidgeSystem:
-    """Return a system of the basis of a run with the penalty, locality and components of a ridge.
-
-    features: returns the radial basis functions; default: those of the run.
-    """
+    """Return a system with the terms of a ridge, by the features of a run or other ones."""
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
     return replace(
@@ -134,8 +131,7 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
     """Return the largest number of bytes of the systems that are solved besides the first.
 
-    A large basis has no such systems, but the same number is returned: a plan must not shrink as
-    the basis grows.
+    The same for a large basis, which has none: a plan must not shrink as the basis grows.
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
@@ -176,12 +172,7 @@ def path_of_risks(
     solutions: Iterable[tuple[Ridge, Floats, float | None]],
     penalize: Penalize,
 ) -> list[dict[str, Any]]:
-    """Return error, risk and bounds of every penalty; None where the system is singular.
-
-    solutions (Ridge, float64 (q, r), float or None): each ridge with its weights and the reciprocal
-        condition of its system, path by path.
-    penalize: see `solve_all`.
-    """
+    """Return error, risk and bounds of every ridge with its weights and condition; else None."""
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
     for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):

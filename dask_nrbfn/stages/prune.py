@@ -28,10 +28,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PruneRecord:
-    """The number of kept basis rows, and the share of squares that these rows do not explain.
+    """The number of kept basis rows.
 
-    unexplained: share of the squares of the targets that the orthogonal weights do not explain; for
-        numbers the mean over the targets.
+    unexplained: share of the squares of the targets that their orthogonal weights do not explain.
     """
 
     n_kept: int
@@ -70,8 +69,7 @@ def full_system(
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
     """Return the forward selection of the kept basis rows; None if all are kept.
 
-    numbers: whether the targets are numbers. Each target is standardized, so its unit has no
-        effect.
+    Numbers are standardized, so the unit of a target has no effect.
     """
     if params.prune is None:
         return None

@@ -55,17 +55,14 @@ _DIGITS = 9
 class RefineRecord(LabelFigures):
     """The passes of the loss, and in a tuning the comparison of the losses.
 
-    loss: in a tuning the loss with the best labels of held-out rows. The squared loss has no
-        passes.
+    loss: in a tuning the one with the best labels of held-out rows. The squared loss has no passes.
     stopped: the rule that stopped the passes: a small "gradient", a small decrease of the
         "objective", no better labels of held-out rows ("validation"), or the "limit" of passes.
     objective: ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights.
     path: for each pass the objective and the norm of its gradient, see `Preconditioner`; in a
         tuning the figures of held-out rows too.
-    taken: in a tuning, the pass whose weights are chosen, from 1.
-    tried: in a tuning, for each loss the figures of held-out rows, the passes and the stopping
-        rule.
-    n_rows: in a tuning, the number of held-out rows.
+    taken, tried, n_rows: in a tuning, the pass whose weights are chosen, from 1; the figures,
+        passes and rule of each loss; the number of held-out rows.
     """
 
     loss: str
@@ -145,8 +142,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 def _standing(outcome: Mapping[str, Any]) -> list[float]:
     """Return the sort key of a loss; the smallest is best.
 
-    The first pass of every loss has the weights of the squared loss, so its figures are equal up to
-    rounding.
+    Figures are equal up to rounding: all losses begin with the weights of the squared loss.
     """
     first, *others = (outcome[name] for name in COMPARED)
     return [first, *(round(other, _DIGITS) for other in others), outcome["n_passes"]]

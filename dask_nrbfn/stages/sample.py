@@ -113,10 +113,7 @@ def small_table(
 def bases_of_sample(
     run: Run, dataset: Dataset, stage: str, params: FitParams, asked: Sequence[tuple[int, str]]
 ) -> list[Basis]:
-    """Return bases of a stored sample.
-
-    With fewer rows where there are fewer distinct ones.
-    """
+    """Return bases of a stored sample, with fewer rows where fewer are distinct."""
     source = source_of(params)
     if source.sampled is None:
         chosen = [source.choose(run, dataset, *each) for each in asked]
@@ -126,10 +123,7 @@ def bases_of_sample(
 
 
 def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
-    """Return the rows of the sample among which a basis is chosen; by confidence, labelled rows.
-
-    Their row numbers count only the rows with labels.
-    """
+    """Return the rows of the sample for a basis; numbers count the rows with labels."""
     labelled = dataset.of_labelled()
     of_all = dataset.n_unlabelled and not source_of(params).by_confidence
     prefix = f"{stage}/{ALL if of_all else ''}"
@@ -189,8 +183,8 @@ def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
     """Return the bytes that one network of a sample needs while it is tried.
 
-    It holds the sums of each group and of all rows, the system of a fold and of its kept basis
-    rows, activations, the weights of all folds, and scores.
+    The sums of each group and of all rows, the systems of a fold and of its kept basis rows,
+    activations, the weights of all folds, and scores.
     """
     scores, rows = n_ridges * n_targets, block_rows(n_basis)
     return 8 * (

@@ -109,13 +109,10 @@ class SearchRecord:
     """The results of all combinations on the sample.
 
     tried: every combination with its best penalty and alpha, error and log loss in its last round.
-    chosen: the best combination.
-    n_rows, n_basis: rows of the sample and of its largest basis.
     rounds: combinations, rows and basis rows of each round, and the figures of the best.
     stopped: why no other widths were tried.
     narrowed: the penalty and the alphas that are left to try, by their names in `TuneParams`.
-    curve: A combination with bases of several sizes "n_basis", and its figures; empty if the size
-        of the basis was given.
+    curve: a combination with bases of several sizes, unless the size of the basis was given.
     finals: the combinations that were compared in the end, and their figures.
     """
 
@@ -134,7 +131,6 @@ class _Search:
     """Rounds of trials; the best combinations of each round are tried on more rows in the next.
 
     judged: the result of each combination in its last round.
-    rounds: see `SearchRecord`.
     """
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
@@ -148,10 +144,7 @@ class _Search:
         self.rounds: list[dict[str, Any]] = []
 
     def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
-        """Try combinations in a round; return all, the best first, singular ones last.
-
-        size: its `n_tried` is not used.
-        """
+        """Try combinations in a round; return all, the best first, singular ones last."""
         number, job = len(self.rounds), self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
@@ -240,10 +233,7 @@ class _Search:
 
 
 def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
-    """Return the penalty of a network and the alphas next to its alpha.
-
-    "penalties" and "alphas"; empty if all systems of the network were singular.
-    """
+    """Return the penalty of a network and the alphas next to its alpha; empty if it is singular."""
     if judged["alpha"] is None:
         return {}
     descending = sorted(set(alphas), reverse=True)
@@ -253,13 +243,7 @@ def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -
 
 
 def _factors_beside(factor: float, tried: list[float]) -> list[float]:
-    """Return the geometric means of a factor and its neighbours; at an end, a factor outside.
-
-    >>> _factors_beside(0.2, [0.1, 0.2, 0.8])
-    [0.141, 0.4]
-    >>> _factors_beside(0.8, [0.1, 0.2, 0.8])
-    [0.4, 3.2]
-    """
+    """Return the geometric means of a factor and its neighbours; at an end, a factor outside."""
     below = max((each for each in tried if each < factor), default=None)
     above = min((each for each in tried if each > factor), default=None)
     beside = [
@@ -442,10 +426,7 @@ def _try(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Return the cost; combinations of a basis and a kernel run side by side in one task.
-
-    A penalty that is a matrix is held whole and without the basis rows of a fold.
-    """
+    """Return the cost; combinations of a basis and a kernel run side by side in one task."""
     params, tuning, dataset = s.params, s.tuning, s.dataset
     assert tuning is not None
     tried, n_rows = Trials(params, tuning), search_rows(s.n, s.row_values, tuning)

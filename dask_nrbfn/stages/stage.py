@@ -49,7 +49,6 @@ class StageJob:
     """The input of a stage whose earlier stages are finished.
 
     largest_basis: maximum number of basis rows that the workers' memory allows in every stage.
-    validation: validation rows that are used instead of folds.
     """
 
     run: Run
@@ -135,7 +134,6 @@ class Rates:
     products: floating-point operations of matrix products and factorizations.
     exponentials: activations, without their products.
     pairs: pairs of rows in an exact search, with the columns of the dataset.
-    bytes: rows of the dataset, decoded.
     """
 
     products: float

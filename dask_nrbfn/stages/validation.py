@@ -50,10 +50,7 @@ class ValidationRecord(HeldOutFigures):
 
 
 def _compute(job: StageJob) -> ValidationRecord:
-    """Score the held-out rows with the weights of every penalty; return the errors and the best.
-
-    Without a validation dataset every row is scored by weights that were fitted without its fold.
-    """
+    """Score the held-out rows with the weights of every penalty, without their fold or dataset."""
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets

@@ -35,10 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WeightsRecord:
-    """Penalty, error and risk of the network, see `ErrorAndRisk` and `RidgeSolution`.
-
-    training_r2: r^2 of the training rows for every target; None for classes.
-    """
+    """Penalty, error and risk of the network, and r^2 of the training rows for numbers."""
 
     alpha: float
     fitting_error: float

@@ -40,10 +40,7 @@ _CLUSTERS = "_clusters"
 
 @dataclass(frozen=True)
 class WidthRecord:
-    """The width, and what later rows need too: class weights, and the origin of numbers.
-
-    The mean of the distances of the kernel is weighted by the sample weights.
-    """
+    """The width, and what later rows need too: class weights, and the origin of numbers."""
 
     width: float
     mean_distance: float

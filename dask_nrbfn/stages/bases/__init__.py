@@ -44,9 +44,8 @@ _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
 
 
 class Chosen(NamedTuple):
-    """A basis.
+    """A basis, not scaled.
 
-    values (r, p): as in the dataset, not scaled.
     rows (r,): row numbers; -1 for a point that is not a row of the dataset.
     n_beyond: number of basis rows that are not below the threshold of confidence.
     capped: whether a limit reduced the number of basis rows.
@@ -65,12 +64,10 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Rows in memory, from which the basis of a trial network is chosen.
+    """Rows in memory, from which the basis of a trial network is chosen; X as in the dataset.
 
-    X (n, p): as in the dataset.
     codes (n,): class codes; -1 without a label, 0 if the targets are numbers.
     n_classes: each class gives at least one basis row.
-    numbers (n,): row numbers in the dataset.
     n_all: number of rows from which the sample is drawn.
     """
 
@@ -103,10 +100,7 @@ class SampledRows:
         )
 
     def best(self, priority: Floats, size: int) -> Chosen:
-        """Return a basis of the rows with the least priority.
-
-        priority (n,).
-        """
+        """Return a basis of the rows with the least priority (n,)."""
         rows = np.arange(self.X.shape[0])
         pool = RowPool(priority, self.hashes, self.codes, rows)
         places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
@@ -117,19 +111,16 @@ class SampledRows:
 class BasisSource:
     """A source of basis rows.
 
-    choose: takes the run, the dataset, a number of basis rows and a `basis_rule`; returns `Chosen`
-        with this number of rows, or fewer if there are fewer distinct rows.
-    sampled: takes `SampledRows` and pairs of a number of basis rows and a `basis_rule`; returns for
-        each pair `Chosen` with at most this number of rows, similar to the basis of the whole
-        dataset. None: `choose` needs no rows.
-    choose_all: takes the run, the dataset and the largest basis size; returns the basis of a fit
-        without `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
-    described: takes the parameters of the fit, whether the basis was capped, and whether it has
-        more rows than are below the threshold; returns its description in a report.
+    choose: returns a basis of a number of rows by a `basis_rule`, or of fewer distinct rows.
+    sampled: returns for each pair of a number and a `basis_rule` a basis of sampled rows, similar
+        to the basis of the whole dataset. None: `choose` needs no rows.
+    choose_all: returns the basis of a fit without `basis_size`, up to a number of rows. None: such
+        a fit has the number of rows that `asked_size` returns.
+    described: returns a description, given whether the basis was capped, and whether it has more
+        rows than are below the threshold.
     by_confidence: whether the source needs the confidence of rows, and therefore labels.
     draws: whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
-    n_sampled: takes the number of rows, stored values of a row and basis rows; returns the number
-        of rows of the sample in memory.
+    n_sampled: returns the rows in memory, given rows, stored values of a row and basis rows.
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]

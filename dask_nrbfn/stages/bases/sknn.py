@@ -72,8 +72,7 @@ def _chosen(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False)
 def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
     """Return bases by the confidence of the sampled rows among themselves.
 
-    Without a `basis_size` a basis has as many rows as are estimated to be found in the whole
-    dataset.
+    Without a `basis_size`, with at most the estimated number of rows of the whole dataset.
     """
     rows = rows.first(MOST_SCORED)
     scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
