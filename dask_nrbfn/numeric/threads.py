@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -42,6 +42,20 @@ def side_by_side(
             with limit():
                 return list(map(step, values))
     return list(map(step, values))
+
+
+# Bytes of the steps that run at the same time as the first.
+_BESIDE_BYTES = 2**28
+
+
+def beside_first(step_bytes: int) -> Callable[..., list[Any]]:
+    """Return `side_by_side` for steps that hold so many bytes each."""
+    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // step_bytes)
+
+
+def beside_bytes(n_steps: int, step_bytes: int) -> int:
+    """Return the largest number of bytes of the steps that run beside the first."""
+    return min(_BESIDE_BYTES, (n_steps - 1) * step_bytes)
 
 
 @cache

@@ -243,13 +243,7 @@ BASIS = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    needs=(
-        "given/values",
-        "columns",
-        "metric/root",
-        "neighbors/rows",
-        "confidence",
-    ),
+    needs=("given/values", "columns", "metric/root", "neighbors/rows", "confidence"),
     leaves=lambda run: ("basis/rows", "basis/values"),
     passes=("basis/labelled",),
 )

@@ -25,25 +25,23 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cell_fits import (
     ALPHAS,
+    FITS,
     ROUNDS,
+    ROWS,
     asked_basis,
     cell_bytes,
+    compare_cells,
+    comparing_bytes,
     fit_cells,
     read_judged,
     read_solved,
     read_sum,
     read_tree,
 )
-from dask_nrbfn.stages.cell_trial import FITS, ROWS, compare_cells, comparing_bytes
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.figures import HeldOutFigures
-from dask_nrbfn.stages.held_out import calibration_figures
 from dask_nrbfn.stages.neighbor_search import search_block_rows
-from dask_nrbfn.stages.sample import (
-    drawn_rows,
-    judged_sums,
-)
+from dask_nrbfn.stages.sample import drawn_rows, judged_sums
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
@@ -53,6 +51,7 @@ from dask_nrbfn.stages.trials import (
     most_rows_of_cell,
     planned_cells,
 )
+from dask_nrbfn.stages.validation import HeldOutFigures, calibration_figures
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -284,10 +283,6 @@ def _check(context: FitContext) -> None:
             )
 
 
-def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return params.asks_for_cells
-
-
 def _leaves(run: Run) -> tuple[str, ...]:
     """Return the names of the confusion of classes and of the sums over the rows of every cell."""
     if not run.has("cells/errors"):
@@ -307,7 +302,7 @@ CELLS: Stage[CellsRecord] = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=_wanted,
+    wanted=lambda params, tuning, numbers: params.asks_for_cells,
     labelled_only=True,
     needs=("columns", "metric/root"),
     leaves=_leaves,

@@ -22,11 +22,7 @@ from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.weighting import (
-    Reading,
-    RowWeights,
-    check_total_weight,
-)
+from dask_nrbfn.weighting import Reading, RowWeights, check_total_weight
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.trials import (
-    Trials,
-    planned_cells,
-    resolve_tuning,
-)
+from dask_nrbfn.stages.trials import Trials, planned_cells, resolve_tuning
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout
 

@@ -30,18 +30,12 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_tasks
-from dask_nrbfn.stages.held_out import begin_held_out
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.path import (
-    held_out_folds,
-    kept_basis,
-    penalized_system,
-    read_path_weights,
-)
+from dask_nrbfn.stages.path import held_out_folds, kept_basis, penalized_system, read_path_weights
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import ridges_of
-from dask_nrbfn.stages.validation import codes_in_training
+from dask_nrbfn.stages.validation import begin_held_out, codes_in_training
 from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset

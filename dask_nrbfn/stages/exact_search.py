@@ -116,15 +116,14 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 
 
 def _merge_spans(run: Run, stage: str) -> None:
-    parts = (_read_part(run, stage, index) for index in range(len(run.spans)))
+    parts = (
+        Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
+        for index in range(len(run.spans))
+    )
     best = reduce(partial(_merge, n_neighbors=run.chosen_params.n_neighbors), parts)
     group = run.group(stage)
     write_array(group, "indices", best.indices, "target", "neighbor")
     write_array(group, "distances", best.distances, "target", "neighbor")
-
-
-def _read_part(run: Run, stage: str, index: int) -> Neighbors:
-    return Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
 
 
 def _merge(a: Neighbors, b: Neighbors, *, n_neighbors: int) -> Neighbors:

@@ -22,10 +22,7 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.sample import bases_of_sample, judged_sums, network_of, read_sample
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.trials import (
-    Combination,
-    Trials,
-)
+from dask_nrbfn.stages.trials import Combination, Trials
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 

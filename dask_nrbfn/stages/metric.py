@@ -16,20 +16,15 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
-from dask_nrbfn.numeric.small_fit import (
-    SmallNetwork,
-    best_place,
-    learned_root,
-    try_bytes,
-)
+from dask_nrbfn.numeric.small_fit import SmallNetwork, best_place, learned_root, try_bytes
 from dask_nrbfn.numeric.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages.bases import Chosen
 from dask_nrbfn.stages.columns import column_name, unlearned_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sample import (
-    Basis,
     judged_sums,
     read_sample,
     tried_bytes,
@@ -246,7 +241,7 @@ def _round(
     before: tuple[str, float, float] | None,
 ) -> PartResult:
     """Learn weights with the best network of the last round; find the best network with them."""
-    basis = Basis(*(run.read(f"{_SAMPLE}/basis_{name}") for name in Basis._fields))
+    basis = Chosen(run.read(f"{_SAMPLE}/basis_values"), run.read(f"{_SAMPLE}/basis_rows"))
     sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
     seen = sample.folds != _HELD_OUT
     sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
@@ -327,10 +322,6 @@ def _remedy(params: FitParams) -> str:
     return "Give `scale`=standard" if asked else f"Give `scales` without {LEARNED}"
 
 
-def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return LEARNED in Trials(params, tuning).scales
-
-
 def _check(context: FitContext) -> None:
     """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
     if context.dataset.is_sparse:
@@ -351,7 +342,7 @@ METRIC = Stage(
     record=MetricRecord,
     compute=_compute,
     cost=_cost,
-    wanted=_wanted,
+    wanted=lambda params, tuning, numbers: LEARNED in Trials(params, tuning).scales,
     check=_check,
     labelled_only=True,
     needs=("columns",),

@@ -212,11 +212,6 @@ EMBEDDED = replace(
     MODEL,
     compute=partial(_compute, _write_embedding),
     cost=_embedding_cost,
-    needs=(
-        "columns",
-        "metric/root",
-        "basis/values",
-        "components/coefficients",
-    ),
+    needs=("columns", "metric/root", "basis/values", "components/coefficients"),
     leaves=_embedding_leaves,
 )

@@ -169,11 +169,6 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> l
     return [f"{place}/{name}{suffix}" for name in _DIMENSIONS]
 
 
-def _leaves(run: Run) -> tuple[str, ...]:
-    """Return the arrays of the moments of all rows."""
-    return tuple(f"moments/{name}" for name in _DIMENSIONS)
-
-
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return the moments that are stored in the group `place` of a run."""
     return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
@@ -211,6 +206,6 @@ MOMENTS = Stage(
     labelled_only=True,
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis/values"),
-    leaves=_leaves,
+    leaves=lambda run: tuple(f"moments/{name}" for name in _DIMENSIONS),
     passes=("moments",),
 )

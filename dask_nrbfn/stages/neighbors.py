@@ -1,4 +1,4 @@
-"""Stage "neighbors": indices and distances of the k nearest rows of every row."""
+"""Stage "neighbors": indices and distances of the k nearest rows of every row, or of drawn rows."""
 
 import logging
 import math
@@ -21,15 +21,23 @@ from dask_nrbfn.neighbors.plan import (
     search_dtype,
     update_rate,
 )
+from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, choose_candidates
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
-from dask_nrbfn.stages.candidates import search_candidates
+from dask_nrbfn.stages.bases import (
+    asked_candidates,
+    check_distinct,
+    pool_bytes,
+    pool_of,
+    rows_by_number,
+    source_of,
+)
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import SearchSpace
+from dask_nrbfn.stages.exact_search import SearchSpace, search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     check_neighbors,
@@ -45,6 +53,7 @@ from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
@@ -109,7 +118,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
 
 def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
     if search.n_candidates is not None:
-        return search_candidates(run, dataset, engine)
+        return _search_candidates(run, dataset, engine)
     if search.n_partitions > 1:
         return search_partitions(
             run, dataset, engine, n_partitions=search.n_partitions, threads=search.threads
@@ -126,6 +135,40 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
             label="neighbors",
         )
     return {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
+
+
+def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Store the row numbers of the candidates and their neighbours among all rows.
+
+    Only lists are written: each part writes the neighbours among its rows.
+    """
+    if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
+        run_task(engine, _draw, run, dataset, label="neighbors")
+    rows = run.read("neighbors/rows")
+    search_rows_exactly(run, dataset, engine, stage="candidates", rows=rows)
+    return {"distance_sum": run_task(engine, _store_lists, run, label="neighbors")}
+
+
+def _draw(run: Run, dataset: Dataset) -> None:
+    """Draw candidates; store their row numbers and the hashes of their values."""
+    size = of_searched(run).n_rows
+    pool = pool_of(rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
+    drawn = choose_candidates(pool, size=size)
+    hashes = hash_rows(dataset.take(drawn), seed=run.chosen_params.random_state)
+    check_distinct(run, len(np.unique(hashes)))
+    group = run.group("neighbors")
+    write_array(group, "rows", drawn, "candidate")
+    write_array(group, "hashes", hashes, "candidate")
+
+
+def _store_lists(run: Run) -> float:
+    """Store the lists of all candidates in parts; return the sum of the distances."""
+    searched = of_searched(run)
+    for start, stop in searched.spans:
+        for name in Neighbors._fields:
+            values = run.read(f"candidates/{name}", start, stop)
+            searched.write_rows(f"neighbors/{name}", start, values)
+    return float(run.read("candidates/distances").sum())
 
 
 def decided_search(run: Run) -> NeighborSearch:

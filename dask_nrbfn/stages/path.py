@@ -16,14 +16,9 @@ from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
-from dask_nrbfn.numeric.ridge_path import (
-    Penalize,
-    Ridge,
-    directions_among,
-    solve_all,
-)
+from dask_nrbfn.numeric.ridge_path import Penalize, Ridge, directions_among, solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
-from dask_nrbfn.numeric.threads import side_by_side
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.basis import read_labelled_rows
@@ -33,10 +28,7 @@ from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-    ridges_of,
-)
+from dask_nrbfn.stages.trials import Trials, ridges_of
 from dask_nrbfn.stages.width import read_features, read_shares
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -46,10 +38,8 @@ from dask_nrbfn.storage.run import Run
 LARGEST_SPECTRUM = 4096
 
 # Up to this many basis rows the systems of a path are solved side by side, each with one thread,
-# because threads that share a small factorization mostly wait for each other. The second number
-# limits the bytes of all systems but the first.
+# because threads that share a small factorization mostly wait for each other.
 _LARGEST_SMALL = 2048
-_BESIDE_BYTES = 2**28
 
 # The fields of `FoldWeights` that are stored for each fold.
 _STORED = ("weights", "intercepts", "ones")
@@ -119,21 +109,11 @@ def penalized_system(
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only."""
-    if n_basis > _LARGEST_SMALL:
-        return map
-    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
+    return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
 
 
 def _system_bytes(n_basis: int, *, spans: bool) -> int:
     return 8 * n_basis**2 * (3 if spans else 1)
-
-
-def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
-    """Return the largest number of bytes of the systems that are solved besides the first.
-
-    The same for a large basis, which has none: a plan must not shrink as the basis grows.
-    """
-    return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
 
 def _directions_of(run: Run, kept: NDArray[np.bool_]) -> Floats:
@@ -205,7 +185,8 @@ def _cost(s: FitSizes) -> StageCost:
         + 4 * s.r**2
         + 2 * weights
         + spans
-        + beside_bytes(s.r, s.n_ridges, spans=bool(s.n_components)),
+        # A large basis has no such systems, but a plan must not shrink as the basis grows.
+        + beside_bytes(s.n_ridges, _system_bytes(s.r, spans=bool(s.n_components))),
         n_tasks=n_tasks,
     )
 

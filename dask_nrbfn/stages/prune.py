@@ -123,13 +123,6 @@ PRUNE = Stage(
     check=_check,
     wanted=lambda params, tuning, numbers: params.prune is not None,
     grows_with_basis=True,
-    needs=(
-        "columns",
-        "metric/root",
-        "basis/values",
-        "width/shares",
-        "moments",
-        "locality/packed",
-    ),
+    needs=("columns", "metric/root", "basis/values", "width/shares", "moments", "locality/packed"),
     leaves=lambda run: ("prune/places", "prune/unexplained"),
 )

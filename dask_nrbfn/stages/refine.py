@@ -23,15 +23,16 @@ from dask_nrbfn.stages.descents import (
     descend,
     read_taken,
 )
-from dask_nrbfn.stages.figures import LabelFigures
-from dask_nrbfn.stages.held_out import calibrate, calibration_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-    ridges_of,
+from dask_nrbfn.stages.trials import Trials, ridges_of
+from dask_nrbfn.stages.validation import (
+    VALIDATION,
+    LabelFigures,
+    calibrate,
+    calibration_bytes,
+    codes_in_training,
 )
-from dask_nrbfn.stages.validation import VALIDATION, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run

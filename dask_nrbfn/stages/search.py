@@ -12,9 +12,8 @@ from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import try_bytes
-from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_SCORED
+from dask_nrbfn.stages.bases import MOST_SCORED, Chosen
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.finals import (
@@ -34,7 +33,6 @@ from dask_nrbfn.stages.finals import (
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.sample import (
     ALL,
-    Basis,
     bases_of_sample,
     judged_sums,
     network_of,
@@ -275,7 +273,9 @@ def _compute(job: StageJob) -> SearchRecord:
         logger.info("search: ended: %s", stopped)
     curve, compared, winner = _finals(job, search, best, n_rows)
     n_chosen = smallest_of(curve).n_basis if curve else None
-    chosen = _chosen(winner.combination if winner else best, n_chosen)
+    chosen: dict[str, Any] = asdict(winner.combination if winner else best)
+    if n_chosen is not None:
+        chosen["basis_size"] = n_chosen
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     return SearchRecord(
         tried=[*search.judged.values()],
@@ -335,11 +335,6 @@ def _log_curve(curve: list[Final], size: int) -> None:
     logger.info("search: error by basis rows: %s; %d are chosen", told, size)
 
 
-def _chosen(best: Combination, size: int | None) -> dict[str, Any]:
-    """Return the chosen parameters, with the size of the basis if the search has chosen it."""
-    return asdict(best) | ({} if size is None else {"basis_size": size})
-
-
 def _different(run: Run) -> list[Combination]:
     """Return the combinations, without learned weights that are all equal ("standard")."""
     assert run.tuning is not None
@@ -386,11 +381,8 @@ def _choose_bases(
     params = replace(run.chosen_params, scale=scale, basis=basis)
     size = search_basis_size(dataset, params, run.tuning)
     bases = bases_of_sample(run, dataset, _SAMPLE, params, [(size, rule) for rule in rules])
-    arrays = {
-        f"{name}_{rule}": values
-        for rule, chosen in zip(rules, bases, strict=True)
-        for name, values in chosen._asdict().items()
-    }
+    arrays = {f"values_{rule}": each.values for rule, each in zip(rules, bases, strict=True)}
+    arrays |= {f"rows_{rule}": each.rows for rule, each in zip(rules, bases, strict=True)}
     return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
 
 
@@ -409,11 +401,10 @@ def _try(
     for combination, narrowed in combinations:
         params = replace(run.chosen_params, **combination)
         networks.append(network_of(params, replace(run.tuning, **narrowed)))
-    basis = Basis(
-        *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)
-    )
+    names = (f"{name}_{params.basis_rule}" for name in ("values", "rows"))
+    values, rows = (run.read_part(_BASES, place, name) for name in names)
     sample = read_sample(
-        run, _SAMPLE, basis, n_folds=run.tuning.folds, n_targets=dataset.n_targets
+        run, _SAMPLE, Chosen(values, rows), n_folds=run.tuning.folds, n_targets=dataset.n_targets
     ).thinned(n_rows, n_basis)
     tried_networks = try_side_by_side(
         sample,
@@ -486,16 +477,12 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return Trials(params, tuning).is_searched
-
-
 SEARCH = Stage(
     name="search",
     record=SearchRecord,
     compute=_compute,
     cost=_cost,
-    wanted=_wanted,
+    wanted=lambda params, tuning, numbers: Trials(params, tuning).is_searched,
     grows_with_basis=True,
     needs=("given/values", "columns", "metric/root"),
     scratch=(_SCRATCH,),

@@ -8,12 +8,7 @@ from typing import NamedTuple
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.penalties import check_penalty
-from dask_nrbfn.numeric.ridge import (
-    ILL_CONDITIONED,
-    RidgeSolution,
-    RidgeSystem,
-    solve_bytes,
-)
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSolution, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
@@ -135,10 +130,6 @@ def _check(context: FitContext) -> None:
         check_penalty(context.params)
 
 
-def _leaves(run: Run) -> tuple[str, ...]:
-    return ("weights/values", *(("weights/intercept",) if run.of_numbers else ()))
-
-
 WEIGHTS = Stage(
     name="weights",
     record=WeightsRecord,
@@ -157,5 +148,5 @@ WEIGHTS = Stage(
         "path/parts",
         "prune/places",
     ),
-    leaves=_leaves,
+    leaves=lambda run: ("weights/values", *(("weights/intercept",) if run.of_numbers else ())),
 )

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.confidence import (
-    RowPool,
-    choose_basis,
-    even_below,
-    keep_best,
-)
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, keep_best
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
