@@ -31,6 +31,9 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
+# Seconds in which a row is sorted among the rows from which the basis is chosen.
+_SELECTION_S = 4e-7
+
 
 @dataclass(frozen=True)
 class BasisRecord:
@@ -137,6 +140,7 @@ def _cost(s: FitSizes) -> StageCost:
     # Centres are arrays; k-means holds a few copies.
     chosen = round(s.r * s.block_row_bytes) if s.draws else 8 * s.r * s.p
     return StageCost(
+        shared_s=_SELECTION_S * s.n,
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
         held_bytes=s.reader_bytes
