@@ -29,9 +29,9 @@ def judged_probability(
 
 
 def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[ReliabilityBin]:
-    """Return at most ten bins of equal numbers of rows, by ascending probabilities ``values``.
+    """Return at most ten bins of equal numbers of rows, by ascending probability.
 
-    Rows of equal probability, given as numbers or weights of all and of occurred, are in one bin.
+    rows, occurred (m,): number, or weight, of all rows and of those whose event occurred.
     """
     before = np.cumsum(rows) - rows
     bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)

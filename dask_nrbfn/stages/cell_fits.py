@@ -59,11 +59,6 @@ ROUNDS = 2
 ALPHAS = tuple(10.0**-power for power in range(3, 10))
 
 
-def asked_basis(run: Run) -> int:
-    """Return the requested number of basis rows of a cell; a cell may have fewer distinct rows."""
-    return basis_of_cell(run.params)
-
-
 def read_cell_targets(run: Run, dataset: Dataset) -> Targets:
     """Return the targets of a dataset in the form that the moments of all cells use."""
     if dataset.of_numbers:
@@ -79,7 +74,7 @@ def read_tree(run: Run) -> CellTree:
 def fit_cells(
     job: StageJob, rows: str, fits: str, cells: Sequence[int], *, keeps_scores: bool = False
 ) -> list[dict[str, Any]]:
-    """Fit cells of the parts `rows` into the parts `fits`, perhaps with scores; return records."""
+    """Fit cells, whose rows and networks are parts of two stages; return their records."""
     run, dataset, engine = job.run, job.dataset, job.engine
     wanted = None if len(cells) == read_tree(run).n_cells else list(cells)
     blocks = [(*block, wanted) for block in _blocks(run, dataset)]
@@ -203,9 +198,9 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     """Fit the network of a cell, and sum the errors on its held-out rows."""
     of_cell = read_cell(run, rows, cell)
     params, tuning, scaling = run.chosen_params, run.tuning, read_scaling(run)
-    n_folds = (tuning or TuneParams()).folds
+    n_folds, asked = (tuning or TuneParams()).folds, basis_of_cell(run.params)
     sampled = SampledRows(
-        params=replace(params, basis_size=asked_basis(run)),
+        params=replace(params, basis_size=asked),
         X=of_cell.X,
         scaling=scaling,
         codes=of_cell.targets if of_cell.targets.ndim == 1 else np.zeros(len(of_cell.X), np.int64),
@@ -215,7 +210,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     )
     source = source_of(params)
     assert source.sampled is not None
-    (basis,) = source.sampled(sampled, [(min(asked_basis(run), len(of_cell.X)), params.basis_rule)])
+    (basis,) = source.sampled(sampled, [(min(asked, len(of_cell.X)), params.basis_rule)])
     folds = folds_of_numbers(of_cell.numbers, n_folds=n_folds, seed=params.random_state)
     of_basis = folds_of_numbers(basis.rows, n_folds=n_folds, seed=params.random_state)
     X, y, weights, _ = of_cell

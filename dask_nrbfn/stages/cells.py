@@ -28,7 +28,6 @@ from dask_nrbfn.stages.cell_fits import (
     FITS,
     ROUNDS,
     ROWS,
-    asked_basis,
     cell_bytes,
     compare_cells,
     comparing_bytes,
@@ -131,7 +130,7 @@ def _grow(run: Run, dataset: Dataset) -> None:
     params = run.chosen_params
     size = min(run.n_rows, _TREE_ROWS, max(1, _TREE_ELEMENTS // dataset.n_features))
     rows = drawn_rows(run.n_rows, size, params.random_state)
-    most = most_rows_of_cell(params, run.n_rows, asked_basis(run))
+    most = most_rows_of_cell(params, run.n_rows, basis_of_cell(run.params))
     tree = CellTree.grown(
         read_scaling(run).apply(dataset.take(rows)),
         most_rows=most * size / run.n_rows,

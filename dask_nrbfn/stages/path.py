@@ -152,7 +152,7 @@ def path_of_risks(
     solutions: Iterable[tuple[Ridge, Floats, float | None]],
     penalize: Penalize,
 ) -> list[dict[str, Any]]:
-    """Return error, risk and bounds of every ridge with its weights and condition; else None."""
+    """Return error, risk and bounds of the weights of every ridge; None where it is singular."""
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
     for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):

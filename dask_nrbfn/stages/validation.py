@@ -254,7 +254,7 @@ class ValidationRecord(HeldOutFigures):
 
 
 def _compute(job: StageJob) -> ValidationRecord:
-    """Score the held-out rows with the weights of every penalty, without their fold or dataset."""
+    """Return the errors of every penalty on rows that it was not fitted to, and the best one."""
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
