@@ -205,18 +205,6 @@ def members_of(family: range) -> list[range]:
     return [range(start, min(start + size, family.stop)) for start in starts]
 
 
-def last_read(n_parts: int) -> int:
-    """Return the largest number of sums that the last task reads to get the sum of all parts.
-
-    >>> last_read(1), last_read(4), last_read(64)
-    (0, 3, 9)
-    """
-    n_levels = 0
-    while _SIBLINGS**n_levels < n_parts:
-        n_levels += 1
-    return (_SIBLINGS - 1) * n_levels
-
-
 def run_task(
     engine: Engine, task: Callable[[*Arguments], Result], *arguments: *Arguments, label: str
 ) -> Result:

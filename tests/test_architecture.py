@@ -72,8 +72,6 @@ LONGEST_FUNCTION, LONGEST_FILE = 60, 700
 LONGER = {
     "commands/ingest.py:ingest_file": 89,
     "commands/ingest.py:ingest_source": 74,
-    "stages/cell_fits.py:_fit_cell": 62,
-    "stages/search.py:_cost": 63,
 }
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
 

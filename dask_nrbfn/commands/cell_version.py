@@ -26,13 +26,13 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task, run_tasks
 from dask_nrbfn.stages.cell_fits import (
+    FITS,
     CellRows,
     cell_pieces,
     count_rows,
     read_solved,
     routed_rows,
 )
-from dask_nrbfn.stages.cell_trial import FITS
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.storage.dataset import Dataset

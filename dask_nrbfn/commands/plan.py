@@ -1,7 +1,7 @@
 """Plan: flops, bytes and seconds of a fit before it begins."""
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +196,6 @@ def read_rates(path: Path) -> Rates:
 
 def _scale_rates(rates: Rates, factor: float) -> Rates:
     """Return the rates of a worker with `factor` times the threads and the same storage."""
-    storage = {"read_bytes", "scratch_bytes"}
-    changed = {
-        field.name: factor * getattr(rates, field.name)
-        for field in fields(Rates)
-        if field.name not in storage
-    }
-    return replace(rates, **changed)
+    return Rates(
+        **{name: factor * rate for name, rate in asdict(rates).items()} | {"bytes": rates.bytes}
+    )

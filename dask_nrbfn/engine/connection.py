@@ -145,11 +145,7 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
 
 
 def _blas_threads_once_loaded() -> int:
-    """Return the number of BLAS threads of a worker.
-
-    This loads the libraries that `PROCESS_BYTES` counts. So the memory of a worker does not depend
-    on what it has computed before.
-    """
+    """Return the BLAS threads of a worker; this loads what `PROCESS_BYTES` counts."""
     import sklearn.neighbors  # noqa: F401
 
     return blas_threads()
@@ -267,10 +263,7 @@ def _open_client(options: EngineOptions) -> Iterator[Client]:
 
 
 def _read_scheduler_file(path: str) -> str:
-    """Return the address in a scheduler file.
-
-    A Client that gets the file itself waits forever if it is missing or unreadable.
-    """
+    """Return the address in a file; a Client waits forever for one that is unreadable."""
     try:
         with open(path) as file:
             address = json.load(file)["address"]

@@ -5,11 +5,7 @@ import os
 
 
 def leave_out_echoes() -> None:
-    """Keep errors of further zarr requests out of the log.
-
-    Zarr sends several requests at once and raises the error of the first one. asyncio then logs a
-    traceback for each of the others, because nobody has retrieved their errors.
-    """
+    """Keep errors of further zarr requests out of the log: zarr raises that of the first one."""
     logging.getLogger("asyncio").addFilter(_is_no_echo)
 
 

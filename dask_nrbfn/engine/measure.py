@@ -24,10 +24,8 @@ class Measured(NamedTuple):
 def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
     """Run a task and measure its seconds and the peak memory of its process.
 
-    The peak belongs to the process. Tasks that run at the same time in threads of one process all
-    report the same memory, counted from when the process was last idle. It can be the peak of an
-    earlier task, and is never too small. If the kernel cannot reset the peak (not Linux, or not
-    permitted), it is counted from the start of the process.
+    Tasks that run at the same time in threads of one process all report the same memory, counted
+    from when the process was last idle, or from its start if the kernel cannot reset the peak.
     """
     start = time.perf_counter()
     with _peak_from_here():

@@ -42,10 +42,8 @@ NO_WORKERS_TIMEOUT_S = 300.0
 class Engine(ABC):
     """Runs tasks somewhere.
 
-    worker_limit_bytes: memory limit of the worker with the least memory per task. None:
-        `memory_bytes`.
-    expected_bytes: expected memory of the current tasks with their process, for error messages. 0:
-        unknown.
+    worker_limit_bytes: memory limit of the worker with the least memory per task; None: all of it.
+    expected_bytes: expected memory of the current tasks, for error messages; 0: unknown.
     peak_bytes: largest resident size of a process while it ran a task of the current stage.
     in_memory: whether tasks share this process's memory, and so its in-memory stores.
     """

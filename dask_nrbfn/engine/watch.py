@@ -17,11 +17,7 @@ _LINE_INTERVAL_S = 10.0
 
 @contextmanager
 def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None]]:
-    """Yield a function to call when one of `total` tasks is done.
-
-    `bar` draws a bar if standard error is a terminal. Otherwise lines are logged at intervals, even
-    if no further task is done.
-    """
+    """Yield a function to call when a task is done; a bar on a terminal, or lines at intervals."""
     if bar and sys.stderr.isatty():
         with click.progressbar(length=total, label=f"{label:<11}", file=sys.stderr) as drawn:
             yield lambda: drawn.update(1)

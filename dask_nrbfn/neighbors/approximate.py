@@ -61,11 +61,7 @@ def approximate_neighbors(
 
 @cache
 def _give_numba_a_cache() -> TemporaryDirectory[str]:
-    """Let numba keep machine code in a directory that lasts as long as this process.
-
-    pynndescent cannot be imported without a cache, as in containers with a home directory that is
-    read-only.
-    """
+    """Let numba keep code in a temporary directory: pynndescent cannot be imported without one."""
     from numba import config
 
     directory = TemporaryDirectory(prefix="dask-nrbfn-numba-", ignore_cleanup_errors=True)
@@ -79,11 +75,7 @@ def _give_numba_a_cache() -> TemporaryDirectory[str]:
 
 
 def numba_threads(wanted: int) -> int:
-    """Return `wanted`, but at most the number of numba's threads in this process.
-
-    A run may continue on a machine with fewer cores. Joblib's workers, a CPU affinity or
-    NUMBA_NUM_THREADS can also limit the threads of a process.
-    """
+    """Return `wanted`, but at most the number of numba's threads in this process."""
     from numba import config
 
     most = int(config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]

@@ -57,12 +57,6 @@ def exact_neighbors(
 
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
     first among exact duplicates. Arrays should be centred: large norms make the search slower.
-
-    Examples
-    --------
-    >>> rows = np.array([[0.0], [1.0], [1.0], [9.0]])
-    >>> exact_neighbors(rows, np.arange(4), n_neighbors=1).indices.ravel()
-    array([1, 2, 1, 1])
     """
     found = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
     others = other_rows(found.indices, queries)
@@ -157,11 +151,7 @@ class _Targets:
 
 
 class _Least:
-    """The rows with the least values of each target, among the rows seen so far.
-
-    values (b, c): at first the limits (b,). Values that are not below them are ignored.
-    places (b, c).
-    """
+    """The places and values (b, c) of the rows with the least values of each target so far."""
 
     def __init__(self, limits: NDArray[Any], count: int) -> None:
         self.values = np.repeat(limits[:, None], count, axis=1)
@@ -268,10 +258,7 @@ def _terms(rows: Rows, targets: Rows) -> int:
 def _nearest_in_blocks(
     rows: Rows, targets: Rows, space: _Targets, blocks: Blocks, precision: Precision, count: int
 ) -> tuple[Neighbors, NDArray[np.bool_]]:
-    """Return the nearest rows by their values in blocks, and which targets are certain.
-
-    space: the targets with the origin of the values.
-    """
+    """Return the nearest rows by values in blocks, and which targets are certain."""
     n_terms = _terms(rows, targets)
     least = _Least(space.limits(n_terms, precision), min(count + SPARE, rows.shape[0]))
     # Single precision cannot hold every square; `_are_certain` allows for that.
@@ -330,16 +317,8 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     """Return the rows of a block whose k nearest neighbours are copies of themselves.
 
     The seed orders the copies, so that neither their neighbours nor the searched copies depend on
-    the order of the block.
-
-    k + 1 copies of a row are enough for the neighbours of every other row, so a search does not
-    grow with the number of copies.
-
-    Examples
-    --------
-    >>> repeats = find_repeats(np.array([[1.0], [2.0], [1.0], [1.0]]), n_neighbors=1, seed=0)
-    >>> sorted(repeats.rows.tolist()), int(repeats.searched.sum())
-    ([0, 2, 3], 3)
+    the order of the block. k + 1 copies of a row are enough for the neighbours of every other row,
+    so a search does not grow with the number of copies.
     """
     drawn = np.random.default_rng(seed).permutation(rows.shape[0])
     _, value, counts = np.unique(

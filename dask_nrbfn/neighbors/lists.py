@@ -30,11 +30,7 @@ class Neighbors(NamedTuple):
 def measure_neighbors(
     rows: Rows, targets: Rows, indices: NDArray[np.int64], *, threads: int = 1
 ) -> Neighbors:
-    """Return the neighbours with their Euclidean distances, sorted.
-
-    targets (b, p): the rows whose neighbours are given.
-    indices (b, k): places of the neighbours in `rows`; -1 for no row, which is infinitely far.
-    rows (n, p).
+    """Return the neighbours of targets with their Euclidean distances, sorted; inf for none, -1.
 
     Squared differences are summed in float64 for both searches, so near duplicates lose no digits.
     Equal distances are ordered by row number.
@@ -72,12 +68,7 @@ def measure_pairs(
     places: NDArray[np.int64],
     target_places: NDArray[np.int64],
 ) -> Floats:
-    """Return the squared distances between rows and targets, pair by pair, float64 (m,).
-
-    places, target_places (m,): places of the row and of the target of each pair.
-
-    See `measure_neighbors`.
-    """
+    """Return the squared distances (m,) between rows and targets at these places, pair by pair."""
     squared = np.empty(len(places))
     step = max(1, _GATHER_ELEMENTS // _width(rows))
     for start in range(0, len(places), step):
@@ -89,17 +80,7 @@ def measure_pairs(
 def merge_neighbors(
     indices: NDArray[np.int64], distances: Floats, *, n_neighbors: int
 ) -> Neighbors:
-    """Return the k nearest distinct neighbours of every row, nearest first.
-
-    indices (b, c): row numbers, possibly with repeats; -1 for no row.
-    n_neighbors: k; if a row has fewer distinct neighbours, -1 and inf follow.
-    distances (b, c).
-
-    Examples
-    --------
-    >>> merge_neighbors(np.array([[4, 2, 4]]), np.array([[1.0, 3.0, 1.0]]), n_neighbors=2).indices
-    array([[4, 2]])
-    """
+    """Return the k nearest distinct neighbours of every row, nearest first; -1 and inf for none."""
     missing = max(0, n_neighbors - indices.shape[1])
     indices = np.pad(indices, ((0, 0), (0, missing)), constant_values=MISSING)
     distances = np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf)
@@ -124,17 +105,10 @@ class Recall(NamedTuple):
 
 
 def measure_recall(found: Floats, exact: Floats) -> Recall:
-    """Return the recall of neighbour lists, given by their distances.
-
-    found, exact (b, k): distances of the neighbours found and of the true ones, nearest first.
+    """Return the recall of neighbour lists, given by their distances (b, k), nearest first.
 
     A neighbour counts as true if it is no further away than the k-th true neighbour. So any of
     several rows at the same distance counts.
-
-    Examples
-    --------
-    >>> measure_recall(np.array([[1.0, 3.0], [1.0, 2.0]]), np.array([[1.0, 2.0], [1.0, 2.0]]))
-    Recall(mean=0.75, standard_error=0.25)
     """
     true = found <= exact[:, -1:] * (1.0 + _RELATIVE_TOLERANCE)
     shares = true.mean(axis=1)

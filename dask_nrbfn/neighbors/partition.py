@@ -34,7 +34,6 @@ class Partitions:
 
     offsets (S,): added to the squared distances, so that full partitions seem further away.
     reaches (S,): distance from the border of another partition up to which a row belongs to both.
-    centroids (S, p).
     """
 
     centroids: Floats
@@ -43,14 +42,12 @@ class Partitions:
 
     @classmethod
     def balanced(cls, sample: Rows, n_partitions: int, *, overlap: int, seed: int) -> Self:
-        """Place partitions with about equal numbers of rows.
+        """Place at most `n_partitions` partitions with about equal numbers of rows of a sample.
 
-        sample (s, p): rows drawn from all rows.
-        n_partitions: fewer if the sample has fewer distinct rows.
-        overlap: mean number of partitions of a row; a row has at most one more. Rows in the middle
-            of a partition have one, which leaves more for rows near a border. With 5 million rows
-            in 20 partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a
-            partition.
+        `overlap` is the mean number of partitions of a row; a row has at most one more. Rows in the
+        middle of a partition have one, which leaves more for rows near a border. With 5 million
+        rows in 20 partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a
+        partition.
 
         k-means on the distinct rows of the sample, then offsets that reduce the fullest partition
         to 1.2 times the mean. Each round sets every offset so that its partition would hold the
@@ -109,12 +106,7 @@ class Partitions:
         return best, best_count / goal
 
     def route(self, rows: Rows, *, overlap: int) -> NDArray[np.int64]:
-        """Return the partitions of every row, int64 (b, min(overlap + 1, S)).
-
-        The nearest first; -1 for no further partition.
-
-        rows (b, p).
-        """
+        """Return the partitions of rows (b, min(overlap + 1, S)), nearest first; -1 for none."""
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))
         strips = []
         for start in range(0, rows.shape[0], step):
@@ -159,11 +151,7 @@ class Partitions:
 
 
 def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
-    """Return the means of k-means clusters, (S, p).
-
-    With the dtype of the rows.
-
-    rows (s, p).
+    """Return the means of k-means clusters, (S, p), with the dtype of the rows.
 
     Runs on one thread, because with more threads the last bits differ from run to run.
     """

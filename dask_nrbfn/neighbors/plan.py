@@ -56,7 +56,6 @@ class NeighborSearch:
     """How neighbours are searched, with every "auto" resolved when the run began.
 
     threads: the graph of an approximate search depends on them.
-    n_candidates: number of rows whose neighbours are searched; None: all rows.
     """
 
     method: str
@@ -69,7 +68,6 @@ class NeighborSearch:
 class SearchedRows:
     """The sizes of the rows among which neighbours are searched.
 
-    row_values: mean stored values of a row; p for arrays.
     width: how many numbers store a row: p, or in CSR its values and column indices.
     """
 
@@ -82,11 +80,7 @@ class SearchedRows:
     params: FitParams
 
     def plan(self, *, threads: int, free_bytes: Callable[[str], int]) -> NeighborSearch:
-        """Return the search of all rows, with every "auto" resolved by rows and memory.
-
-        free_bytes: takes a method, returns the bytes of a worker's memory that are free for its
-            search.
-        """
+        """Return the search of all rows; `free_bytes` gives the memory for a method."""
         n_partitions, method = self.params.n_partitions, self.params.neighbors
         if n_partitions is not None:
             self._check_partitions(n_partitions)
@@ -102,9 +96,8 @@ class SearchedRows:
     def search_bytes(self, n_rows: int, method: str) -> int:
         """Return the bytes that a search of `n_rows` of the rows holds at its peak.
 
-        The rows twice. For the exact search candidates and results; for the approximate one
-        candidate lists, heaps and results of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and
-        l = 1.25 k, and update buffers.
+        The rows twice, and candidates and results of the exact search; for the approximate one
+        lists of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and buffers.
         """
         k = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
         row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize
@@ -122,8 +115,7 @@ class SearchedRows:
     def most_partitions(self) -> int:
         """Largest allowed number of partitions, at least 1.
 
-        Each partition needs enough rows to fill the neighbour lists. The sample of rows and the
-        centroids of the partitions must stay below their maximum sizes.
+        Each needs enough rows to fill the neighbour lists; sample and centroids have maximum sizes.
         """
         filled = self.n_rows * self.params.overlap // self.smallest_partition
         known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
@@ -209,12 +201,10 @@ def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
 
 
 def pair_flops(n_features: int, row_values: float) -> float:
-    """Return the flops of the product of two rows.
+    """Return the flops of the product of two rows with a mean of `row_values` stored values.
 
     In CSR twice the number of columns that both rows store. Columns of unequal frequency are shared
     more often than by chance.
-
-    row_values: mean stored values of a row; fewer than p are in CSR.
     """
     if row_values == n_features:
         return 2 * n_features
@@ -248,12 +238,7 @@ def searched_neighbors(n_neighbors: int) -> int:
 
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
-    """Return the number of candidate updates of NNDescent.
-
-    Number of compared values of candidates.
-
-    row_values: mean stored values of a row; p for arrays.
-    """
+    """Return the number of candidate updates of NNDescent: compared values of candidates."""
     is_sparse = row_values < n_features
     compared = round(_COMPARED * row_values) if is_sparse else n_features
     listed = listed_neighbors(n_neighbors, is_sparse=is_sparse)

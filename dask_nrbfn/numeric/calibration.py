@@ -53,11 +53,9 @@ class Calibration:
 
     ``softmax(s_k / temperature + log_slope log max(p_k, 0.02) + b_k)`` for scores ``s_k`` and
     probabilities ``p_k`` of the loss. Both scores of two classes are shifted so that only their
-    difference counts. With a slope of 0 this is bias-corrected temperature scaling (Alexandari,
-    Kundaje & Shrikumar 2020, section 3), and without biases temperature scaling (Guo et al. 2017).
-    The scores of the squared loss are approximate probabilities: with a temperature alone, a rare
-    class gets too large a probability from a score of 0. The logarithm is the form of Kull et al.
-    2019 (Dirichlet calibration) with one slope for all classes.
+    difference counts. Bias-corrected temperature scaling (Alexandari, Kundaje & Shrikumar 2020,
+    section 3), with the logarithm of Kull et al. 2019 (Dirichlet calibration) and one slope for all
+    classes: with a temperature alone, a rare class gets too large a probability from a score of 0.
     """
 
     temperature: float
@@ -80,10 +78,7 @@ class Calibration:
         return {**vars(self), "biases": list(self.biases)}
 
     def exponents(self, scores: Any, loss: Loss) -> Any:
-        """Return the exponents of the probabilities, float64 (b, K), or a tensor.
-
-        scores (b, K): an array, or a tensor that numpy functions accept.
-        """
+        """Return the exponents of the probabilities (b, K), for an array or a tensor of scores."""
         scaled = scores / self.temperature
         if self.biases is None:
             return scaled
@@ -91,10 +86,7 @@ class Calibration:
         return scaled + self.log_slope * logarithms + np.asarray(self.biases)
 
     def probabilities(self, scores: Floats, loss: Loss) -> Floats:
-        """Return the probabilities of the classes; the largest is that of the largest score.
-
-        scores (b, K), returns float64 (b, K).
-        """
+        """Return the probabilities of the classes; the largest is that of the largest score."""
         return softmax(self.exponents(scores, loss), scores)
 
 
@@ -125,10 +117,7 @@ class ScoreDraw(RowSum):
 
 
 class DrawnRows(NamedTuple):
-    """A draw of rows, with at most about the same number of each class.
-
-    shares (K,): share of the rows of each class that is drawn.
-    """
+    """A draw of rows by the ``shares`` (K,) of the rows of each class."""
 
     shares: Floats
     seed: int
@@ -137,10 +126,7 @@ class DrawnRows(NamedTuple):
     def of_counts(
         cls, class_counts: NDArray[np.int64], *, seed: int, most_scores: int = MOST_SCORES
     ) -> Self:
-        """Return a draw with about `most_scores` scores (rows times classes) at most.
-
-        Each class gets at most about ``most_scores / K^2`` rows.
-        """
+        """Return a draw of at most about ``most_scores / K^2`` rows of each class."""
         of_class = most_scores / len(class_counts) ** 2
         return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed)
 
@@ -157,10 +143,7 @@ class DrawnRows(NamedTuple):
         codes: NDArray[np.int64],
         weights: Floats | None,
     ) -> ScoreDraw:
-        """Return the drawn rows of a block, with weights that also count the other rows.
-
-        The hashes of the row numbers (b,) select the rows.
-        """
+        """Return the rows of a block that their hashes draw; their weights count the others too."""
         shares = self.shares[codes]
         drawn = hash_numbers(numbers, seed=self.seed) * 2.0**-64 <= shares
         own = np.ones(len(codes)) if weights is None else weights
@@ -197,12 +180,7 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
 
 
 class _Likelihood(NamedTuple):
-    """The negative log-likelihood.
-
-    inputs (2, m, K): scores, and logarithms of the probabilities of the loss.
-    weights (m,): with a mean of 1.
-    other: target of each class other than the row's own.
-    """
+    """The negative log-likelihood of `inputs` (2, m, K): scores and logarithms of probabilities."""
 
     inputs: Floats
     codes: NDArray[np.int64]

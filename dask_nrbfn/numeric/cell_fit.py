@@ -82,11 +82,7 @@ def fit_cell(
     each: Each = map,
     threads: int = 1,
 ) -> CellFit:
-    """Return the network of a cell.
-
-    network: with the width factor of the table, and the ridges to try.
-    n_rounds: rounds in which column weights are learned; dense rows only.
-    each: tries networks and solves systems.
+    """Return the network of a cell; `network` has the width factor of the table and all ridges.
 
     One held-out fold chooses the network. The width factor and the column weights of the table stay
     unless the gain of others is more than chance. Then every fold is held out once, and scored by
@@ -156,7 +152,7 @@ def _choose(
         )
         figures = [entry[sums_of(table.targets).smooth] for entry in entries]
         return [
-            _Choice(scaling, replace(own, ridges=(_ridge(entry),)), figure)
+            _Choice(scaling, replace(own, ridges=(Ridge.of(entry),)), figure)
             for own, entry, figure in zip(networks, entries, figures, strict=True)
             if figure is not None
         ]
@@ -194,10 +190,6 @@ def _alpha(choice: _Choice) -> float:
 
 def _least(choices: Sequence[_Choice]) -> _Choice:
     return min(choices, key=lambda each: each.figure)
-
-
-def _ridge(entry: dict[str, object]) -> Ridge:
-    return Ridge(**{name: entry[name] for name in Ridge._fields})  # type: ignore[arg-type]
 
 
 def _further_root(scaling: Scaling, chosen: Scaling, n_features: int) -> Floats:

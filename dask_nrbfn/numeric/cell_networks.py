@@ -80,10 +80,7 @@ class CellNetworks:
                 yield RoutedRows(int(cell), rows[start : min(start + most_rows, ends[cell])], basis)
 
     def feature_weights(self, root: Floats | None) -> Floats:
-        """Return the mean column weights of the training rows, float64 (p,).
-
-        root (p,): square roots of the column weights of the table.
-        """
+        """Return the mean column weights of the training rows; `root` (p,) is that of the table."""
         roots = self.roots if root is None else self.roots * root
         weights: Floats = self.n_rows @ roots**2 / self.n_rows.sum()
         return weights

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge import RidgeSystem, solve_path
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
 
@@ -38,15 +39,11 @@ class SolvedCell(NamedTuple):
         normalized: bool,
         penalty: Floats | None,
     ) -> Self | None:
-        """Return the solution of the sums of a cell; None if the system is singular.
-
-        alpha: NaN for constant scores.
-        penalty (r, r): see `solve_weights`.
-        """
+        """Return the solution of the sums of a cell, constant if alpha is NaN; None if singular."""
         if math.isnan(alpha):
             return cls.constant(moments)
         system = RidgeSystem.of(moments, targets, normalized=normalized)
-        (solution,) = solve_path(system.gram, system.cross, alphas=[alpha], penalty=penalty)
+        (solution,) = replace(system, penalty=penalty).path([alpha])
         if solution is None:
             return None
         weights = solution.weights

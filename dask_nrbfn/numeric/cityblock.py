@@ -63,11 +63,7 @@ def sparse_absolute_sums(
 
 
 def signed_sums(rows: Floats, basis: Floats, factors: Floats) -> Floats:
-    """Return ``sum_j f_cij s_ijl``, s the sign of ``x_il - g_jl``, float64 (K, b, p).
-
-    Rows (b, p), basis (r, p) and factors (K, b, r) are contiguous and writable. ``(2 K + 3) b r p``
-    flops.
-    """
+    """Return ``sum_j f_cij s_ijl`` (K, b, p), s the sign of ``x_il - g_jl``."""
     sums = np.zeros((len(factors), *rows.shape))
     _compiled(_add_signed)(rows, basis, factors, sums)
     return sums

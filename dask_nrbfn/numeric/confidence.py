@@ -15,10 +15,6 @@ LEAST_OF_CLASS = 10
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
     """Return each row's confidence in its own label, from 0 to 1, float64 (b,).
 
-    distances (b, k): distances to the k nearest neighbours, without the row itself.
-    agrees (b, k): whether the neighbour has the row's own label.
-    width: mean of the distances of all rows (step 4); 0 if all distances are 0.
-
     Steps 5 to 7: weights ``exp(-D^2 / (2 width^2))``, normalized per row, summed over the
     neighbours that agree. The smallest exponent of a row is subtracted first, so the confidence of
     a row far from all its neighbours is defined.
@@ -34,14 +30,11 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
 
 @dataclass(frozen=True, eq=False)
 class RowPool:
-    """Rows from which a basis is chosen.
+    """Rows from which a basis is chosen: those of the smallest priority, then of the smallest hash.
 
-    priority (m,): confidence, or the result of `even_below`. The row with the smallest value enters
-        first.
-    tiebreak (m,): the smaller value enters first among equal priorities. Rows that share a value
-        are duplicates and enter once, see `hash_rows`.
+    priority (m,): confidence, or the result of `even_below`.
+    tiebreak (m,): hashes; rows that share one are duplicates and enter once, see `hash_rows`.
     codes (m,): classes; -1 for rows without a class.
-    rows (m,): row indices.
     """
 
     priority: Floats
@@ -73,29 +66,22 @@ class RowPool:
 
 
 def even_below(confidence: Floats, *, threshold: float) -> Floats:
-    """Return priorities that draw evenly among rows below the threshold, float64 (b,).
+    """Return priorities (b,) that draw evenly among rows below the threshold.
 
     Rows below the threshold have equal priority, so their hashes decide. The other rows keep the
     order of their confidence and fill up the basis.
-
-    confidence (b,).
     """
     return np.where(confidence < threshold, 0.0, confidence)
 
 
 def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> RowPool:
-    """Return the rows of both pools that can still enter a basis, in order.
+    """Return the rows of two disjoint pools that can still enter a basis, in order.
 
     The first r distinct rows, and the first K distinct rows of every class: at most ``r + K**2``.
 
-    pool, block: disjoint.
-
     The operation is associative and commutative: `choose_basis` returns the same basis for the kept
     rows as for all rows, whatever the blocks and their order. K distinct rows of a class are enough
-    because each other class takes at most one of these rows.
-
-    Rows are ordered by priority, hash, class and index. Time O(m log m) and about 100 m bytes for m
-    rows in both.
+    because each other class takes at most one of these rows. Time O(m log m) and about 100 m bytes.
     """
     ordered = _in_order(pool.joined(block))
     by_point = np.lexsort((ordered.codes, ordered.tiebreak))
@@ -115,9 +101,6 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
     """Return the row indices of drawn candidates in ascending order, int64 (N,).
 
-    pool: the rows that `keep_best` kept of all rows, with hashes as tiebreak.
-    size: n, at least the number of classes.
-
     The first ten rows of every class, then the first of the other rows. The draw is even except for
     rare classes, which would otherwise have a single row in the basis.
     """
@@ -131,8 +114,6 @@ def choose_basis(
 ) -> RowPool:
     """Return the rows that become the basis, in the order of their indices.
 
-    pool: all rows, or the rows that `keep_best` kept.
-    size: largest number of rows to choose, at least `n_classes`.
     threshold: only rows with a lower priority fill the basis, Algorithm 1, steps 8 and 9. None: the
         basis has exactly `size` rows if as many are distinct (paper, 7.1.3).
 

@@ -19,10 +19,7 @@ from dask_nrbfn.numeric.types import Floats
 
 @dataclass(frozen=True, eq=False)
 class LossSums(RowSum):
-    """Weighted sums over rows of the loss of A models with K classes, and of its gradient.
-
-    loss (A, K): loss of each class against the others.
-    gradient (A, K, r): gradient of the loss by the weights.
+    """Weighted sums over rows of the loss (A, K) of A models, and its gradient (A, K, r).
 
     With ``f = Phi W'`` and margins ``m = t f``, t = 1 for rows of the class and -1 for others:
     ``sum_i v_i loss(m_i)`` and ``sum_i v_i t_i loss'(m_i) phi_i``, v the row weights.
@@ -46,11 +43,7 @@ class LossSums(RowSum):
         *,
         row_weights: Floats | None = None,
     ) -> Self:
-        """Return the sums of one block; ``2 b r A K`` flops.
-
-        scores (b, A, K): scores of each model.
-        row_weights (b, 1): weights of the rows for all models, or for each model.
-        """
+        """Return the sums of a block; row weights (b, 1) or (b, A); ``2 b r A K`` flops."""
         _, n_models, n_classes = scores.shape
         signs = np.full((len(codes), 1, n_classes), -1.0)
         signs[np.arange(len(codes)), 0, codes] = 1.0
@@ -81,10 +74,7 @@ _SHORTEST, _LONGEST = 0.1, 0.5
 
 
 class Point(NamedTuple):
-    """Weights, and the objective ``sum_i v_i loss(m_i) + tr(W R W')`` and its gradient there.
-
-    `weights` and `gradient` are float64 (q, r).
-    """
+    """Weights, and the objective ``sum_i v_i loss(m_i) + tr(W R W')`` and its gradient there."""
 
     weights: Floats
     objective: float
@@ -92,11 +82,9 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
-        """Return the point of weights from the sums of a pass.
+        """Return the point of weights from the sums of a pass, see `LossSums`.
 
-        loss, gradient (q,): see `LossSums`.
-        ridge (r, r): R or its diagonal, see `ridge_of`. A weight with an infinite diagonal stays.
-        weights (q, r).
+        ridge: R or its diagonal, see `RidgeSystem.ridge`. A weight with an infinite diagonal stays.
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)
@@ -161,9 +149,7 @@ def accepted_points(points: Sequence[Point]) -> list[Point]:
 
 
 def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    """Return the weights of the next pass, float64 (q, r).
-
-    points: points of all passes so far.
+    """Return the weights of the next pass, by the points of all passes so far.
 
     L-BFGS (Nocedal & Wright, *Numerical Optimization*, Algorithm 7.4) of all classes together,
     starting from the inverse of the preconditioner: with its Cholesky factor U this is plain L-BFGS

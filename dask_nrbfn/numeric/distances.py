@@ -35,11 +35,7 @@ _DIFFERENCE_FLOPS = 3.0
 
 @dataclass(frozen=True, eq=False)
 class DistanceFactors(ABC):
-    """Squared distances ``f d^2`` from the r rows of a basis, f a factor.
-
-    scaling: applied to rows; the basis is scaled already.
-    cancels: whether rounding can change the sign of a squared distance near 0.
-    """
+    """Squared distances ``f d^2`` from the r rows of a scaled basis, f a factor."""
 
     scaling: Scaling | None
     factor: float
@@ -49,10 +45,7 @@ class DistanceFactors(ABC):
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        """Return ``f d^2`` of unscaled rows, float64 (b, r), in `out`.
-
-        scratch (b, p + 2): memory for the centred rows.
-        """
+        """Return ``f d^2`` of unscaled rows (b, r) in `out`; scratch (b, p + 2) is for rows."""
 
 
 class EuclideanFactors(DistanceFactors):
@@ -76,17 +69,11 @@ class EuclideanFactors(DistanceFactors):
 
     @abstractmethod
     def linear(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``f (|g|^2 - 2 x g)``, float64 (b, r), of rows from `scaled`.
-
-        ones (b, 1): factors of ``|g|^2``.
-        """
+        """Return ``f (|g|^2 - 2 x g)`` (b, r) of scaled rows; ones (b, 1) multiply ``|g|^2``."""
 
     @abstractmethod
     def norms(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``|x|^2``, float64 (b, 1), of rows from `scaled`.
-
-        ones (b, 1): factors of the centre that is subtracted from x.
-        """
+        """Return ``|x|^2`` (b, 1) of scaled rows; ones (b, 1) are factors of the centre."""
 
     def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
         """Return the squared distances, one strip of rows after another."""
@@ -125,10 +112,7 @@ def _is_kept_sparse(row_values: float, n_features: int) -> bool:
 def product_flops(
     n_features: int, row_values: float, basis_values: float, *, l1: bool = False
 ) -> float:
-    """Return the BLAS flops that take as long as the distance of a row and a basis row.
-
-    row_values, basis_values: mean stored values of a row and of a basis row; p for an array.
-    """
+    """Return the BLAS flops that take as long as the distance of a row and a basis row."""
     of_arrays = n_features * (_DIFFERENCE_FLOPS if l1 else 2.0)
     if row_values == n_features:
         return of_arrays
@@ -142,8 +126,7 @@ def basis_bytes(
 ) -> int:
     """Return the bytes of a basis; CSR stores a column index with each of its values.
 
-    of_sparse: whether rows are in CSR. Such rows need another array of the basis, and are converted
-        a few at a time.
+    Rows in CSR need another array of the basis, and are converted a few at a time.
     """
     if _is_kept_sparse(basis_values, n_features):
         return round(2 * 8 * copies * n_basis * basis_values)
@@ -263,8 +246,6 @@ def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
 class CityBlockFactors(DistanceFactors):
     """The factors of the l1 distance ``d = sum_l |x_l - g_l|``.
 
-    basis (r, p): scaled.
-
     Differences are exact, so no centre and no pivots are needed. Rows that stay in CSR after the
     scaling are summed over the values that the rows and the basis store; other rows become arrays.
     """
@@ -289,11 +270,11 @@ class CityBlockFactors(DistanceFactors):
         return squared
 
     def shifted_logarithms(self, X: Rows) -> Floats:
-        """Return ``e - t``, ``t^2 = -2 f d^2`` and e the least t of each row, float64 (b, r).
+        """Return ``e - t`` (b, r), ``t^2 = -2 f d^2`` and e the least t of each unscaled row.
 
-        X are unscaled rows (b, p). A coordinate outside the range of the basis adds the same to all
-        distances of its row, so it is moved to the border of the range first. Then the result loses
-        no digits however far a row lies. Rows in CSR are not moved.
+        A coordinate outside the range of the basis adds the same to all distances of its row, so it
+        is moved to the border of the range first. Then the result loses no digits however far a row
+        lies. Rows in CSR are not moved.
         """
         sums = np.empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
@@ -389,9 +370,6 @@ class Group(NamedTuple):
 class Pivots:
     """Exponents ``-|x - g|^2 / (2 sigma^2)`` that are exact wherever activations are not 0.
 
-    basis (r, p): scaled basis rows.
-    factors: the factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
-
     Relative to the mean m, rounding of an exponent is about ``eps |x - m|^2 / sigma^2``. Relative
     to a pivot, the nearest basis row of some row, m is replaced by the pivot.
     """
@@ -400,10 +378,7 @@ class Pivots:
     factors: EuclideanFactors
 
     def spread(self, X: Rows) -> Floats | None:
-        """Return ``|g - m|^2 / (2 sigma^2)``, float64 (r,), if rows X need pivots, else None.
-
-        m is 0 if rows are not centred.
-        """
+        """Return ``|g - m|^2 / (2 sigma^2)`` (r,) if rows need pivots; m is 0 for rows in CSR."""
         spread, is_wide = self._uncentred if is_sparse(X) else self._centred
         return spread if is_wide else None
 
@@ -498,10 +473,7 @@ def _products(y: Rows, h: Rows) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class BasisDistances:
-    """Distances between rows and the r scaled rows of one basis; rows and basis may be in CSR.
-
-    See `DistanceFactors`; clipped at 0.
-    """
+    """Distances between rows and the r scaled rows of one basis; rows and basis may be in CSR."""
 
     scaling: Scaling | None
     _factors: DistanceFactors
@@ -514,10 +486,7 @@ class BasisDistances:
         *,
         l1: bool = False,
     ) -> Self:
-        """Return the distances to a basis.
-
-        basis (r, p): scaled basis rows.
-        """
+        """Return the distances to a scaled basis."""
         return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
@@ -543,9 +512,7 @@ class BasisDistances:
     ) -> float:
         """Return the sum of all distances of rows to basis rows, times the weights of the rows.
 
-        nearest (b,): output: the index of the nearest basis row of each row, the first of equal
-            ones.
-        buffer (b, r): scratch space.
+        nearest (b,): output: the index of the first nearest basis row of each row.
 
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """

@@ -18,21 +18,14 @@ LEAST_EIGENVALUE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions:
-    """The first eigenfunctions of a basis: at a row x they are ``B' phi(x)``.
-
-    coefficients (r, J): b, for normalized activations.
-    eigenvalues (J,): in descending order from 1.
-    """
+    """The first eigenfunctions ``B' phi(x)`` of a basis: B is `coefficients` (r, J)."""
 
     coefficients: Floats
     eigenvalues: Floats
 
 
 def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunctions:
-    """Return the eigenfunctions of the largest eigenvalues; the first one is constant, 1.
-
-    features: normalized.
-    n_components: j; fewer are returned if fewer eigenvalues are above 1e-12.
+    """Return the eigenfunctions of the largest eigenvalues above 1e-12; the first is constant, 1.
 
     K is the kernel between the basis rows, d its row sums, ``D = diag(d)`` and ``s = d / sum(d)``.
     The eigenfunctions are those of ``A = D^-1 K``, which averages over the basis rows as `features`

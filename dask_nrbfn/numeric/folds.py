@@ -27,11 +27,7 @@ def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDA
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of row numbers among ascending rows, int64 (m,); -1 if not among them.
-
-    >>> places_among(np.array([2, 5, 7]), np.array([5, 6, -1, 7]))
-    array([ 1, -1, -1,  2])
-    """
+    """Return the places of row numbers among ascending rows, int64 (m,); -1 if not among them."""
     places = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
     return np.where(rows[places] == numbers, places, -1)
 
@@ -39,12 +35,8 @@ def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray
 class FoldedBlock(NamedTuple):
     """Rows of a block, fold after fold, in row order within each fold.
 
-    targets (b,): class codes, or numbers.
-    weights (b,): weights of the rows; None: all weights are 1.
     slices: places of the rows of each fold.
-    start: row number of the first row of the block.
     order (b,): index in the block of the row at each place; None: the rows are in row order.
-    X (b, p).
     """
 
     X: Rows
@@ -83,10 +75,7 @@ def fold_block(
     *,
     n_folds: int,
 ) -> FoldedBlock:
-    """Return the rows of a block sorted by fold; with one fold, in row order.
-
-    X (b, p), targets (b,), weights (b,), folds (b,).
-    """
+    """Return the rows of a block sorted by fold; with one fold, in row order."""
     ends = np.cumsum(np.bincount(folds, minlength=n_folds)).tolist()
     slices = [slice(start, end) for start, end in pairwise([0, *ends])]
     if n_folds == 1:

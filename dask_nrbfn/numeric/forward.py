@@ -15,10 +15,9 @@ _LEAST_LEFT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ForwardPath:
-    """Chosen basis rows (m,) in the order of the choice.
+    """Basis rows ``chosen`` (m,) in the order of the choice.
 
-    unexplained (m,): share of the squares of all targets that the first 1 ... m basis rows do not
-        explain.
+    ``unexplained`` (m,) is the share of the squares of all targets that the first 1 ... m leave.
     """
 
     chosen: NDArray[np.int64]
@@ -26,16 +25,14 @@ class ForwardPath:
 
 
 def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> ForwardPath:
-    """Return the basis rows that explain most of the targets, chosen one after another.
-
-    size: largest number m of rows. Fewer are chosen if the others repeat them in float64.
+    """Return at most `size` basis rows that explain most of the targets, one after another.
 
     Chen, Chng & Alkadhimi, *Regularized orthogonal least squares algorithm for constructing radial
     basis function networks*, 1996, by a Cholesky factorization of gram with chosen pivots. s_j and
     c_jq are the residuals of the square of column j and of its product with target q. The next
-    pivot has the largest ``sum_q c_jq^2 / (s_j + lambda)``. Basis rows whose weights the penalty
-    keeps at 0 are not chosen. Each choice is one row of the factor: ``m^2 r`` flops, ``8 m r``
-    bytes, and no pass over rows.
+    pivot has the largest ``sum_q c_jq^2 / (s_j + lambda)``. Basis rows that repeat the chosen ones
+    in float64, or whose weights the penalty keeps at 0, are not chosen. Each choice is one row of
+    the factor: ``m^2 r`` flops, ``8 m r`` bytes, and no pass over rows.
     """
     gram, cross = system.gram, np.array(system.cross, dtype=np.float64, order="C")
     squares = gram.diagonal().copy()

@@ -45,10 +45,7 @@ class GradientSums(RowSum):
         row_weights: Floats | None = None,
         threads: int = 1,
     ) -> Self:
-        """Return the sums of one block of unscaled rows.
-
-        features: plain.
-        X (b, p), weights (q, r), row_weights (b,).
+        """Return the sums of one block of unscaled rows, for plain features.
 
         ``grad f_c = sum_j w_cj s_j (x - g_j)`` with s_j the `slopes`. Takes ``2 (q + 1) b r p``
         flops and ``16 b r + 16 b p`` bytes. Of the kernel of l1 distances it is
@@ -93,9 +90,7 @@ def _l1_squares(
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:
-    """Return the weights of features, float64 (p,), whose mean is 1.
-
-    The mean is taken over features with an effect, so a constant column changes no other weight.
+    """Return the weights of features (p,), with a mean of 1 over features with an effect.
 
     squares (p,): squared derivatives by features that were multiplied by `root`, the square roots
         of the weights so far.
@@ -108,11 +103,7 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
 def heaviest_features(
     weights: Floats, names: Sequence[str] | None, n_features: int
 ) -> dict[str, float]:
-    """Return the names and weights of the heaviest features, the heaviest first.
-
-    >>> heaviest_features(np.array([0.5, 2.25, 0.25]), None, 2)
-    {'column 1': 2.25, 'column 0': 0.5}
-    """
+    """Return the names and weights of the heaviest features, the heaviest first."""
     places = np.argsort(-weights, kind="stable")[:n_features].tolist()
     return {
         f"column {place}" if names is None else names[place]: float(weights[place])

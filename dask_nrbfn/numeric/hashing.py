@@ -77,10 +77,7 @@ def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row index; no two indices share one, uint64 (b,).
-
-    rows (b,).
-    """
+    """Return a seeded hash of each row index; no two indices share one, uint64 (b,)."""
     return splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
 
 
@@ -104,10 +101,8 @@ def content_of_rows(
     """Return the sum of the hashes of rows with their targets and weights, modulo 2**64.
 
     The sum does not depend on the order of the rows or on the type of the values. Weights of 1
-    equal no weights. Sums of blocks add up to that of all rows.
-
-    labelled (b,): which rows have a target; default: all. The others are hashed without one.
-    X (b, p), y (b,), weights (b,).
+    equal no weights. Sums of blocks add up to that of all rows. Rows that are not `labelled` are
+    hashed without a target.
     """
     hashes = hash_values(X)
     if y is not None:

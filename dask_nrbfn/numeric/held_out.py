@@ -62,10 +62,7 @@ class JudgedSums(RowSum, ABC):
     @staticmethod
     @abstractmethod
     def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
-        """Return the loss that decides and a smooth loss of every row of scores (b, q), (2, b).
-
-        scales (q,): deviations of numeric targets.
-        """
+        """Return the loss that decides and a smooth loss of every row, (2, b)."""
 
     @abstractmethod
     def figures(self, model: int) -> dict[str, Any]:
@@ -79,11 +76,7 @@ class JudgedSums(RowSum, ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(JudgedSums):
-    """Weighted confusion of A models with K classes.
-
-    confusion (A, K, K): by true class and by predicted label. NaN for a model with scores that are
-        not finite.
-    """
+    """Weighted confusion (A, K, K) by true class and label; NaN for scores that are not finite."""
 
     confusion: Floats
 
@@ -136,9 +129,8 @@ class LabelSums(JudgedSums):
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSums(LabelSums):
-    """Weighted confusion and log losses of A models with K classes.
+    """Weighted confusion of A models, never NaN, and their log losses.
 
-    confusion (A, K, K): see `LabelSums`; never NaN.
     log_losses (A, T): weighted sum of the log losses of ``softmax(scores / temperature)`` for each
         of the T inverse temperatures in `INVERSE_TEMPERATURES`.
     """
@@ -160,7 +152,7 @@ class HeldOutSums(LabelSums):
     def from_block(
         cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
-        """Return the sums of a block; targets (b,) are class codes, scores (b, A, K).
+        """Return the sums of a block of class codes and scores (b, A, K).
 
         Takes ``2 b A K`` exponentials and ``23 b A K`` products: the exponentials of a temperature
         are the squares of those of twice that temperature.
@@ -176,10 +168,7 @@ class HeldOutSums(LabelSums):
         return cls(_confusion(scores, targets, weights), log_losses)
 
     def figures(self, model: int) -> dict[str, Any]:
-        """Return the error rate of a model, and the least log loss and its temperature.
-
-        The figures are None if scores of the model are NaN.
-        """
+        """Return error rate, least log loss and its temperature; None if scores are NaN."""
         if not np.isfinite(self.log_losses[model]).all():
             return dict.fromkeys(("error_rate", "log_loss", "temperature"))
         total_weight = float(self.confusion[model].sum())
@@ -307,7 +296,6 @@ class FoldSums(RowSum):
         """Return the standard deviation over the folds of the share of errors; None for one fold.
 
         The share is the error rate, or the mean squared error over the variance of all targets.
-        Folds without rows do not count.
         """
         seen = self.totals[:, 0].all(axis=1)
         if np.count_nonzero(seen) < 2:
@@ -325,10 +313,7 @@ def sum_of_squares(weight: Floats | float, sums: Floats, squares: Floats) -> Flo
 
 
 def unexplained_share(squared: Floats, spread: Floats) -> Floats:
-    """Return ``1 - R^2`` of every target, float64 (q,), from sums of squares.
-
-    If the spread of a target is 0, its share is 0 if the squared residuals are 0 too, else 1.
-    """
+    """Return ``1 - R^2`` (q,); of a constant target 0 without residuals, else 1."""
     unexplained = np.where(squared == 0, 0.0, 1.0)
     np.divide(squared, spread, out=unexplained, where=spread > 0)
     return unexplained
@@ -369,10 +354,7 @@ def held_out_scores(
     buffer: Floats | None = None,
     threads: int = 1,
 ) -> Floats:
-    """Return the scores of rows (b, p) that the models were not fitted to, (b, A, q).
-
-    `rows` and `intercepts` are those of `FoldWeights`.
-    """
+    """Return the scores (b, A, q) of rows that the models of `FoldWeights` were not fitted to."""
     products = features.weighted_sums(X, rows, squared=squared, buffer=buffer, threads=threads)
     n_models, n_targets = intercepts.shape
     scores = products[:, : n_models * n_targets].reshape(-1, n_models, n_targets)
@@ -436,10 +418,7 @@ def softmax(exponents: Floats, scores: Floats) -> Floats:
 
 
 def normalized_shares(shares: Floats, scores: Floats) -> Floats:
-    """Return probabilities in proportion to `shares` (b, K), in place.
-
-    The largest probability of a row is where its first largest score is.
-    """
+    """Return probabilities in proportion to `shares`, in place, the largest as in `scores`."""
     totals = shares.sum(axis=1, keepdims=True)
     # The scores of a plain network may all be negative or 0.
     shares[totals[:, 0] == 0] = 1.0 / scores.shape[1]
@@ -451,14 +430,10 @@ def normalized_shares(shares: Floats, scores: Floats) -> Floats:
 
 
 def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
-    """Put the largest value of each row where its largest score is; return the changed rows (m,).
+    """Put the largest value of each row where its first largest score is; return the changed rows.
 
     Different scores may have equal values (b, K), because these are rounded or clipped. They change
-    in place, by `TIE_STEP` of the largest value. The first of several largest scores counts.
-
-    >>> values = np.array([[0.5, 0.5, 0.0]])
-    >>> keep_largest(values, np.array([[1.1, 1.2, -0.1]]))
-    array([0])
+    in place, by `TIE_STEP` of the largest value.
     """
     places = scores.argmax(axis=1)
     rows = np.flatnonzero(values.argmax(axis=1) != places)
@@ -469,12 +444,10 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
 
 
 def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str, Any]]:
-    """Return the "class", "precision", "recall", "f1" and "support" of every class.
+    """Return the "class", "precision", "recall", "f1" and "support" of every class; 0 / 0 is None.
 
     confusion (K, K): weight of the rows by true class and by predicted label. An additional last
         row is for rows whose class is not in `classes`.
-
-    A figure of 0 / 0 is None, such as the precision of a class that is never predicted.
     """
     counts = np.asarray(confusion)
     right, given = counts.diagonal(), counts.sum(axis=0)

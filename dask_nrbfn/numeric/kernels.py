@@ -17,14 +17,10 @@ FARTHEST = 1e150
 class Kernel:
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
 
-    The kernel is ``factor(t) exp(-rate t)``, or the Gaussian ``exp(-t^2 / 2)``.
+    The kernel is ``factor(t) exp(-rate t)``; without a rate the Gaussian ``exp(-t^2 / 2)``.
 
-    slope: takes t, returns the derivative of the kernel by ``t^2``; None if distances are not
-        Euclidean.
-    l1: whether d is the l1 distance; otherwise d is Euclidean.
-    rate: None: the kernel is the Gaussian. 0: the kernel is the factor alone.
-    log_factor: takes t, returns the logarithm of the factor, whose magnitude grows slower than t;
-        None for 1.
+    slope: returns the derivative of the kernel by ``t^2``; None if distances are not Euclidean.
+    log_factor: returns the logarithm of the factor, which grows slower than t; None for 1.
 
     Methods use the return values of numpy functions, even of those that work in place: the ONNX
     export calls the same methods with tensors, which cannot change.
@@ -53,14 +49,10 @@ class Kernel:
     def shifted_logarithms(
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
-        """Return logarithms minus the largest of each row, for rows far from the basis.
+        """Return logarithms (b, r) minus the largest of each row, for rows far from the basis.
 
-        For Euclidean distances; for others see `CityBlockFactors.shifted_logarithms`.
-
-        differences: returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b,
-            r).
-        gaps: returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
-        returns float64 (b, r).
+        differences: returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row.
+        gaps: returns ``e - t`` and t, which is at most `FARTHEST`.
         """
         if self.rate is None:
             return differences()

@@ -23,16 +23,11 @@ def neighbor_shares(
     codes: Places | None = None,
     neighbor_codes: Places | None = None,
 ) -> Floats:
-    """Return the shares of the neighbours of each row, which sum to 1 or are all 0.
-
-    scale: distance at which the share of a neighbour is e times less than at 0.
-    codes, neighbor_codes (b,): classes of the rows and of their neighbours, -1 if unknown. None:
-        all neighbours count.
-    distances (b, k), returns float64 (b, k).
+    """Return the shares (b, k) of the neighbours of each row, which sum to 1 or are all 0.
 
     ``P_bj = S_bj / sum_j S_bj`` with ``S_bj = exp(-d_bj^2 / scale^2)`` for the neighbours j of b,
     else 0. Only rows nearer than the nearest row of another class are neighbours; a row of unknown
-    class belongs to no other class. The shares of a row next to another class are 0.
+    class, with the code -1, belongs to no other class.
 
     Differs from Xue, Chen & Zeng because neighbourhoods are not made symmetric: the neighbours of a
     row that was not drawn are not known.
@@ -57,8 +52,7 @@ class LocalitySum(RowSum):
     """The matrix R of squared differences between the scores of rows and of their neighbours.
 
     packed (r (r + 1) / 2,): upper triangle of ``R = sum_b sum_j P_bj (phi_j - phi_b) (phi_j -
-        phi_b)'``, row by row, over rows b and their neighbours j, with P of `neighbor_shares`. For
-        scores ``w' phi`` the sum of the squared differences is ``w' R w``.
+        phi_b)'``, row by row, with P of `neighbor_shares`: ``w' R w`` sums the squared differences.
     n_bound, n_pairs: rows with a neighbour, and pairs of a row and a neighbour.
     """
 
@@ -79,10 +73,7 @@ class LocalitySums:
         self._n_bound = self._n_pairs = 0
 
     def add(self, Phi: Floats, rows: Places, neighbors: Places, shares: Floats) -> None:
-        """Add rows: ``b k r^2`` flops and two arrays of b k rows.
-
-        rows, neighbors (b,): places of the rows and of their neighbours in the activations.
-        """
+        """Add rows and their neighbours by places: ``b k r^2`` flops and two arrays of b k rows."""
         bound, ranks = np.nonzero(shares)
         differences = Phi[neighbors[bound, ranks]]
         differences -= Phi[rows[bound]]

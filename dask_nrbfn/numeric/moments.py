@@ -20,10 +20,7 @@ class Moments(RowSum):
     """Weighted sums over rows of products of activations and targets, to add or subtract.
 
     packed_gram (r (r + 1) / 2,): upper triangle of ``Phi' Phi``, row by row.
-    products (1 + q, r): ``[1 T]' Phi``: the sum of the activations, and of their products with each
-        target.
-    target_products (1 + q, 1 + q): ``[1 T]' [1 T]``: the weight of the rows, the sums of the
-        targets, and their gram matrix.
+    products (1 + q, r), target_products (1 + q, 1 + q): ``[1 T]' Phi`` and ``[1 T]' [1 T]``.
 
     ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
     weight w counts as w equal rows. Normalized activations of a row sum to 1, so the elements of
@@ -110,8 +107,7 @@ class Moments(RowSum):
 class MomentSums:
     """Accumulates the moments of `n_basis` basis rows and `n_targets` targets, block by block.
 
-    Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes, because the upper triangle of the gram matrix is
-    stored as a square; `moments` needs no more.
+    Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes: the upper triangle of gram is stored as a square.
     """
 
     def __init__(self, n_basis: int, n_targets: int) -> None:
@@ -142,13 +138,11 @@ class MomentSums:
 def check_moments(
     moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
 ) -> None:
-    """Check the sums of gram, activations and targets.
+    """Raise DamagedDataError if the sums of gram, activations and targets do not fit the weight.
 
     Normalized activations of a row sum to 1, so missing or repeated rows are found. The size of
-    subtracted targets is not known, so targets are not checked after a subtraction.
-
-    normalized: whether activations of a row sum to 1. If not, only the weights are checked.
-    largest: weight of the rows before some were subtracted; it sets the tolerance for rounding.
+    subtracted targets is not known, so targets are not checked after a subtraction: `largest` is
+    the weight of the rows before it, and sets the tolerance for rounding.
     """
     expected, found, scales = [total_weight], [moments.total_weight], [largest]
     if normalized:
@@ -197,10 +191,7 @@ def packed_size(n_basis: int) -> int:
 
 
 def pack_in_place(gram: Floats) -> Floats:
-    """Replace a matrix (r, r) that owns its memory by its upper triangle, row by row.
-
-    Returns the same C-contiguous object, half of whose memory is freed.
-    """
+    """Replace a matrix that owns its memory by its upper triangle; half of the memory is freed."""
     n_basis, flat = len(gram), gram.reshape(-1)
     # No row is overwritten before it is moved: none moves towards the end.
     for row, target in enumerate(_packed_rows(flat, n_basis)):
@@ -211,10 +202,7 @@ def pack_in_place(gram: Floats) -> Floats:
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
-    """Return the symmetric matrix whose upper triangle is `packed`, float64 (r, r).
-
-    packed (r (r + 1) / 2,): row by row.
-    """
+    """Return the symmetric matrix whose upper triangle, row by row, is `packed`."""
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):
         gram[row, row:] = values

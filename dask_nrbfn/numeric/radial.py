@@ -49,10 +49,7 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class RadialFeatures:
-    """The r radial basis functions of one basis and width.
-
-    kernel: one of `KERNELS`.
-    basis (r, p).
+    """The r radial basis functions of one basis and width; rows, basis or both may be in CSR.
 
     The kernel is a function of ``t = d / sigma`` with d the distance of a row x to a basis row g;
     the Gaussian kernel is ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over
@@ -63,8 +60,6 @@ class RadialFeatures:
     exponentials underflow, the largest exponent is subtracted first. So the quotient is defined
     however far x is; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
     exponents are computed relative to a near basis row, see `Pivots`.
-
-    Rows, basis or both may be in CSR.
 
     `threads` is the number of threads of elementwise steps; BLAS has its own threads. Results have
     the same bits with any number of threads.
@@ -87,10 +82,7 @@ class RadialFeatures:
         kernel: str = "gaussian",
         normalized: bool = True,
     ) -> Self:
-        """Return the radial basis functions of a basis and a width.
-
-        width: above 0.
-        """
+        """Return the radial basis functions of a basis and a width above 0."""
         rows = float_rows(basis)
         factors = factors_of(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
         return cls(rows, float(width), scaling, kernel, normalized, factors)
@@ -134,9 +126,8 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return the activations; normalized ones of a row sum to 1, float64 (b, r).
+        """Return the activations times row factors; normalized ones of a row sum to 1, (b, r).
 
-        factors (b,): factors of the activations of each row.
         squared (b, r): squared distances of the rows from the basis, if they are known already.
         out, scratch (b, p + 2): memory for the result and for centred rows, see `Scratch`.
 
@@ -165,11 +156,7 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T``, float64 (b, K); the K sums are normalized.
-
-        squared (b, r): squared distances, if they are known already.
-        buffer (b, r), scratch (b, p + 2): overwritten, see `Scratch`.
-        """
+        """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
         )
@@ -228,10 +215,7 @@ class RadialFeatures:
         return Pivots(self.basis, factors) if isinstance(factors, EuclideanFactors) else None
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
-        """Replace exponents by exponentials; return the divisor of each row, float64 (b, 1).
-
-        The divisor of plain activations is 1. The exponents belong to the rows of X from `start`.
-        """
+        """Replace exponents of the rows from `start` by exponentials; return divisors (b, 1)."""
         exponents = self._kernel.logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
         if not self.normalized:

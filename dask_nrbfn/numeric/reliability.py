@@ -19,9 +19,9 @@ ReliabilityBin = dict[str, float]
 def judged_probability(
     probabilities: Floats, codes: NDArray[np.integer]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the probability (b,) whose reliability is judged, and whether its event occurred (b,).
+    """Return the probability (b,) of the second of two classes, or of the predicted label.
 
-    With two classes, the probability of the second class; with more, of the predicted label.
+    And whether its event occurred (b,).
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], codes == 1
@@ -29,12 +29,9 @@ def judged_probability(
 
 
 def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[ReliabilityBin]:
-    """Return at most ten bins of equal numbers of rows, in the order of their probabilities.
+    """Return at most ten bins of equal numbers of rows, by ascending probability.
 
-    Rows of equal probability are in one bin.
-
-    rows, occurred (m,): number, or weight, of the rows of each probability, ascending, and of the
-        rows whose event occurred.
+    rows, occurred (m,): number, or weight, of all rows and of those whose event occurred.
     """
     before = np.cumsum(rows) - rows
     bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)
@@ -51,10 +48,7 @@ def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[Rel
 def reliability_of_rows(
     probabilities: Floats, codes: NDArray[np.integer], weights: Floats
 ) -> list[ReliabilityBin]:
-    """Return the reliability bins of rows in memory.
-
-    probabilities (b, K), weights (b,).
-    """
+    """Return the reliability bins of rows in memory."""
     values, occurred = judged_probability(probabilities, codes)
     order = np.argsort(values, kind="stable")
     return reliability_bins(values[order], weights[order], (weights * occurred)[order])
@@ -82,19 +76,13 @@ class RankedProbabilities(Bins):
 
     @classmethod
     def from_block(cls, probabilities: Floats, codes: NDArray[np.integer]) -> Self:
-        """Return the counts of one block.
-
-        probabilities (b, K).
-        """
+        """Return the counts of one block of probabilities (b, K)."""
         values, occurred = judged_probability(probabilities, codes)
         counts = np.column_stack([np.ones(len(values), dtype=np.int64), occurred])
         return cls.of_values(values, counts.astype(np.int64))
 
     def figures(self) -> dict[str, Any]:
-        """Return the expected calibration error and the reliability bins.
-
-        With more than 16,384 different probabilities, nearly equal probabilities count as equal.
-        """
+        """Return the expected calibration error and the reliability bins."""
         bins = self.binned()
         rows, occurred = bins.counts.T.astype(np.float64)
         found = reliability_bins(bins.middles(), rows, occurred)

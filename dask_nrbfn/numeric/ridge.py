@@ -63,7 +63,7 @@ class Locality(NamedTuple):
     """A second penalty of a ridge, on the differences between the scores of neighbours.
 
     strength: relative to the trace of gram, as alpha is.
-    matrix (r, r): r, symmetric and positive semidefinite.
+    matrix (r, r): R, symmetric and positive semidefinite.
     """
 
     strength: float
@@ -74,13 +74,7 @@ class Locality(NamedTuple):
         return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
-        """Return ``strength trace(gram) r / trace(R)``.
-
-        0 if no scores can differ.
-
-        penalty (r, r): basis rows that the penalty leaves out are not counted.
-        gram (r, r).
-        """
+        """Return ``strength trace(gram) r / trace(R)`` of kept basis rows; 0 if R is 0."""
         own = self.matrix.diagonal()
         if penalty is not None and penalty.ndim == 1:
             own = np.where(np.isfinite(penalty), own, np.inf)
@@ -91,16 +85,21 @@ class Locality(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RidgeSystem:
-    """The sums from which weights and intercept are solved.
+    """The sums from which weights and intercept are solved, and the terms of the ridge.
 
     gram (r, r): ``Phi' Phi`` of activations minus `activation_means`; C-contiguous and writable.
     cross (q, r): ``T' Phi`` of targets minus `target_means` and activations minus
         `activation_means`.
     target_squares (q,): diagonal of ``T' T`` of targets minus `target_means`.
-    activation_means (r,): the subtracted means; 0 if nothing is subtracted.
-    penalty (r, r): P or its diagonal, see `Penalty`; None: I.
-    directions (r, J): vectors whose span contains the weights; None: no constraint.
-    target_means (q,).
+    activation_means: the subtracted means; 0 if nothing is subtracted.
+    penalty (r, r) or (r,): P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal
+        is infinite are left out, and have weight 0.
+    directions (r, J): vectors whose span contains the weights; None: no constraint. Only if P is I
+        and without locality.
+
+    The weights at alpha are ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step
+    9, and eq. 15). Another P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to
+    a full P. Locality adds ``strength trace(gram) r / trace(R) R``.
     """
 
     gram: Floats
@@ -114,17 +113,7 @@ class RidgeSystem:
 
     @classmethod
     def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
-        """Return the system of moments.
-
-        Class indicators are not centred. With centred targets the network has an intercept without
-        a penalty. Normalized activations, which sum to 1, contain the intercept; plain activations
-        are centred too.
-
-        normalized: whether the activations of a row sum to 1.
-
-        Centring needs no pass: ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
-        the activations and t of the targets.
-        """
+        """Return the system of moments of normalized activations, which sum to 1, or plain ones."""
         sums = moments.gram(), moments.products, moments.target_products
         return cls.of_sums(*sums, targets=targets, normalized=normalized)
 
@@ -138,11 +127,12 @@ class RidgeSystem:
         targets: Targets,
         normalized: bool,
     ) -> Self:
-        """Return the system of the sums of `Moments`, given with the full gram matrix.
+        """Return the system of the sums of `Moments`; the full gram matrix is overwritten.
 
-        gram (r, r): overwritten.
-        targets, normalized: see `of`.
-        products (1 + q, r), target_products (1 + q, 1 + q).
+        Class indicators are not centred. With centred targets the network has an intercept without
+        a penalty. Normalized activations contain the intercept; plain activations are centred too.
+        Centring needs no pass: ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
+        the activations and t of the targets.
         """
         cross, activation_sums = products[1:].copy(), products[0]
         squares = target_products.diagonal()[1:].copy()
@@ -165,32 +155,111 @@ class RidgeSystem:
         return float(self.target_squares.sum())
 
     def solve(self, alpha: float) -> "RidgeSolution":
-        """Return the weights at `alpha`, see `solve_weights`; solved in the memory of `gram`."""
-        return solve_weights(
-            self.gram,
-            self.cross,
-            alpha=alpha,
-            penalty=self.penalty,
-            locality=self.locality,
-            directions=self.directions,
-            in_place=True,
-        )
+        """Return the weights at `alpha`, solved in the memory of `gram`; refuse a singular system.
 
-    def solve_all(
-        self, alphas: Sequence[float], *, each: Each = map, estimated: bool = True
-    ) -> "Iterator[RidgeSolution | None]":
-        """Yield the weights at every alpha, not restricted to `directions`; see `solve_path`.
-
-        each, estimated: see `solve_path`.
+        One Cholesky factorization, ``r^3 / 3`` flops.
         """
-        return solve_path(
-            self.gram,
-            self.cross,
-            alphas=alphas,
-            penalty=self.penalty,
-            locality=self.locality,
-            each=each,
-            estimated=estimated,
+        if self.directions is None:
+            (solution,) = self.path([alpha], in_place=True)
+        else:
+            sizes = [self.directions.shape[1]]
+            (solution,) = solve_components(
+                self.gram, self.cross, self.directions, sizes=sizes, alphas=[alpha]
+            )
+        if solution is None:
+            raise self.singular([alpha], in_place=True)
+        return solution
+
+    def path(
+        self,
+        alphas: Sequence[float],
+        *,
+        each: Each = map,
+        estimated: bool = True,
+        in_place: bool = False,
+    ) -> "Iterator[RidgeSolution | None]":
+        """Yield the weights at every alpha, whatever the directions; None for a singular system.
+
+        each: solves the systems; each holds a matrix (r, r).
+        estimated: whether conditions are also estimated if alpha alone keeps the system from being
+            singular. If not, alpha is returned, which is a lower bound.
+        in_place: whether each system is solved in the memory of `gram`, whose values are then put
+            back. `each` must solve one system at a time. A full penalty or locality needs another
+            matrix.
+
+        One factorization for each alpha. At r = 3,000 thirteen factorizations take a third of the
+        time of one eigendecomposition for all alphas.
+
+        Differs from LAPACK's estimate of the condition, whose first vector is constant. A constant
+        vector is orthogonal to the difference of two equal columns, which made the estimate 500
+        times too high.
+        """
+        penalty = self.penalty
+        if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
+            path = self.keep(kept).path(alphas, each=each, estimated=estimated, in_place=in_place)
+            yield from (solution and solution.spread(kept) for solution in path)
+            return
+        in_place = in_place and self.locality is None and (penalty is None or penalty.ndim == 1)
+
+        def solve(alpha: float) -> RidgeSolution | None:
+            with _restored(self.gram) if in_place else nullcontext(self.gram.copy()) as penalized:
+                for factor, P in self._terms(alpha):
+                    _add_scaled(penalized, factor, P)
+                if penalty is None and not estimated and alpha >= _SURELY_REGULAR:
+                    regular = factor_in_place(penalized)
+                    return _solved(penalized, self.cross, condition=alpha) if regular else None
+                norm = frobenius_norm(penalized)
+                factored = factor_in_place(penalized)
+                return _solution(penalized, norm, self.cross) if factored else None
+
+        yield from each(solve, alphas)
+
+    def ridge(self, alpha: float) -> Floats:
+        """Return the diagonal (r,), or the matrix (r, r), that is added to the gram matrix.
+
+        A diagonal is infinite where that of the penalty is.
+        """
+        terms = self._terms(alpha)
+        n_axes = max(P.ndim for _, P in terms)
+        ridge = np.zeros(self.gram.shape[:n_axes])
+        for factor, P in terms:
+            _add_scaled(ridge, factor, P)
+        return ridge
+
+    def _terms(self, alpha: float) -> list[tuple[float, Floats]]:
+        """Return the terms of the ridge: factors with matrices (r, r) or diagonals (r,)."""
+        gram, penalty = self.gram, self.penalty
+        trace, ones = float(np.trace(gram)), np.ones(len(gram))
+        if penalty is None:
+            terms = [(alpha * trace, ones)]
+        else:
+            terms = [(JITTER * trace, ones)] if penalty.ndim == 2 else []
+            terms.append((alpha * penalty_unit(penalty, gram), penalty))
+        if self.locality is not None:
+            terms.append((self.locality.factor(gram, penalty), self.locality.matrix))
+        return terms
+
+    def singular(
+        self, alphas: Sequence[float], *, option: str = "alpha", in_place: bool = False
+    ) -> IllConditionedError:
+        """Return the error about a system that is singular at all tried penalties of `option`.
+
+        The error names the smallest sufficient power of ten; each tried power costs a
+        factorization.
+        """
+        larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
+        path = replace(self, cross=self.cross[:0]).path(larger, in_place=in_place)
+        enough = (alpha for alpha, found in zip(larger, path, strict=True) if found is not None)
+        least, r = next(enough, None), len(self.gram)
+        singular = f"the {r:,} x {r:,} ridge system is singular in float64"
+        if least is None:
+            return IllConditionedError(
+                f"{singular} at every penalty.", "Check the features: they are 0 or not finite."
+            )
+        told = ", ".join(f"{alpha:g}" for alpha in alphas)
+        return IllConditionedError(
+            f"`{option}`={told} {'is' if len(alphas) == 1 else 'are'} too small: {singular}.",
+            f"Use `{option}`={least:g} or more.",
         )
 
     def squared_residuals(self, weights: Floats) -> Floats:
@@ -234,11 +303,10 @@ class RidgeSystem:
 
 @dataclass(frozen=True, eq=False)
 class RidgeSolution:
-    """The weights of one penalty.
+    """The weights (K, r) of one penalty.
 
     reciprocal_condition: estimate of the smallest eigenvalue of the penalized matrix over its
         Frobenius norm.
-    weights (K, r).
     """
 
     weights: Floats
@@ -249,104 +317,6 @@ class RidgeSolution:
         weights = np.zeros((len(self.weights), len(kept)))
         weights[:, kept] = self.weights
         return replace(self, weights=weights)
-
-
-def solve_weights(
-    gram: Floats,
-    cross: Floats,
-    *,
-    alpha: float,
-    penalty: Floats | None = None,
-    locality: Locality | None = None,
-    directions: Floats | None = None,
-    in_place: bool = False,
-) -> RidgeSolution:
-    """Return the ridge weights and the condition of their system.
-
-    gram (r, r): ``Phi' Phi``.
-    cross (K, r): ``F' Phi``.
-    alpha: penalty relative to the trace of gram.
-    penalty (r, r): P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is
-        infinite are left out, and have weight 0.
-    directions (r, J): vectors whose span contains the weights of each target, see
-        `solve_components`; only if P is I and without locality. None: no constraint.
-    in_place: see `solve_path`. Without an effect if there are directions.
-
-    ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step 9, and eq. 15), by one
-    Cholesky factorization: ``r^3 / 3`` flops and, unless `in_place`, one more r x r matrix. Another
-    P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to a full P. Locality adds
-    ``strength trace(gram) r / trace(R) R``.
-    """
-    if directions is None:
-        (solution,) = solve_path(
-            gram, cross, alphas=[alpha], penalty=penalty, locality=locality, in_place=in_place
-        )
-    else:
-        sizes = [directions.shape[1]]
-        (solution,) = solve_components(gram, cross, directions, sizes=sizes, alphas=[alpha])
-    if solution is None:
-        raise singular_system(
-            gram, alphas=[alpha], penalty=penalty, locality=locality, in_place=in_place
-        )
-    return solution
-
-
-def solve_path(
-    gram: Floats,
-    cross: Floats,
-    *,
-    alphas: Sequence[float],
-    penalty: Floats | None = None,
-    locality: Locality | None = None,
-    each: Each = map,
-    estimated: bool = True,
-    in_place: bool = False,
-) -> Iterator[RidgeSolution | None]:
-    """Yield the solution of every penalty; None if the system is singular in float64.
-
-    gram, cross, alphas, penalty, locality: see `solve_weights`.
-    each: solves the systems; each holds a matrix (r, r).
-    estimated: whether conditions are also estimated if alpha alone keeps the system from being
-        singular. If not, alpha is returned, which is a lower bound.
-    in_place: whether each system is solved in the memory of `gram`, which must be C-contiguous;
-        then its values are put back. `each` must solve one system at a time. With a full penalty or
-        locality, the system is solved in another matrix.
-
-    One factorization for each alpha. At r = 3,000 thirteen factorizations take a third of the time
-    of one eigendecomposition for all alphas.
-
-    Differs from LAPACK's estimate of the condition, whose first vector is constant. A constant
-    vector is orthogonal to the difference of two equal columns, which made the estimate 500 times
-    too high.
-    """
-    if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
-        smaller = gram[np.ix_(kept, kept)], cross[:, kept]
-        local = None if locality is None else locality.keep(kept)
-        path = solve_path(
-            *smaller,
-            alphas=alphas,
-            penalty=penalty[kept],
-            locality=local,
-            each=each,
-            estimated=estimated,
-            in_place=in_place,
-        )
-        for solution in path:
-            yield solution and solution.spread(kept)
-        return
-    in_place = in_place and locality is None and (penalty is None or penalty.ndim == 1)
-
-    def solve(alpha: float) -> RidgeSolution | None:
-        with _restored(gram) if in_place else nullcontext(gram.copy()) as penalized:
-            for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
-                _add_scaled(penalized, factor, P)
-            if penalty is None and not estimated and alpha >= _SURELY_REGULAR:
-                regular = factor_in_place(penalized)
-                return _solved(penalized, cross, condition=alpha) if regular else None
-            norm = frobenius_norm(penalized)
-            return _solution(penalized, norm, cross) if factor_in_place(penalized) else None
-
-    yield from each(solve, alphas)
 
 
 @contextmanager
@@ -383,9 +353,7 @@ def solve_components(
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solutions in the spans of the first J directions; None for a singular system.
 
-    gram, cross: see `solve_weights`.
-    directions (r, m): independent.
-    sizes, alphas: J and alpha of each solution; J is at most m.
+    directions (r, m): independent; sizes: J of each solution.
     each: solves the systems of each alpha, which hold three matrices (m, m).
 
     With orthonormal columns Q of the same spans (a QR factorization) the weights are
@@ -437,40 +405,6 @@ def penalty_unit(penalty: Floats, gram: Floats) -> float:
     return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
 
 
-def ridge_of(
-    gram: Floats,
-    *,
-    alpha: float,
-    penalty: Floats | None = None,
-    locality: Locality | None = None,
-) -> Floats:
-    """Return the diagonal (r,), or the matrix (r, r), that `solve_weights` adds to a gram matrix.
-
-    A diagonal is infinite where that of the penalty is.
-    """
-    terms = _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality)
-    n_axes = max(P.ndim for _, P in terms)
-    ridge = np.zeros(gram.shape[:n_axes])
-    for factor, P in terms:
-        _add_scaled(ridge, factor, P)
-    return ridge
-
-
-def _ridge_terms(
-    gram: Floats, *, alpha: float, penalty: Floats | None, locality: Locality | None
-) -> list[tuple[float, Floats]]:
-    """Return the terms of a ridge: factors with matrices (r, r) or diagonals (r,)."""
-    trace, ones = float(np.trace(gram)), np.ones(len(gram))
-    if penalty is None:
-        terms = [(alpha * trace, ones)]
-    else:
-        terms = [(JITTER * trace, ones)] if penalty.ndim == 2 else []
-        terms.append((alpha * penalty_unit(penalty, gram), penalty))
-    if locality is not None:
-        terms.append((locality.factor(gram, penalty), locality.matrix))
-    return terms
-
-
 def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
     """Add a matrix (r, r) to one, or a diagonal (r,) to either, times a factor, in place."""
     if P.ndim == 2:
@@ -481,38 +415,6 @@ def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
     diagonal = ridge if ridge.ndim == 1 else ridge.ravel()[:: len(ridge) + 1]
     scaled = np.full(len(P), np.inf)
     diagonal += np.multiply(factor, P, out=scaled, where=np.isfinite(P))
-
-
-def singular_system(
-    gram: Floats,
-    *,
-    alphas: Sequence[float],
-    option: str = "alpha",
-    penalty: Floats | None = None,
-    locality: Locality | None = None,
-    in_place: bool = False,
-) -> IllConditionedError:
-    """Return the error about a system that is singular at all tried penalties of `option`.
-
-    The error names the smallest sufficient power of ten; each tried power costs a factorization.
-    """
-    larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
-    nothing = np.empty((0, len(gram)))
-    path = solve_path(
-        gram, nothing, alphas=larger, penalty=penalty, locality=locality, in_place=in_place
-    )
-    enough = (alpha for alpha, solution in zip(larger, path, strict=True) if solution is not None)
-    least = next(enough, None)
-    singular = f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64"
-    if least is None:
-        return IllConditionedError(
-            f"{singular} at every penalty.", "Check the features: they are 0 or not finite."
-        )
-    told = ", ".join(f"{alpha:g}" for alpha in alphas)
-    return IllConditionedError(
-        f"`{option}`={told} {'is' if len(alphas) == 1 else 'are'} too small: {singular}.",
-        f"Use `{option}`={least:g} or more.",
-    )
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:
@@ -542,9 +444,8 @@ def solve_bytes(
 ) -> int:
     """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
-    locality: whether there is a locality matrix, which is also packed while it is read.
-    in_place: whether the system is solved in the memory of gram: without a penalty, locality or
-        directions. A tenth is added, because not all memory of reading the sums is free again.
+    A locality matrix is also packed while it is read. In place, a tenth is added, because not all
+    memory of reading the sums is free again.
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0

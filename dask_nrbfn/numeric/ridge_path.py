@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import Ridge as Ridge
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components, solve_path
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
 from dask_nrbfn.numeric.types import Floats
 
 # Up to this alpha the mean of the weights for a target of 1 is that without a penalty.
@@ -22,16 +21,6 @@ Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
 DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
 
 
-class EachOf(Protocol):
-    """A function that returns the `Each` for the systems of a basis of some size."""
-
-    def __call__(self, n_basis: int, /, *, spans: bool) -> Each: ...  # noqa: D102
-
-
-def _one_by_one(n_basis: int, /, *, spans: bool) -> Each:
-    return map
-
-
 def solve_all(
     system: RidgeSystem,
     kept: NDArray[np.bool_],
@@ -39,18 +28,15 @@ def solve_all(
     tried: Sequence[Ridge],
     penalize: Penalize,
     directions_of: DirectionsOf | None = None,
-    each_of: EachOf = _one_by_one,
+    each: Each = map,
     estimated: bool = True,
 ) -> tuple[FoldWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
     tried: ridges with the same `Ridge.shared` are consecutive.
-    penalize: takes a system and a ridge, returns the system with the penalty of the ridge.
-    directions_of: for eigenfunctions: takes `kept`, returns vectors whose span contains the weights
-        of these basis rows, float64 (r', J).
-    each_of: takes the size of the basis and whether weights are in spans, returns the `Each` that
-        solves the systems of one penalty.
-    kept (r,).
+    penalize: returns a system with the penalty of a ridge.
+    directions_of: returns vectors (r', J) whose span contains the weights of kept basis rows.
+    each: solves the systems of one penalty.
 
     Weights of basis rows that are not `kept` are 0. Singular systems have NaN and None.
     """
@@ -66,12 +52,11 @@ def solve_all(
         sizes = [size for place in places if (size := tried[place].components) is not None]
         if directions_of and sizes:
             spans = directions_of(kept)
-            each = each_of(len(kept), spans=True)
             path = solve_components(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )
         else:
-            path = own.solve_all(alphas, each=each_of(len(kept), spans=False), estimated=estimated)
+            path = own.path(alphas, each=each, estimated=estimated)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -82,21 +67,24 @@ def solve_all(
     if kept.all() or not kept.any():
         ones = np.ones_like(ones)
     else:
-        gram = system.keep(kept).gram
-        ones[:, kept] = _as_shrunk(ones[:, kept], tried, gram, sums[kept])
+        without = replace(system.keep(kept), cross=sums[kept][None], penalty=None, locality=None)
+        ones[:, kept] = _as_shrunk(ones[:, kept], tried, without)
     return FoldWeights(weights, system.intercept(weights), ones, kept), conditions
 
 
-def _as_shrunk(ones: Floats, tried: Sequence[Ridge], gram: Floats, sums: Floats) -> Floats:
+def _as_shrunk(ones: Floats, tried: Sequence[Ridge], system: RidgeSystem) -> Floats:
     """Return weights (A, r') for a target of 1, scaled to the mean that they have without penalty.
+
+    The cross products of the system are those with a target of 1.
 
     A penalty shrinks the scores of the network too. Only what the mean without penalty lacks to 1
     is due to the basis rows that are left out.
     """
+    (sums,) = system.cross
     means: Floats = ones @ sums
     whole = means.max(where=means > 0, initial=0.0)
     if min(ridge.alpha for ridge in tried) > _LEAST_ALPHA:
-        (solution,) = solve_path(gram, sums[None], alphas=[_LEAST_ALPHA], estimated=False)
+        (solution,) = system.path([_LEAST_ALPHA], estimated=False)
         whole = whole if solution is None else float(solution.weights[0] @ sums)
     factors: Floats = np.ones_like(means)
     np.divide(whole, means, out=factors, where=means > 0)
@@ -108,7 +96,6 @@ def directions_among(
 ) -> Floats:
     """Return coefficients (r', J) of the eigenfunctions of the kept basis rows alone.
 
-    The eigenfunctions are those of a network without the other basis rows, so they do not depend on
-    held-out rows.
+    So they do not depend on held-out rows.
     """
     return eigenfunctions(features.at(kept), n_components).coefficients

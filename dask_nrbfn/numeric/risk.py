@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.numeric.ridge import JITTER, Locality, penalty_unit
+from dask_nrbfn.numeric.ridge import JITTER, RidgeSystem, penalty_unit
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -53,54 +53,26 @@ class SpectralBounds:
     attainable: RiskRange | None
 
 
-def error_and_risk(
-    weights: Floats,
-    gram: Floats,
-    cross: Floats,
-    *,
-    target_norm: float,
-    alpha: float,
-    penalty: Floats | None = None,
-    locality: Locality | None = None,
-) -> ErrorAndRisk:
+def error_and_risk(weights: Floats, system: RidgeSystem, alpha: float) -> ErrorAndRisk:
     """Return the fitting error and spectral risk of weights on the summed rows.
-
-    weights, gram, cross, alpha, penalty, locality: see `solve_weights`.
-    target_norm: ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
 
     The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so no pass over the
     rows is needed. ``2 q r^2`` flops and a matrix like weights. If the fit is 0, as for a constant
     target, error and risk are 1.
     """
-    norms = _Norms.of(
-        weights, gram, cross, target_norm=target_norm, penalty=penalty, locality=locality
-    )
-    return norms.relative(float(np.trace(gram)), alpha)
+    return _Norms.of(weights, system).relative(float(np.trace(system.gram)), alpha)
 
 
 def spectral_bounds(
-    weights: Floats,
-    gram: Floats,
-    cross: Floats,
-    *,
-    target_norm: float,
-    alpha: float,
-    penalty: Floats | None = None,
-    locality: Locality | None = None,
-    eigenvalues: Floats | None = None,
+    weights: Floats, system: RidgeSystem, alpha: float, *, eigenvalues: Floats | None
 ) -> SpectralBounds:
     """Return the error and risk of weights, and their bounds.
 
-    weights, gram, cross, target_norm, alpha, penalty, locality: see `error_and_risk`.
-    eigenvalues (r,): `gram_eigenvalues` of gram, independent of alpha. None: rank and bounds are
-        None.
+    eigenvalues: `gram_eigenvalues` of gram, independent of alpha. None: rank and bounds are None.
 
     ``2 q r^2`` flops, without the eigenvalues, which take ``4 r^3 / 3``.
     """
-    norms = _Norms.of(
-        weights, gram, cross, target_norm=target_norm, penalty=penalty, locality=locality
-    )
-    trace = float(np.trace(gram))
+    norms, trace = _Norms.of(weights, system), float(np.trace(system.gram))
     return SpectralBounds(
         norms.relative(trace, alpha),
         norms.residual,
@@ -112,10 +84,7 @@ def spectral_bounds(
 
 
 def gram_eigenvalues(gram: Floats) -> Floats:
-    """Return the eigenvalues of a gram matrix (r, r), float64 (r,), ascending.
-
-    These are the squared singular values of Phi. Takes ``4 r^3 / 3`` flops and a copy of gram.
-    """
+    """Return the ascending eigenvalues of a gram matrix, ``4 r^3 / 3`` flops and a copy of it."""
     # numpy releases the interpreter lock, scipy does not.
     return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
 
@@ -133,15 +102,8 @@ def _numerical_rank(eigenvalues: Floats) -> int:
 def _attainable_risk(eigenvalues: Floats) -> RiskRange:
     """Return the range of the spectral risk for any target and any penalty.
 
-    Takes the eigenvalues of the gram matrix, float64 (r,), ascending.
-
     ``trace / largest <= gamma <= trace / smallest`` (hu-nrbfn, eq. 21, Propositions 8 and 16).
     There is no upper bound if the gram matrix is singular in float64.
-
-    Examples
-    --------
-    >>> _attainable_risk(np.array([1.0, 3.0]))
-    RiskRange(least=1.3333333333333333, most=4.0)
     """
     trace = float(eigenvalues.sum())
     full = _numerical_rank(eigenvalues) == len(eigenvalues)
@@ -154,8 +116,7 @@ def _attainable_risk(eigenvalues: Floats) -> RiskRange:
 class _Norms:
     """Squared norms of the residuals, the fit and the weights.
 
-    `penalty` is the term that alpha multiplies, `beside` the term of `JITTER` and locality, both
-    divided by the trace of gram.
+    `penalty` is the term of alpha, `beside` of `JITTER` and locality, over the trace of gram.
     """
 
     residual: float
@@ -165,19 +126,12 @@ class _Norms:
     beside: float
 
     @classmethod
-    def of(
-        cls,
-        weights: Floats,
-        gram: Floats,
-        cross: Floats,
-        *,
-        target_norm: float,
-        penalty: Floats | None,
-        locality: Locality | None,
-    ) -> "_Norms":
+    def of(cls, weights: Floats, system: RidgeSystem) -> "_Norms":
+        gram, penalty = system.gram, system.penalty
         fit = float(np.sum((weights @ gram) * weights))
         # Rounding must not make a perfect fit better than perfect.
-        residual = max(target_norm - 2.0 * float(np.sum(weights * cross)) + fit, 0.0)
+        crossed = 2.0 * float(np.sum(weights * system.cross))
+        residual = max(system.target_norm - crossed + fit, 0.0)
         squares = float(np.sum(weights**2))
         own, beside = squares, 0.0
         if penalty is not None and penalty.ndim == 1:
@@ -187,9 +141,9 @@ class _Norms:
             own, beside = np.sum((weights @ penalty) * weights), JITTER * squares
         if penalty is not None:
             own *= penalty_unit(penalty, gram) / np.trace(gram)
-        if locality is not None:
-            differences = np.sum((weights @ locality.matrix) * weights)
-            beside += locality.factor(gram, penalty) * differences / np.trace(gram)
+        if system.locality is not None:
+            differences = np.sum((weights @ system.locality.matrix) * weights)
+            beside += system.locality.factor(gram, penalty) * differences / np.trace(gram)
         return cls(residual, fit, squares, float(own), float(beside))
 
     def relative(self, trace: float, alpha: float) -> ErrorAndRisk:

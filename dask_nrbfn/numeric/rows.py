@@ -63,10 +63,7 @@ def canonical(X: Any) -> "csr_array":
 
 
 def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
-    """Return rows with other values in the same places, CSR (b, p).
-
-    X (b, p), values (nnz,).
-    """
+    """Return rows in CSR with other values in the same places."""
     from scipy.sparse import csr_array
 
     return csr_array((values, X.indices, X.indptr), shape=X.shape)

@@ -31,7 +31,6 @@ class ColumnStatistics(RowSum):
 
     squared_deviation (p,): ``sum (x - mean)^2``, merged by the formula of Chan, Golub & LeVeque
         (1983), which does not cancel for columns far from 0. Infinite or NaN if squares overflow.
-    mean (p,).
     """
 
     n_rows: int
@@ -81,11 +80,6 @@ class ColumnStatistics(RowSum):
 
         The mean is rounded to a power of two below the deviation of each column. Subtracting it is
         exact for integers and dyadic numbers, so equal distances stay equal.
-
-        Examples
-        --------
-        >>> ColumnStatistics.from_block(np.array([[1e6], [1e6 + 3], [1e6 + 7]])).exact_centre()
-        array([1000004.])
         """
         deviation = self.standard_deviation
         spread = np.where(deviation > 0, deviation, 1.0)
@@ -129,16 +123,12 @@ class Scaling:
         *,
         centred: bool = True,
     ) -> Self:
-        """Return the scaling of `kind`.
+        """Return the scaling of `kind`, with a shift of 0 unless it is centred.
 
         A constant column has the scale 1 and becomes 0. A column that differs from its mean only by
         rounding is divided by the mean, which makes its differences negligible. The columns of a
-        group have one scale: the mean squared distance between two rows is then 2 for a number and
-        for a category, whether rare or common.
-
-        groups (int, int): first column of the indicators of each category, and the column after the
-            last.
-        centred: whether the means are subtracted; if not, the shift is 0.
+        group, its first to before its last, have one scale: the mean squared distance between two
+        rows is then 2 for a number and for a category, whether rare or common.
         """
         deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)
@@ -162,12 +152,9 @@ class Scaling:
     def apply(self, X: Rows) -> Rows: ...
 
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
-        """Return the scaled rows, float64 (b, p).
+        """Return the scaled rows, float64 (b, p), in `out`.
 
         In CSR if X is in CSR and zeros stay zeros. "none" does not copy float64 values.
-
-        out (b, p): memory for the result, an array.
-        X (b, p).
         """
         if is_sparse(X) and not self.fills:
             return self._apply_sparse(X)
@@ -245,8 +232,6 @@ def unseen_columns(
 
     With "standard" and "learned" these columns differ from their mean only by rounding. With "none"
     their squares are below the rounding error of the other columns. With "unit" they are unknown.
-
-    centred: whether rows are centred. If not, rounding is relative to the squared values.
     """
     deviation = statistics.standard_deviation
     if kind == "unit":

@@ -1,7 +1,7 @@
 """Networks of rows in memory: their weights, and their errors on held-out rows."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -40,16 +40,12 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class SmallTable:
-    """Rows in memory with their folds, and the rows of a basis.
+    """Rows in memory with their folds, and the rows of a basis; nothing is scaled.
 
-    X (n, p): not scaled.
     y (n,): class codes, or numbers.
-    basis (r, p): not scaled.
     basis_folds (r,): the folds of the basis rows; -1 for a point that is not a row.
-    spread, spread_weights (m, p): the rows that decide widths and clusters, possibly with rows
-        without labels.
+    spread, spread_weights: the rows that decide widths and clusters, possibly without labels.
     block_rows: rows whose activations are computed together.
-    weights (n,), folds (n,).
     """
 
     X: Rows
@@ -64,10 +60,7 @@ class SmallTable:
     block_rows: int
 
     def losses(self, scores: Floats, entry: Entry) -> Floats:
-        """Return the losses (2, n) of scores (n, q), see `JudgedSums.losses`; NaN where they are.
-
-        entry: the figures that `judge_network` returns with the scores.
-        """
+        """Return the losses (2, n) of scores (n, q) with figures of `judge_network`."""
         losses = np.full((2, len(scores)), np.nan)
         seen = np.isfinite(scores).all(axis=1)
         losses[:, seen] = sums_of(self.targets).losses(
@@ -145,10 +138,10 @@ def try_networks(
     each: Each = map,
     threads: int = 1,
 ) -> list[Entry]:
-    """Return the best ridge of each network, and its figures on held-out rows.
+    """Return the best ridge of each network of one kind of distances, and its held-out figures.
 
-    networks: networks with the same kind of distances. Their ridges have no locality, which is
-        summed only for the basis of a fit.
+    Their ridges have no locality, which is summed only for the basis of a fit.
+
     smoothly: whether ridges are compared by a figure that changes with every score, for few rows.
         Otherwise the error decides, and of equal errors the largest alpha.
 
@@ -157,7 +150,8 @@ def try_networks(
     ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
     """
     judging = _Judging(table, scaling, networks[0].l1, held_out, threads=threads)
-    return [*each(partial(judging.best, smoothly=smoothly, n_components=n_components), networks)]
+    best = partial(judging.best, smoothly=smoothly, n_components=n_components)
+    return [entry for entry, *_ in each(best, networks)]
 
 
 def judge_network(
@@ -177,7 +171,8 @@ def judge_network(
     judging = _Judging(
         table, scaling, network.l1, held_out, threads=threads, shares_distances=False
     )
-    return judging.best_with_scores(network, n_components)
+    entry, features, of_folds = judging.best(network, smoothly=False, n_components=n_components)
+    return entry, judging.scores(features, of_folds)
 
 
 class NetworkMoments(NamedTuple):
@@ -214,7 +209,7 @@ def learned_root(
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)
     (ridge,) = network.ridges
-    (solution,) = system.solve_all([ridge.alpha], each=each, estimated=False)
+    (solution,) = system.path([ridge.alpha], each=each, estimated=False)
     if solution is None:
         return np.full(table.X.shape[1], np.nan)
     # Numeric targets of different units count equally.
@@ -290,25 +285,20 @@ class _Judging:
             normalized=network.normalized,
         )
 
-    def best(self, network: SmallNetwork, *, smoothly: bool, n_components: int) -> Entry:
-        """Return the best ridge of a network and its figures."""
-        return self._best(network, smoothly=smoothly, n_components=n_components)[0]
-
-    def best_with_scores(self, network: SmallNetwork, n_components: int) -> tuple[Entry, Floats]:
-        """Return the result of `judge_network`."""
+    def scores(self, features: RadialFeatures, of_folds: list[FoldWeights]) -> Floats:
+        """Return the scores (n, q) of held-out rows, in the order of the table; NaN for others."""
         held_out = np.full((len(self._order), self._table.targets.n_targets), np.nan)
-        entry, features, of_folds = self._best(network, smoothly=False, n_components=n_components)
-        for rows, scores, _ in self._held_out(features, of_folds or []):
+        for rows, scores, _ in self._held_out(features, of_folds):
             held_out[self._order[rows]] = scores[:, 0]
-        return entry, held_out
+        return held_out
 
-    def _best(
+    def best(
         self, network: SmallNetwork, *, smoothly: bool, n_components: int
-    ) -> tuple[Entry, RadialFeatures, list[FoldWeights] | None]:
+    ) -> tuple[Entry, RadialFeatures, list[FoldWeights]]:
         """Return the best ridge of a network and its figures, and its weights for each fold."""
         features = self.features(network)
         of_folds = [
-            self.solve(features, self.system(features, sums), kept, network.ridges, n_components)
+            self._solve(features, sums, kept, network.ridges, n_components)
             for sums, kept in zip(self._seen_sums(features), self._kept, strict=True)
         ]
         calibrated = sums_of(self._table.targets)
@@ -321,7 +311,7 @@ class _Judging:
         ]
         place = best_place(entries, criterion)
         if place is None:
-            return dict.fromkeys((*Ridge._fields, *calibrated.compared)), features, None
+            return dict.fromkeys((*Ridge._fields, *calibrated.compared)), features, []
         chosen = [weights.at(place) for weights in of_folds]
         if kind is calibrated:
             return entries[place], features, chosen
@@ -362,32 +352,31 @@ class _Judging:
     def _squared_of(self, rows: slice) -> Floats | None:
         return None if self._squared is None else self._squared[rows]
 
-    def system(self, features: RadialFeatures, sums: list[Floats]) -> RidgeSystem:
-        """Return the ridge system of some sums, see `sums_of_groups`; the sums are overwritten."""
+    def _solve(
+        self,
+        features: RadialFeatures,
+        sums: list[Floats],
+        kept: NDArray[np.bool_],
+        ridges: Sequence[Ridge],
+        n_components: int,
+    ) -> FoldWeights:
+        """Return the weights of the `kept` basis rows for all ridges; the sums are overwritten."""
         gram, *others = sums
         mirror_in_place(gram)
-        return RidgeSystem.of_sums(
+        system = RidgeSystem.of_sums(
             gram, *others, targets=self._table.targets, normalized=features.normalized
         )
 
-    def solve(
-        self,
-        features: RadialFeatures,
-        system: RidgeSystem,
-        kept: NDArray[np.bool_],
-        ridges: Sequence[Ridge],
-        n_components: int = 0,
-        *,
-        each: Each = map,
-    ) -> FoldWeights:
-        """Return the weights of a system of the `kept` basis rows, (r,), for all ridges."""
+        def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
+            penalty = penalty_named(ridge.penalty).of(lambda: features, self.shares)
+            return replace(system, penalty=penalty)
+
         return solve_all(
             system,
             kept,
             tried=ridges,
-            penalize=_penalize(features, self.shares),
+            penalize=penalize,
             directions_of=lambda kept: directions_among(features, kept, n_components),
-            each_of=lambda n_basis, /, *, spans: each,
             estimated=False,
         )[0]
 
@@ -424,26 +413,13 @@ class _Judging:
 
 
 def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:
-    """Return the place of the smallest value of a figure; of equal values, the largest "alpha".
-
-    None if the figure is None in all entries.
-    """
+    """Return the place of the smallest value of a figure, of equal ones the largest alpha."""
     solved = [place for place, own in enumerate(entries) if own[criterion] is not None]
     return min(
         solved,
         key=lambda place: (entries[place][criterion], -entries[place]["alpha"]),
         default=None,
     )
-
-
-def _penalize(
-    features: RadialFeatures, shares: Floats
-) -> Callable[[RidgeSystem, Ridge], RidgeSystem]:
-    def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
-        penalty = penalty_named(ridge.penalty).of(lambda: features, shares)
-        return replace(system, penalty=penalty)
-
-    return penalize
 
 
 def try_bytes(n_rows: int, n_basis: int) -> int:

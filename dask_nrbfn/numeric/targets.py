@@ -11,11 +11,7 @@ from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows have a target, bool (b,): not the code -1, nor numbers that are all NaN.
-
-    >>> has_target(np.array([1, -1])), has_target(np.array([[np.nan], [0.5]]))
-    (array([ True, False]), array([False,  True]))
-    """
+    """Return which rows have a target: not the code -1, nor numbers that are all NaN."""
     has: NDArray[np.bool_] = targets >= 0 if targets.ndim == 1 else ~np.isnan(targets[:, 0])
     return has
 
@@ -60,10 +56,7 @@ class ClassTargets(Targets):
         return targets
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 F]`` of class codes, float64 (b, 1 + K).
-
-        targets (b,), factors (b,).
-        """
+        """Return ``[1 F]`` of class codes, float64 (b, 1 + K)."""
         T = np.zeros((len(targets), 1 + self.n_targets))
         T[:, 0] = 1.0 if factors is None else factors
         T[:, 1:][np.arange(len(T)), targets] = T[:, 0]
@@ -88,10 +81,7 @@ class NumberTargets(Targets):
         return targets - self.origin
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of numbers, float64 (b, 1 + q).
-
-        targets (b, q), factors (b,).
-        """
+        """Return ``[1 T]`` of numbers, float64 (b, 1 + q)."""
         T = np.ones((len(targets), 1 + self.n_targets))
         T[:, 1:] = self.shifted(targets)
         if factors is not None:

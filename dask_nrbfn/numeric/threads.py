@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -26,9 +26,6 @@ def side_by_side(
 ) -> list[Result]:
     """Return `step` of every value, in order, each computed with one BLAS thread.
 
-    step: its products release the interpreter lock.
-    at_once: steps at the same time at most; no more than the threads that BLAS had.
-
     The results have the same bits for any `at_once`. Threads that share a small product wait for
     each other by spinning, which takes many times as long as the product if other processes are
     busy. If BLAS has one thread anyway, other tasks of the process run at the same time.
@@ -45,6 +42,20 @@ def side_by_side(
             with limit():
                 return list(map(step, values))
     return list(map(step, values))
+
+
+# Bytes of the steps that run at the same time as the first.
+_BESIDE_BYTES = 2**28
+
+
+def beside_first(step_bytes: int) -> Callable[..., list[Any]]:
+    """Return `side_by_side` for steps that hold so many bytes each."""
+    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // step_bytes)
+
+
+def beside_bytes(n_steps: int, step_bytes: int) -> int:
+    """Return the largest number of bytes of the steps that run beside the first."""
+    return min(_BESIDE_BYTES, (n_steps - 1) * step_bytes)
 
 
 @cache

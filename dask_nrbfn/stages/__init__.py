@@ -7,8 +7,7 @@ from typing import Any
 def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the record with the held-out errors of the chosen network; empty without a tuning.
 
-    The record of the cells if cells have networks, of the losses if several losses were tried, else
-    of the penalties.
+    That of the cells, of the losses if several were tried, or of the penalties.
     """
     if of_cells := cells_record(stages):
         return of_cells

@@ -31,13 +31,14 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
+# Seconds in which a row is sorted among the rows from which the basis is chosen.
+_SELECTION_S = 4e-7
+
 
 @dataclass(frozen=True)
 class BasisRecord:
-    """The number of basis rows.
+    """The number of basis rows; that of rows of low confidence, if the basis needs confidences.
 
-    n_below_threshold: rows, or candidates, of low confidence; None if the basis does not need
-        confidences.
     cap: the limit by memory or `MOST_FOUND`, if the limit reduced the basis.
     """
 
@@ -139,6 +140,7 @@ def _cost(s: FitSizes) -> StageCost:
     # Centres are arrays; k-means holds a few copies.
     chosen = round(s.r * s.block_row_bytes) if s.draws else 8 * s.r * s.p
     return StageCost(
+        shared_s=_SELECTION_S * s.n,
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
         held_bytes=s.reader_bytes
@@ -146,7 +148,6 @@ def _cost(s: FitSizes) -> StageCost:
         + 2 * 8 * s.n_labelled
         + (2 if s.draws else 6) * chosen
         + 3 * 8 * s.n_basis_sample * s.width,
-        alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},
     )
 
 
@@ -246,13 +247,7 @@ BASIS = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    needs=(
-        "given/values",
-        "columns",
-        "metric/root",
-        "neighbors/rows",
-        "confidence",
-    ),
+    needs=("given/values", "columns", "metric/root", "neighbors/rows", "confidence"),
     leaves=lambda run: ("basis/rows", "basis/values"),
     passes=("basis/labelled",),
 )

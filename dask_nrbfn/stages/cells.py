@@ -25,25 +25,22 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cell_fits import (
     ALPHAS,
+    FITS,
     ROUNDS,
-    asked_basis,
+    ROWS,
     cell_bytes,
+    compare_cells,
+    comparing_bytes,
     fit_cells,
     read_judged,
     read_solved,
     read_sum,
     read_tree,
 )
-from dask_nrbfn.stages.cell_trial import FITS, ROWS, compare_cells, comparing_bytes
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.figures import HeldOutFigures
-from dask_nrbfn.stages.held_out import calibration_figures
 from dask_nrbfn.stages.neighbor_search import search_block_rows
-from dask_nrbfn.stages.sample import (
-    drawn_rows,
-    judged_sums,
-)
+from dask_nrbfn.stages.sample import drawn_rows, judged_sums
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
@@ -53,6 +50,7 @@ from dask_nrbfn.stages.trials import (
     most_rows_of_cell,
     planned_cells,
 )
+from dask_nrbfn.stages.validation import HeldOutFigures, calibration_figures
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -73,12 +71,9 @@ class CellsRecord(HeldOutFigures):
 
     n_cells: 1 if the tuning preferred one network.
     n_basis, largest: number of basis rows of all cells, and the largest number of a cell.
-    fitting_error, spectral_risk: see `ErrorAndRisk`: the error of all rows, and the largest risk of
-        a cell.
-    n_learned, n_constant: number of cells with their own column weights, and of cells with constant
-        scores.
-    compared: figures of one network and of networks of drawn cells on the same held-out rows, if a
-        tuning compared both.
+    fitting_error, spectral_risk: the error of all rows, and the largest risk of a cell.
+    n_learned, n_constant: cells with their own column weights, and with constant scores.
+    compared: figures of one network and of drawn cells on the same held-out rows, if compared.
     training_r2: r^2 of the training rows for every target.
     """
 
@@ -135,7 +130,7 @@ def _grow(run: Run, dataset: Dataset) -> None:
     params = run.chosen_params
     size = min(run.n_rows, _TREE_ROWS, max(1, _TREE_ELEMENTS // dataset.n_features))
     rows = drawn_rows(run.n_rows, size, params.random_state)
-    most = most_rows_of_cell(params, run.n_rows, asked_basis(run))
+    most = most_rows_of_cell(params, run.n_rows, basis_of_cell(run.params))
     tree = CellTree.grown(
         read_scaling(run).apply(dataset.take(rows)),
         most_rows=most * size / run.n_rows,
@@ -250,7 +245,8 @@ def _cost(s: FitSizes) -> StageCost:
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
     tree = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
     return StageCost(
-        flops=products + solves,
+        products=products + solves,
+        exponentials=2 * n_products * r,
         read_bytes=s.rows_bytes + n_rows * row_bytes,
         written_bytes=n_rows * row_bytes + 2 * networks_bytes + moments_bytes,
         held_bytes=s.process_bytes
@@ -263,14 +259,6 @@ def _cost(s: FitSizes) -> StageCost:
             comparing_bytes(s, most) if Trials(params, tuning).tries_cells else 0,
         ),
         n_tasks=n_cells,
-        work={
-            "moments_flops": products,
-            "solve_flops": solves,
-            "activations": 2 * n_products * r,
-            "read_bytes": s.rows_bytes,
-            "scratch_bytes": 2 * n_rows * row_bytes + moments_bytes,
-        },
-        alone={"scratch_bytes": 2 * networks_bytes, "selected_rows": min(s.n, _TREE_ROWS)},
     )
 
 
@@ -294,10 +282,6 @@ def _check(context: FitContext) -> None:
             )
 
 
-def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return params.asks_for_cells
-
-
 def _leaves(run: Run) -> tuple[str, ...]:
     """Return the names of the confusion of classes and of the sums over the rows of every cell."""
     if not run.has("cells/errors"):
@@ -317,7 +301,7 @@ CELLS: Stage[CellsRecord] = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=_wanted,
+    wanted=lambda params, tuning, numbers: params.asks_for_cells,
     labelled_only=True,
     needs=("columns", "metric/root"),
     leaves=_leaves,

@@ -22,11 +22,7 @@ from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.weighting import (
-    Reading,
-    RowWeights,
-    check_total_weight,
-)
+from dask_nrbfn.weighting import Reading, RowWeights, check_total_weight
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +37,8 @@ _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 @dataclass(frozen=True)
 class ColumnsRecord:
-    """Properties of the columns.
+    """Columns whose changes are too small to change a distance.
 
-    unseen: columns whose changes are too small to change a distance.
     groups: first and last-plus-one column of the indicators of each category.
     """
 
@@ -101,10 +96,7 @@ def _check(context: FitContext) -> None:
 
 
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
-    """Check that some rows have labels, or numeric targets of these names.
-
-    target_names: names of the numeric targets; None: labels are needed.
-    """
+    """Raise DataError unless some rows have numeric targets of these names; None: labels."""
     if target_names is None:
         if not dataset.has_targets or dataset.of_numbers:
             has = "no labels" if not dataset.has_targets else "numeric targets, not labels"
@@ -143,10 +135,7 @@ def read_statistics(run: Run) -> ColumnStatistics:
 
 
 def read_scaling(run: Run, scale: str | None = None) -> Scaling:
-    """Return a scaling of the columns of a run.
-
-    scale: default: the scale of the parameters of the run.
-    """
+    """Return a scaling of the columns of a run, by default that of its parameters."""
     scale = scale or run.chosen_params.scale
     scaling = unlearned_scaling(run, scale)
     return replace(scaling, root=run.read("metric/root")) if scale == LEARNED else scaling
@@ -221,7 +210,6 @@ def _cost(s: FitSizes) -> StageCost:
         + round(rows * 2 * s.block_row_bytes)
         + 8 * (3 * rows * width + 8 * s.p),
         n_tasks=s.n_parts,
-        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.row_values},
     )
 
 

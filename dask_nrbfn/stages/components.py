@@ -14,7 +14,6 @@ from dask_nrbfn.numeric.eigenfunctions import (
     eigenfunctions_flops,
 )
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
@@ -22,7 +21,6 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -71,10 +69,7 @@ def most_components(run: Run) -> int:
 
 
 def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return vectors whose span contains the weights, float64 (r, J) or None.
-
-    None: weights are not restricted.
-    """
+    """Return vectors (r, J) whose span contains the weights; None: not restricted."""
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 
 
@@ -84,17 +79,15 @@ def read_coefficients(run: Run) -> Floats:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    flops, written = eigenfunctions_flops(s.r), 8 * s.r * s.n_components
-    read = s.stored_basis_bytes(s.r)
+    written = 8 * s.r * s.n_components
     return StageCost(
-        flops=flops,
-        read_bytes=read,
+        products=eigenfunctions_flops(s.r),
+        read_bytes=s.stored_basis_bytes(s.r),
         written_bytes=written,
         held_bytes=s.process_bytes
         + s.basis_bytes(s.r, copies=4)
         + eigenfunctions_bytes(s.r)
         + 2 * written,
-        alone={"solve_flops": flops, "scratch_bytes": read + written},
     )
 
 
@@ -119,26 +112,18 @@ def _check(context: FitContext) -> None:
                 if needed
                 else f"Give `components` or `{name}`, not both.",
             )
-    if context.embeds:
-        _check_coordinates(context.dataset, params, most)
-    elif params.basis_size is not None and most > params.basis_size:
-        raise ParameterError(
-            f"`components` is {most}, but the basis has only {params.basis_size} rows.",
-            f"Set `components` to at most {params.basis_size}.",
-        )
-
-
-def _check_coordinates(dataset: Dataset, params: FitParams, n_coordinates: int) -> None:
-    n_needed = n_coordinates + 1
-    if dataset.n_rows < n_needed:
+    # The constant eigenfunction gives no coordinate.
+    n_needed, n_rows = most + context.embeds, context.dataset.n_rows
+    if context.embeds and n_rows < n_needed:
         raise DataError(
-            f"X has n_samples = {dataset.n_rows}, too few for {n_coordinates} coordinates.",
+            f"X has n_samples = {n_rows}, too few for {most} coordinates.",
             f"Give at least {n_needed} rows, or a smaller `components`.",
         )
     if params.basis_size is not None and params.basis_size < n_needed:
+        why = ": one eigenfunction is constant" if context.embeds else ""
         raise ParameterError(
-            f"`components` is {n_coordinates}, but the basis has only {params.basis_size} rows.",
-            f"Set `components` to at most {params.basis_size - 1}: one eigenfunction is constant.",
+            f"`components` is {most}, but the basis has only {params.basis_size} rows.",
+            f"Set `components` to at most {params.basis_size - context.embeds}{why}.",
         )
 
 

@@ -64,19 +64,13 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the dataset row numbers of some searched rows, int64 (m,).
-
-    places (m,): places among the rows that have a confidence.
-    """
+    """Return the dataset row numbers of places among the rows that have a confidence."""
     named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
 
 
 def codes_of_places(run: Run, places: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-    """Return the class codes of some searched rows, (m,).
-
-    places (m,): places among the rows that have a confidence.
-    """
+    """Return the class codes of places among the rows that have a confidence."""
     rows = searched_rows(run)
     codes: NDArray[np.integer[Any]] = run.read("confidence/codes")
     return codes[places if rows is None else rows[places]]
@@ -113,8 +107,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
 
 def _cost(s: FitSizes) -> StageCost:
     # The hashes of candidates are known.
-    hashed = s.n if s.search.n_candidates is None else 0
-    rows_bytes, n_parts = s.rows_bytes if hashed else 0, -(-s.n_searched // s.layout.part_rows)
+    rows_bytes = s.rows_bytes if s.search.n_candidates is None else 0
     return StageCost(
         read_bytes=rows_bytes + s.lists_bytes,
         written_bytes=16 * s.n_searched,
@@ -123,14 +116,7 @@ def _cost(s: FitSizes) -> StageCost:
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k
         + 4 * 8 * narrow_block_rows(s.width) * s.width,
-        n_tasks=n_parts,
-        work={
-            "read_bytes": rows_bytes,
-            "hashed_values": hashed * s.row_values,
-            "weighed_neighbors": s.n_searched * s.k,
-            "scratch_bytes": s.lists_bytes + 16 * s.n_searched + s.n * n_parts,
-        },
-        alone={"read_bytes": 8 * s.n},
+        n_tasks=-(-s.n_searched // s.layout.part_rows),
     )
 
 

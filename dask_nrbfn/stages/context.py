@@ -12,11 +12,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.trials import (
-    Trials,
-    planned_cells,
-    resolve_tuning,
-)
+from dask_nrbfn.stages.trials import Trials, planned_cells, resolve_tuning
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout
 
@@ -34,16 +30,13 @@ _UNASKED_COORDINATES = 2
 class FitContext:
     """A fit, a tuning or an embedding, as every stage sees it.
 
-    dataset: the training rows as they are stored.
     params: resolved. In a run, with the values that its finished stages have chosen.
     tuning: resolved. In a run, without the values that finished stages have chosen.
     validation: labelled rows on which networks are compared, instead of folds.
     basis (r, p): the basis rows that `params` name.
-    embeds: whether the fit is an embedding, which learns coordinates and no targets.
     layout, labelled_layout: the parts of all rows, and of the labelled rows.
     search: None until it is planned.
-    found_basis: number of basis rows that were chosen, or for which costs are computed; None
-        before.
+    found_basis: number of basis rows that were chosen, or for which costs are computed.
     """
 
     dataset: Dataset

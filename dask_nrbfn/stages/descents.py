@@ -25,23 +25,17 @@ from dask_nrbfn.numeric.held_out import FoldWeights, HeldOutSums, renormalized
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
-from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_tasks
-from dask_nrbfn.stages.held_out import begin_held_out
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.path import (
-    held_out_folds,
-    kept_basis,
-    penalized_system,
-    read_path_weights,
-)
+from dask_nrbfn.stages.path import held_out_folds, kept_basis, penalized_system, read_path_weights
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import ridges_of
-from dask_nrbfn.stages.validation import codes_in_training
+from dask_nrbfn.stages.validation import begin_held_out, codes_in_training
 from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
@@ -57,9 +51,7 @@ _HELD_OUT = "_held_out"
 class _LossPass:
     """The losses of several models on the rows of a part, and the gradients of these losses.
 
-    reading: with one fold for each model that holds out rows.
-    weights (A, K, r): weights of A models of K classes: without each fold, if there are folds, and
-        of all rows.
+    weights (A, K, r): without each fold, if there are folds, and of all rows.
     of_folds: the weights of the squared loss without each fold, which normalize held-out rows.
     """
 
@@ -157,9 +149,8 @@ _STORED = ("weights", "gradient")
 
 
 class Descent(NamedTuple):
-    """A descent to the weights of a loss.
+    """A descent to the weights of a loss without a fold; None: of all rows.
 
-    fold: the fold that is left out; None: the descent has all rows.
     judged: the parts of a validation dataset; None: there is no validation dataset.
     """
 
@@ -281,11 +272,10 @@ def _advance_step(run: Run, descent: Descent, number: int) -> None:
 def _start(run: Run, descent: Descent) -> dict[str, Floats]:
     """Return the weights of the squared loss for targets +1 and -1, the ridge and the factor.
 
-    The targets are ``2 T - 1`` with the indicators T, so the weights are twice the weights for T
-    less their sum over the classes.
+    The targets are ``2 T - 1``: twice the weights for T less their sum over the classes.
     """
     alpha, (system, weights) = run.chosen_params.alpha, _squared(run, descent.fold)
-    ridge = ridge_of(system.gram, alpha=alpha, penalty=system.penalty, locality=system.locality)
+    ridge = system.ridge(alpha)
     curvature = loss_named(descent.loss).curvature
     preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
     signed = 2.0 * weights - weights.sum(axis=0)

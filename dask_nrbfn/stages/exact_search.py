@@ -64,10 +64,9 @@ LIMITING_ROWS = 8192
 def search_rows_exactly(
     run: Run, dataset: Dataset, engine: Engine, *, stage: str, rows: NDArray[np.int64]
 ) -> None:
-    """Store the exact neighbours of some rows as arrays "indices" and "distances" of a stage.
+    """Store the exact neighbours of ascending rows as "indices" and "distances" of a stage.
 
-    stage: group of the run for the parts and the results.
-    rows (q,): ascending row numbers; the memory of a task grows with them.
+    The memory of a task grows with the rows.
     """
     if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
         # The stored parts belong to other rows.
@@ -117,15 +116,14 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 
 
 def _merge_spans(run: Run, stage: str) -> None:
-    parts = (_read_part(run, stage, index) for index in range(len(run.spans)))
+    parts = (
+        Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
+        for index in range(len(run.spans))
+    )
     best = reduce(partial(_merge, n_neighbors=run.chosen_params.n_neighbors), parts)
     group = run.group(stage)
     write_array(group, "indices", best.indices, "target", "neighbor")
     write_array(group, "distances", best.distances, "target", "neighbor")
-
-
-def _read_part(run: Run, stage: str, index: int) -> Neighbors:
-    return Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
 
 
 def _merge(a: Neighbors, b: Neighbors, *, n_neighbors: int) -> Neighbors:
@@ -141,9 +139,7 @@ def repair_lists(
 ) -> dict[str, Any]:
     """Search the neighbours of rows with fewer than k neighbours again, among all rows.
 
-    "n_rows", the number of rows, and "distance_sum", the sum of the neighbour distances.
-
-    remedy: what to change if there are more than `MAX_TARGETS` such rows.
+    Returns "n_rows" and the "distance_sum" of their neighbours; raises for over `MAX_TARGETS` rows.
     """
     if not len(rows):
         return {"n_rows": 0, "distance_sum": 0.0}

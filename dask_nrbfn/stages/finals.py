@@ -22,10 +22,7 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.sample import bases_of_sample, judged_sums, network_of, read_sample
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.trials import (
-    Combination,
-    Trials,
-)
+from dask_nrbfn.stages.trials import Combination, Trials
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -73,10 +70,7 @@ class JudgedRows:
         return float(self.losses[1] @ self.shares)
 
     def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
-        """Return by how much both mean losses are less than those of another network.
-
-        returns float64 (2,).
-        """
+        """Return by how much both mean losses (2,) are less than those of another network."""
         less = other.losses - self.losses
         gains = less @ self.shares
         # For n equal weights this is the unbiased variance, with the divisor n - 1.
@@ -86,11 +80,7 @@ class JudgedRows:
 
 @dataclass(frozen=True, eq=False)
 class Final(JudgedRows):
-    """A combination, and its result with a basis of some size.
-
-    entry: see `judge_network`; and "n_basis", the number of basis rows, which is less than
-        requested if there are fewer distinct rows.
-    """
+    """A combination, and its entry of `judge_network` with "n_basis", with a basis of some size."""
 
     combination: Combination
     entry: Entry
@@ -114,7 +104,7 @@ def best_of(finals: Sequence[Final]) -> Final:
 def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
     """Return the finals within one standard error of the best (Breiman et al. 1984, section 3.4).
 
-    n_losses: 1: by the loss alone; 2: also by the smooth loss.
+    By the loss alone, or with `n_losses` of 2 also by the smooth loss.
     """
     close = []
     for each in finals:
@@ -145,10 +135,7 @@ def winner_of(finals: Sequence[Final]) -> Final:
 
 
 def finalists(ordered: Sequence[Combination]) -> list[Combination]:
-    """Return the best combination of each kind, and one with equal column weights.
-
-    ordered: the best first.
-    """
+    """Return the best of ordered combinations of each kind, and one with equal column weights."""
     firsts: dict[tuple[str, str, str], Combination] = {}
     for each in ordered:
         firsts.setdefault((each.scale, each.features, each.kernel), each)
@@ -228,10 +215,7 @@ def learning_curve(
 ) -> list[Final]:
     """Return the results of a combination with larger and larger bases, until no gain is left.
 
-    Several for each size if the tuning compares bases.
-
-    job, stage, sample: see `judge`; `stage` is the first part of the names of the parts.
-    left: the penalties and alphas to try.
+    Several for each size if the tuning compares bases. See `judge`; `left` is penalties and alphas.
     """
     tuning = job.run.tuning
     assert tuning is not None

@@ -6,38 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.locality import (
-    LocalitySum,
-    LocalitySums,
-    locality_bytes,
-    neighbor_shares,
-)
+from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, locality_bytes, neighbor_shares
 from dask_nrbfn.numeric.moments import packed_size
 from dask_nrbfn.numeric.ridge import Locality
-from dask_nrbfn.numeric.rows import Rows, stacked
 from dask_nrbfn.numeric.threads import blas_threads
-from dask_nrbfn.parts import (
-    PartResult,
-    Reduction,
-    RowPass,
-    Sums,
-    map_parts,
-    read_total,
-    reduce_parts,
-    run_task,
-)
+from dask_nrbfn.parts import Reduction, RowPass, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
-from dask_nrbfn.stages.neighbor_search import LIST_BYTES, check_neighbors, of_searched
+from dask_nrbfn.stages.neighbor_search import check_neighbors, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import PartLayout, block_rows, narrow_block_rows
+from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -50,9 +35,8 @@ _ROWS_OF_BASIS_ROW = 10
 # The most drawn rows of a part, and the most elements of these rows and their neighbours.
 _PART_ROWS, _PART_ELEMENTS = 1024, 2**25
 
-# The prefix of the scratch stages: the rows that the sums need, and the sums.
-_SCRATCH = "locality-"
-_ROWS, _SUMS = f"{_SCRATCH}rows", f"{_SCRATCH}sums"
+# The scratch stage with the sums of the parts.
+_SUMS = "locality-sums"
 
 
 @dataclass(frozen=True)
@@ -65,21 +49,15 @@ class LocalityRecord:
 
 
 def _compute(job: StageJob) -> LocalityRecord:
-    """Sum and store R over drawn rows and their neighbours among all rows.
-
-    One pass collects the drawn rows and their neighbours, a second sums over the drawn rows.
-    """
+    """Sum and store R over drawn rows and their neighbours among all rows."""
     run, dataset, k = job.run, job.dataset, job.run.chosen_params.n_neighbors
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.chosen_params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
     _find_neighbors(job, drawn)
-    needed = np.unique(np.column_stack([drawn, run.read("locality/indices")]))
-    write_array(run.group("locality"), "needed", needed, "needed")
-    collected = _cut(len(needed), narrow_block_rows(dataset.row_values))
-    map_parts(run, dataset, job.engine, stage=_ROWS, task=_collect, units=collected.spans)
-    drawn_parts = _cut(n_drawn, _part_rows(k, dataset.row_values))
-    reduction = Reduction(_SUMS, _LocalityPass, {"": LocalitySum}, drawn_parts)
+    part_rows = _part_rows(k, dataset.row_values)
+    layout = PartLayout(n_drawn, part_rows, part_rows)
+    reduction = Reduction(_SUMS, _LocalityPass, {"": LocalitySum}, layout)
     reduce_parts(run, dataset, job.engine, reduction)
     record = run_task(job.engine, _store_sum, run, reduction, label="locality")
     logger.log(
@@ -93,10 +71,7 @@ def _compute(job: StageJob) -> LocalityRecord:
 
 
 def read_locality(run: Run, strength: float) -> Locality | None:
-    """Return the locality term of the ridge of a run.
-
-    None if `strength` is 0.
-    """
+    """Return the locality term of the ridge of a run; None without a strength."""
     if not strength:
         return None
     total = LocalitySum(run.read("locality/packed"), 0, 0)
@@ -120,17 +95,8 @@ def _take_lists(run: Run) -> None:
         write_array(run.group("locality"), name, lists, "target", "neighbor")
 
 
-def _collect(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
-    """Store some of the needed rows, and the classes of rows that have one."""
-    numbers = run.read("locality/needed", first, last)
-    arrays = {"values": dataset.take(numbers)}
-    if not dataset.of_numbers:
-        arrays["codes"] = dataset.take_codes(numbers)
-    return PartResult({}, arrays)
-
-
 class _LocalityPass(RowPass):
-    """The sum over some of the drawn rows, read from the parts of `_collect`."""
+    """The sum over some of the drawn rows, which are read with their neighbours."""
 
     def __init__(self, run: Run, dataset: Dataset, first: int, last: int) -> None:
         self._total = _sum_of(run, dataset, first, last)
@@ -148,10 +114,10 @@ def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
     places = places.reshape(len(drawn), -1)
     classes = {}
     if not dataset.of_numbers:
-        codes = _read_needed(run, dataset, "codes", numbers)[places]
+        codes = dataset.take_codes(numbers)[places]
         classes = {"codes": codes[:, 0], "neighbor_codes": codes[:, 1:]}
     shares = neighbor_shares(distances, scale=WIDTH.recorded(run).mean_distance, **classes)
-    X, features = _read_needed(run, dataset, "values", numbers), read_features(run)
+    X, features = dataset.take(numbers), read_features(run)
     sums, threads = LocalitySums(features.n_basis), blas_threads()
     size = _block_rows(features.n_basis, indices.shape[1])
     for start in range(0, len(drawn), size):
@@ -163,24 +129,11 @@ def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
     return sums.sum()
 
 
-def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int64]) -> Rows:
-    """Return the collected values or codes of ascending row numbers."""
-    places = np.searchsorted(run.read("locality/needed"), numbers)
-    parts, inside = np.divmod(places, narrow_block_rows(dataset.row_values))
-    return stacked(
-        [run.read_part(_ROWS, int(part), name)[inside[parts == part]] for part in np.unique(parts)]
-    )
-
-
 def _store_sum(run: Run, reduction: Reduction) -> LocalityRecord:
     """Store the sum over all drawn rows."""
     total: LocalitySum = read_total(run, reduction)
     write_array(run.group("locality"), "packed", total.packed, "packed")
     return LocalityRecord(len(run.read("locality/rows")), total.n_bound, total.n_pairs)
-
-
-def _cut(n_rows: int, part_rows: int) -> PartLayout:
-    return PartLayout(n_rows, part_rows, part_rows)
 
 
 def _n_drawn(n_rows: int, n_basis: int) -> int:
@@ -200,20 +153,17 @@ def _block_rows(n_basis: int, n_neighbors: int) -> int:
 def _cost(s: FitSizes) -> StageCost:
     n_drawn, part_rows = _n_drawn(s.n, s.r), _part_rows(s.k, s.row_values)
     n_parts, block = -(-n_drawn // part_rows), _block_rows(s.r, s.k) * s.k
-    pairs, needed = n_drawn * s.k, min(s.n, n_drawn * (s.k + 1))
-    searched = 0 if s.by_confidence else s.n * n_drawn
-    collected, sums = round(needed * s.block_row_bytes), 4 * s.r**2
-    flops = pairs * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r)
-    scratch = n_parts * (collected + sums) + n_drawn * s.k * LIST_BYTES
-    read = s.rows_bytes * (1 if s.by_confidence else 2)
+    passes, sums = n_parts + (0 if s.by_confidence else 2), 4 * s.r**2
     part_bytes = round(part_rows * (s.k + 1) * s.block_row_bytes)
-    piece_bytes = round(narrow_block_rows(s.row_values) * (s.block_row_bytes + 2 * 8 * s.width))
-    summing = 2 * part_bytes + piece_bytes + s.basis_bytes(s.r, copies=4)
+    summing = 2 * part_bytes + s.basis_bytes(s.r, copies=4)
     summing += locality_bytes(s.r, s.width, n_pairs=block)
     return StageCost(
-        flops=searched * s.pair_flops + flops,
-        read_bytes=read + scratch,
-        written_bytes=collected + (n_parts + 1) * sums,
+        products=n_drawn * s.k * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r),
+        exponentials=n_drawn * (s.k + 1) * s.r,
+        pairs=0 if s.by_confidence else s.n * n_drawn,
+        pair_flops=s.pair_flops,
+        read_bytes=passes * s.rows_bytes + n_parts * sums,
+        written_bytes=(n_parts + 1) * sums,
         held_bytes=s.reader_bytes
         + max(
             s.exact_search_bytes(n_drawn) + s.searched_block_bytes,
@@ -221,14 +171,6 @@ def _cost(s: FitSizes) -> StageCost:
             3 * 8 * packed_size(s.r),
         ),
         n_tasks=min(s.n_parts, n_parts),
-        work={
-            "read_bytes": read,
-            "audited_pairs": searched,
-            "moments_flops": flops,
-            "activations": n_drawn * (s.k + 1) * s.r,
-            "scratch_bytes": collected + scratch,
-        },
-        alone={"scratch_bytes": (n_parts + 1) * sums},
     )
 
 
@@ -247,5 +189,5 @@ LOCALITY = Stage(
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis/values", "neighbors"),
     passes=("locality",),
-    scratch=(_SCRATCH,),
+    scratch=(_SUMS,),
 )

@@ -16,20 +16,15 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
-from dask_nrbfn.numeric.small_fit import (
-    SmallNetwork,
-    best_place,
-    learned_root,
-    try_bytes,
-)
+from dask_nrbfn.numeric.small_fit import SmallNetwork, best_place, learned_root, try_bytes
 from dask_nrbfn.numeric.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages.bases import Chosen
 from dask_nrbfn.stages.columns import column_name, unlearned_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sample import (
-    Basis,
     judged_sums,
     read_sample,
     tried_bytes,
@@ -85,12 +80,11 @@ _NAMED, _RECORDED = 5, 20
 class MetricRecord:
     """The results of every round.
 
-    rounds: the best kernel, width factor and alpha of each round, and the figures of held-out rows.
-        The first round of each kind of distances has equal column weights.
+    rounds: the best network of each round, and the figures of held-out rows. The first round of
+        each kind of distances has equal column weights.
     kept: the round whose column weights the fit uses.
     heaviest: names and weights of the twenty columns with the largest weights, the largest first.
     unused: columns without effect on the scores.
-    n_rows, n_held_out, n_basis: numbers of rows of the sample, of held-out rows, and of basis rows.
     """
 
     rounds: list[dict[str, Any]]
@@ -165,10 +159,7 @@ def _rounds_of(
 
 
 def _stage_of(kernel: str, number: int) -> str:
-    """Return the name of the parts of a round.
-
-    If no network of a round could be solved, the next kind of distances begins with its number.
-    """
+    """Return the name of the parts of a round; kinds of distances may share a number."""
     kind = "l1-" if kernel_named(kernel).l1 else ""
     return f"{_ROUND}{kind}{number}"
 
@@ -190,10 +181,7 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
 def _networks(
     kernels: list[str], before: tuple[str, float, float] | None
 ) -> list[tuple[str, float]]:
-    """Return the kernels and width factors to try next.
-
-    First all kernels and widths, then the best kernel with widths near the best width.
-    """
+    """Return all kernels and widths, or the best kernel before with widths near its best."""
     if before is None:
         return [(kernel, each) for kernel in kernels for each in _FACTORS[kernel]]
     kernel, factor, _ = before
@@ -253,7 +241,7 @@ def _round(
     before: tuple[str, float, float] | None,
 ) -> PartResult:
     """Learn weights with the best network of the last round; find the best network with them."""
-    basis = Basis(*(run.read(f"{_SAMPLE}/basis_{name}") for name in Basis._fields))
+    basis = Chosen(run.read(f"{_SAMPLE}/basis_values"), run.read(f"{_SAMPLE}/basis_rows"))
     sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
     seen = sample.folds != _HELD_OUT
     sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
@@ -316,7 +304,8 @@ def _cost(s: FitSizes) -> StageCost:
     solves = len(_ALPHAS) * r**3 / 3
     sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
     return StageCost(
-        flops=n_tried * (products + solves) + gradients,
+        products=n_tried * (products + solves) + gradients,
+        exponentials=2 * (n_tried + n_rounds) * rows * r,
         read_bytes=(len(learning) + n_rounds) * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
@@ -325,22 +314,12 @@ def _cost(s: FitSizes) -> StageCost:
         + try_bytes(rows, r)
         + trying_bytes(max(n_firsts), tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS)))
         + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
-        work={
-            "moments_flops": n_tried * products + gradients,
-            "activations": 2 * (n_tried + n_rounds) * rows * r,
-            "solve_flops": n_tried * solves,
-        },
-        alone={"selected_rows": rows},
     )
 
 
 def _remedy(params: FitParams) -> str:
     asked = params.scale == LEARNED
     return "Give `scale`=standard" if asked else f"Give `scales` without {LEARNED}"
-
-
-def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return LEARNED in Trials(params, tuning).scales
 
 
 def _check(context: FitContext) -> None:
@@ -363,7 +342,7 @@ METRIC = Stage(
     record=MetricRecord,
     compute=_compute,
     cost=_cost,
-    wanted=_wanted,
+    wanted=lambda params, tuning, numbers: LEARNED in Trials(params, tuning).scales,
     check=_check,
     labelled_only=True,
     needs=("columns",),

@@ -122,7 +122,6 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=n_bytes + (8 * s.n * s.q if s.dataset.of_numbers else 0),
         written_bytes=n_bytes,
         held_bytes=s.reader_bytes + 4 * n_bytes,
-        alone={"scratch_bytes": 2 * n_bytes},
     )
 
 
@@ -201,7 +200,6 @@ def _embedding_cost(s: FitSizes) -> StageCost:
         + round(rows * s.block_row_bytes)
         + s.basis_bytes(s.r, copies=4)
         + 8 * (rows * (s.r + s.width + 2) + 4 * s.r * coordinates),
-        alone={"read_bytes": s.rows_bytes, "scratch_bytes": written},
     )
 
 
@@ -214,11 +212,6 @@ EMBEDDED = replace(
     MODEL,
     compute=partial(_compute, _write_embedding),
     cost=_embedding_cost,
-    needs=(
-        "columns",
-        "metric/root",
-        "basis/values",
-        "components/coefficients",
-    ),
+    needs=("columns", "metric/root", "basis/values", "components/coefficients"),
     leaves=_embedding_leaves,
 )

@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.threads import blas_threads
-from dask_nrbfn.parts import Reduction, SumRecord, Sums, last_read, reduce_parts
+from dask_nrbfn.parts import Reduction, SumRecord, Sums, reduce_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.width import read_features, read_targets
@@ -46,10 +46,7 @@ def _compute(job: StageJob) -> MomentsRecord:
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
-    """Return the moments of all rows, or, by subtraction, of the rows outside one fold.
-
-    without: A fold.
-    """
+    """Return the moments of all rows, or, by subtraction, of the rows outside one fold."""
     total = read_sums(run, "moments")
     if without is not None:
         total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])
@@ -172,11 +169,6 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> l
     return [f"{place}/{name}{suffix}" for name in _DIMENSIONS]
 
 
-def _leaves(run: Run) -> tuple[str, ...]:
-    """Return the arrays of the moments of all rows."""
-    return tuple(f"moments/{name}" for name in _DIMENSIONS)
-
-
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return the moments that are stored in the group `place` of a run."""
     return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
@@ -185,9 +177,9 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
 def _cost(s: FitSizes) -> StageCost:
     sums = 4 * s.r**2 * s.n_folds
     combined = 4 * s.r**2 + (sums if s.n_folds > 1 else 0)
-    flops = s.n * s.r**2 + s.n * s.product_flops(s.r)
     return StageCost(
-        flops=flops,
+        products=s.n * s.r**2 + s.n * s.product_flops(s.r),
+        exponentials=s.n * s.r,
         read_bytes=s.rows_bytes + (s.n_parts - 1) * sums,
         written_bytes=(s.n_parts - 1) * sums + combined,
         held_bytes=s.process_bytes
@@ -203,13 +195,6 @@ def _cost(s: FitSizes) -> StageCost:
             _adding_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
         ),
         n_tasks=s.n_parts,
-        work={
-            "read_bytes": s.rows_bytes,
-            "moments_flops": flops,
-            "activations": s.n * s.r,
-            "scratch_bytes": 2 * (s.n_parts - 1) * sums,
-        },
-        alone={"scratch_bytes": last_read(s.n_parts) * sums + combined},
     )
 
 
@@ -221,6 +206,6 @@ MOMENTS = Stage(
     labelled_only=True,
     grows_with_basis=True,
     needs=("columns", "metric/root", "basis/values"),
-    leaves=_leaves,
+    leaves=lambda run: tuple(f"moments/{name}" for name in _DIMENSIONS),
     passes=("moments",),
 )

@@ -1,4 +1,4 @@
-"""Stage "neighbors": indices and distances of the k nearest rows of every row."""
+"""Stage "neighbors": indices and distances of the k nearest rows of every row, or of drawn rows."""
 
 import logging
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError, RecallError, plural
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-from dask_nrbfn.neighbors.exact import SPARE, buffer_bytes, exact_neighbors
+from dask_nrbfn.neighbors.exact import buffer_bytes, exact_neighbors
 from dask_nrbfn.neighbors.lists import Neighbors, measure_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
 from dask_nrbfn.neighbors.plan import (
@@ -19,16 +19,25 @@ from dask_nrbfn.neighbors.plan import (
     candidate_updates,
     sample_rows,
     search_dtype,
+    update_rate,
 )
+from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, choose_candidates
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
-from dask_nrbfn.stages.candidates import search_candidates
+from dask_nrbfn.stages.bases import (
+    asked_candidates,
+    check_distinct,
+    pool_bytes,
+    pool_of,
+    rows_by_number,
+    source_of,
+)
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import LIMITING_ROWS, SearchSpace
+from dask_nrbfn.stages.exact_search import SearchSpace, search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     check_neighbors,
@@ -44,14 +53,12 @@ from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-# Rounds of k-means and of balancing, each about as expensive as routing the sample.
-_BALANCING_ROUNDS = 40
 
 # Maximum ratio of rounding to the mean distance of neighbours in an approximate search.
 _MOST_ROUNDING = 0.1
@@ -61,7 +68,6 @@ _MOST_ROUNDING = 0.1
 class NeighborsRecord:
     """The method of the neighbour search, and the mean distance of neighbours.
 
-    largest_partition: rows of the largest partition.
     n_repaired: rows that found fewer than k neighbours in their partitions.
     """
 
@@ -112,7 +118,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
 
 def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
     if search.n_candidates is not None:
-        return search_candidates(run, dataset, engine)
+        return _search_candidates(run, dataset, engine)
     if search.n_partitions > 1:
         return search_partitions(
             run, dataset, engine, n_partitions=search.n_partitions, threads=search.threads
@@ -129,6 +135,40 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
             label="neighbors",
         )
     return {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
+
+
+def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Store the row numbers of the candidates and their neighbours among all rows.
+
+    Only lists are written: each part writes the neighbours among its rows.
+    """
+    if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
+        run_task(engine, _draw, run, dataset, label="neighbors")
+    rows = run.read("neighbors/rows")
+    search_rows_exactly(run, dataset, engine, stage="candidates", rows=rows)
+    return {"distance_sum": run_task(engine, _store_lists, run, label="neighbors")}
+
+
+def _draw(run: Run, dataset: Dataset) -> None:
+    """Draw candidates; store their row numbers and the hashes of their values."""
+    size = of_searched(run).n_rows
+    pool = pool_of(rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
+    drawn = choose_candidates(pool, size=size)
+    hashes = hash_rows(dataset.take(drawn), seed=run.chosen_params.random_state)
+    check_distinct(run, len(np.unique(hashes)))
+    group = run.group("neighbors")
+    write_array(group, "rows", drawn, "candidate")
+    write_array(group, "hashes", hashes, "candidate")
+
+
+def _store_lists(run: Run) -> float:
+    """Store the lists of all candidates in parts; return the sum of the distances."""
+    searched = of_searched(run)
+    for start, stop in searched.spans:
+        for name in Neighbors._fields:
+            values = run.read(f"candidates/{name}", start, stop)
+            searched.write_rows(f"neighbors/{name}", start, values)
+    return float(run.read("candidates/distances").sum())
 
 
 def decided_search(run: Run) -> NeighborSearch:
@@ -209,23 +249,16 @@ def _cost(s: FitSizes) -> StageCost:
 def _search_at_once(s: FitSizes) -> StageCost:
     exact = s.search.method == "exact"
     n_tasks = s.n_parts if exact else 1
-    pairs = float(s.n) ** 2 if exact else 0.0
-    read = n_tasks * s.rows_bytes
     return StageCost(
-        flops=pairs * s.pair_flops,
-        read_bytes=read,
+        pairs=float(s.n) ** 2 if exact else 0.0,
+        pair_flops=s.pair_flops,
+        read_bytes=n_tasks * s.rows_bytes,
         written_bytes=s.lists_bytes,
         held_bytes=s.reader_bytes
         + narrow_block_rows(s.width) * s.width * (s.itemsize + 2 * 8 + s.search_itemsize)
         + _search_bytes(s, s.n),
         n_tasks=n_tasks,
-        work={
-            "read_bytes": read,
-            "pairs": pairs,
-            "updates": 0 if exact else _updates(s, s.n),
-            "measured_values": s.n * _measured(s) * s.row_values,
-            "scratch_bytes": s.lists_bytes,
-        },
+        shared_s=0.0 if exact else _updating_s(s, s.n),
         fixed_s=0.0 if exact else COMPILATION_S,
     )
 
@@ -236,8 +269,6 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     partition_rows = math.ceil(MAX_IMBALANCE * entries / n_partitions)
     scratch = entries * (s.width * s.search_itemsize + 2 * 8 + LIST_BYTES * s.k)
     exact = s.search.method == "exact"
-    pairs = float(entries) ** 2 / n_partitions if exact else 0.0
-    updates = 0 if exact else _updates(s, entries)
     block = s.block_rows * s.width * (2 * s.itemsize + 8 + (2 + 2 * overlap) * s.search_itemsize)
     # Candidate lists, and their copies while they are sorted twice.
     merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(overlap)
@@ -248,37 +279,24 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     centroids = 2 * 8 * n_partitions * s.p
     repairing = s.exact_search_bytes(AUDITED_ROWS)
     return StageCost(
-        flops=pairs * s.pair_flops + 2 * s.n * n_partitions * s.row_values,
+        products=2 * s.n * n_partitions * s.row_values,
+        pairs=float(entries) ** 2 / n_partitions if exact else 0.0,
+        pair_flops=s.pair_flops,
         read_bytes=2 * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
         held_bytes=s.reader_bytes
         + max(block + centroids + repairing, merged, search, placing + 2 * centroids),
         n_tasks=n_partitions,
-        work={
-            "read_bytes": s.rows_bytes,
-            "hashed_values": s.n * s.row_values,
-            "routed_distances": s.n * n_partitions,
-            "pairs": pairs,
-            "updates": updates,
-            "measured_values": entries * _measured(s) * s.row_values,
-            "merged_candidates": s.n * s.k * most_lists(overlap),
-            "scratch_bytes": 2 * scratch + s.lists_bytes,
-        },
-        alone={
-            "read_bytes": s.rows_bytes,
-            "routed_distances": _BALANCING_ROUNDS
-            * n_partitions
-            * sample_rows(s.n, s.width, n_partitions),
-        },
+        shared_s=0.0 if exact else _updating_s(s, entries),
         fixed_s=0.0 if exact else COMPILATION_S,
     )
 
 
 def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
-    pairs, n_blocks = s.n * n_candidates, max(s.n_parts, math.ceil(s.n / s.block_rows))
     drawn = n_candidates * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
-        flops=pairs * s.pair_flops,
+        pairs=s.n * n_candidates,
+        pair_flops=s.pair_flops,
         read_bytes=3 * s.rows_bytes,
         written_bytes=(s.n_parts + 2) * s.lists_bytes,
         held_bytes=s.reader_bytes
@@ -287,27 +305,7 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
             s.exact_search_bytes(n_candidates) + s.searched_block_bytes,
         ),
         n_tasks=s.n_parts,
-        work={
-            "read_bytes": s.rows_bytes,
-            "pairs": pairs,
-            "measured_values": n_blocks * n_candidates * _measured(s) * s.row_values,
-            "merged_candidates": 2 * n_blocks * n_candidates * s.k,
-            "scratch_bytes": s.n_parts
-            * (s.lists_bytes + n_candidates * s.width * s.search_itemsize),
-        },
-        alone={
-            "read_bytes": 2 * s.rows_bytes,
-            "selected_rows": s.n,
-            "pairs": n_candidates * min(n_candidates, LIMITING_ROWS),
-            "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
-            "scratch_bytes": (s.n_parts + 4) * s.lists_bytes,
-        },
     )
-
-
-def _measured(s: FitSizes) -> int:
-    """Return the number of rows whose distances from a row are computed from differences."""
-    return s.k + 1 + SPARE if s.search.method == "exact" else s.k
 
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
@@ -315,8 +313,9 @@ def _search_bytes(s: FitSizes, n_rows: int) -> int:
     return own + buffer_bytes(s.width, s.k, threads=s.search.threads)
 
 
-def _updates(s: FitSizes, n_rows: int) -> int:
-    return candidate_updates(n_rows, s.p, s.row_values, n_neighbors=s.k)
+def _updating_s(s: FitSizes, n_rows: int) -> float:
+    updates = candidate_updates(n_rows, s.p, s.row_values, n_neighbors=s.k)
+    return updates / update_rate(s.search.threads)
 
 
 def _remedy(params: FitParams) -> str:

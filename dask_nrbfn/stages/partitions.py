@@ -19,11 +19,7 @@ from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
-from dask_nrbfn.stages.neighbor_search import (
-    most_lists,
-    search_block_rows,
-    searching_bytes,
-)
+from dask_nrbfn.stages.neighbor_search import most_lists, search_block_rows, searching_bytes
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -64,7 +60,9 @@ def search_partitions(
     write_array(run.group("partitions"), "counts", counts, "block", "partition")
     sizes = counts.sum(axis=0)
     logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), sizes.min(), sizes.max())
-    _check_largest(int(sizes.max()), run, dataset, engine)
+    method = run.decisions["neighbors"]["method"]
+    held = searching_bytes(dataset, run.chosen_params, method, int(sizes.max()))
+    engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
     map_parts(
         run,
         dataset,
@@ -95,13 +93,6 @@ def search_partitions(
             [*(record["distance_sum"] for record in merged), repaired["distance_sum"]]
         ),
     }
-
-
-def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> None:
-    """Raise MemoryBudgetError if the largest partition does not fit a worker."""
-    method = run.decisions["neighbors"]["method"]
-    held = searching_bytes(dataset, run.chosen_params, method, n_rows)
-    engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
 
 
 def _blocks(run: Run, dataset: Dataset) -> list[_Block]:

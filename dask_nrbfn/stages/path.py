@@ -15,15 +15,10 @@ from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system
-from dask_nrbfn.numeric.ridge_path import (
-    Penalize,
-    Ridge,
-    directions_among,
-    solve_all,
-)
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem
+from dask_nrbfn.numeric.ridge_path import Penalize, Ridge, directions_among, solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
-from dask_nrbfn.numeric.threads import side_by_side
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.basis import read_labelled_rows
@@ -33,10 +28,7 @@ from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-    ridges_of,
-)
+from dask_nrbfn.stages.trials import Trials, ridges_of
 from dask_nrbfn.stages.width import read_features, read_shares
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -46,10 +38,8 @@ from dask_nrbfn.storage.run import Run
 LARGEST_SPECTRUM = 4096
 
 # Up to this many basis rows the systems of a path are solved side by side, each with one thread,
-# because threads that share a small factorization mostly wait for each other. The second number
-# limits the bytes of all systems but the first.
+# because threads that share a small factorization mostly wait for each other.
 _LARGEST_SMALL = 2048
-_BESIDE_BYTES = 2**28
 
 # The fields of `FoldWeights` that are stored for each fold.
 _STORED = ("weights", "intercepts", "ones")
@@ -81,9 +71,9 @@ def held_out_folds(run: Run) -> list[int]:
 
 
 def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
-    """Return a mask of the basis rows outside a fold, (r,).
+    """Return a mask (r,) of the basis rows outside a fold.
 
-    Basis rows of a fold are left out, because without their own row nothing fits their weights.
+    Those of a fold are left out, because without their own row nothing fits their weights.
     """
     rows = read_labelled_rows(run)
     folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
@@ -106,10 +96,7 @@ def penalized_system(
     *,
     features: Callable[[], RadialFeatures] | None = None,
 ) -> RidgeSystem:
-    """Return a system of the basis of a run with the penalty, locality and components of a ridge.
-
-    features: returns the radial basis functions; default: those of the run.
-    """
+    """Return a system with the terms of a ridge, by the features of a run or other ones."""
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
     return replace(
@@ -122,22 +109,11 @@ def penalized_system(
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only."""
-    if n_basis > _LARGEST_SMALL:
-        return map
-    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
+    return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
 
 
 def _system_bytes(n_basis: int, *, spans: bool) -> int:
     return 8 * n_basis**2 * (3 if spans else 1)
-
-
-def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
-    """Return the largest number of bytes of the systems that are solved besides the first.
-
-    A large basis has no such systems, but the same number is returned: a plan must not shrink as
-    the basis grows.
-    """
-    return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
 
 def _directions_of(run: Run, kept: NDArray[np.bool_]) -> Floats:
@@ -156,20 +132,13 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
         tried=tried,
         penalize=penalize,
         directions_of=partial(_directions_of, run),
-        each_of=each_system,
+        each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
     )
     path = []
     if fold is None:
         if not any(conditions):
             alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
-            own = penalize(system, tried[0])
-            raise singular_system(
-                own.gram,
-                alphas=alphas,
-                option="alphas",
-                penalty=own.penalty,
-                locality=own.locality,
-            )
+            raise penalize(system, tried[0]).singular(alphas, option="alphas")
         path = path_of_risks(
             system,
             zip(tried, solved.weights, conditions, strict=True),
@@ -183,12 +152,7 @@ def path_of_risks(
     solutions: Iterable[tuple[Ridge, Floats, float | None]],
     penalize: Penalize,
 ) -> list[dict[str, Any]]:
-    """Return error, risk and bounds of every penalty; None where the system is singular.
-
-    solutions (Ridge, float64 (q, r), float or None): each ridge with its weights and the reciprocal
-        condition of its system, path by path.
-    penalize: see `solve_all`.
-    """
+    """Return error, risk and bounds of the weights of every ridge; None where it is singular."""
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
     for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):
@@ -197,18 +161,8 @@ def path_of_risks(
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
             entry |= {**ridge._asdict(), "reciprocal_condition": condition}
             if np.isfinite(weights).all():
-                bounds = asdict(
-                    spectral_bounds(
-                        weights,
-                        gram,
-                        system.cross,
-                        target_norm=system.target_norm,
-                        alpha=ridge.alpha,
-                        penalty=penalized.penalty,
-                        locality=penalized.locality,
-                        eigenvalues=eigenvalues,
-                    )
-                )
+                found = spectral_bounds(weights, penalized, ridge.alpha, eigenvalues=eigenvalues)
+                bounds = asdict(found)
                 entry |= {**bounds.pop("relative"), **bounds}
             path.append(entry)
     return path
@@ -223,7 +177,7 @@ def _cost(s: FitSizes) -> StageCost:
     if s.n_components:
         solves += (n_tasks - 1) * eigenfunctions_flops(s.r)
     return StageCost(
-        flops=solves,
+        products=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
         held_bytes=s.process_bytes
@@ -231,9 +185,9 @@ def _cost(s: FitSizes) -> StageCost:
         + 4 * s.r**2
         + 2 * weights
         + spans
-        + beside_bytes(s.r, s.n_ridges, spans=bool(s.n_components)),
+        # A large basis has no such systems, but a plan must not shrink as the basis grows.
+        + beside_bytes(s.n_ridges, _system_bytes(s.r, spans=bool(s.n_components))),
         n_tasks=n_tasks,
-        work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )
 
 

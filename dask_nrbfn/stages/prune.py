@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
@@ -28,10 +28,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PruneRecord:
-    """The number of kept basis rows, and the share of squares that these rows do not explain.
+    """The number of kept basis rows.
 
-    unexplained: share of the squares of the targets that the orthogonal weights do not explain; for
-        numbers the mean over the targets.
+    unexplained: share of the squares of the targets that their orthogonal weights do not explain.
     """
 
     n_kept: int
@@ -70,15 +69,14 @@ def full_system(
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
     """Return the forward selection of the kept basis rows; None if all are kept.
 
-    numbers: whether the targets are numbers. Each target is standardized, so its unit has no
-        effect.
+    Numbers are standardized, so the unit of a target has no effect.
     """
     if params.prune is None:
         return None
     told = system.standardized() if numbers else system
     path = forward_selection(told, size=params.prune, alpha=params.alpha)
     if not len(path.chosen):
-        raise singular_system(system.gram, alphas=[params.alpha])
+        raise replace(system, penalty=None, locality=None).singular([params.alpha])
     return path
 
 
@@ -109,13 +107,11 @@ def _check(context: FitContext) -> None:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    flops = s.n_kept**2 * s.r
     return StageCost(
-        flops=flops,
+        products=s.n_kept**2 * s.r,
         read_bytes=4 * s.r**2,
         written_bytes=16 * s.n_kept,
         held_bytes=s.process_bytes + s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept),
-        alone={"solve_flops": flops, "scratch_bytes": 4 * s.r**2},
     )
 
 
@@ -127,13 +123,6 @@ PRUNE = Stage(
     check=_check,
     wanted=lambda params, tuning, numbers: params.prune is not None,
     grows_with_basis=True,
-    needs=(
-        "columns",
-        "metric/root",
-        "basis/values",
-        "width/shares",
-        "moments",
-        "locality/packed",
-    ),
+    needs=("columns", "metric/root", "basis/values", "width/shares", "moments", "locality/packed"),
     leaves=lambda run: ("prune/places", "prune/unexplained"),
 )

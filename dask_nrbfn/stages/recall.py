@@ -79,14 +79,12 @@ def _cost(s: FitSizes) -> StageCost:
     targets = min(s.n, AUDITED_ROWS)
     if s.search.method == "exact" and s.search.n_partitions == 1:
         return StageCost(held_bytes=s.process_bytes)
-    pairs = s.n * targets
     return StageCost(
-        flops=pairs * s.pair_flops,
+        pairs=s.n * targets,
+        pair_flops=s.pair_flops,
         read_bytes=2 * s.rows_bytes,
         held_bytes=s.reader_bytes + s.searched_block_bytes + s.exact_search_bytes(targets),
         n_tasks=s.n_parts,
-        work={"read_bytes": s.rows_bytes, "audited_pairs": pairs},
-        alone={"read_bytes": s.rows_bytes, "scratch_bytes": s.lists_bytes / 2},
     )
 
 

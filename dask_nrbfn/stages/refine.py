@@ -23,15 +23,16 @@ from dask_nrbfn.stages.descents import (
     descend,
     read_taken,
 )
-from dask_nrbfn.stages.figures import LabelFigures
-from dask_nrbfn.stages.held_out import calibrate, calibration_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    Trials,
-    ridges_of,
+from dask_nrbfn.stages.trials import Trials, ridges_of
+from dask_nrbfn.stages.validation import (
+    VALIDATION,
+    LabelFigures,
+    calibrate,
+    calibration_bytes,
+    codes_in_training,
 )
-from dask_nrbfn.stages.validation import VALIDATION, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
@@ -55,17 +56,14 @@ _DIGITS = 9
 class RefineRecord(LabelFigures):
     """The passes of the loss, and in a tuning the comparison of the losses.
 
-    loss: in a tuning the loss with the best labels of held-out rows. The squared loss has no
-        passes.
+    loss: in a tuning the one with the best labels of held-out rows. The squared loss has no passes.
     stopped: the rule that stopped the passes: a small "gradient", a small decrease of the
         "objective", no better labels of held-out rows ("validation"), or the "limit" of passes.
     objective: ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights.
     path: for each pass the objective and the norm of its gradient, see `Preconditioner`; in a
         tuning the figures of held-out rows too.
-    taken: in a tuning, the pass whose weights are chosen, from 1.
-    tried: in a tuning, for each loss the figures of held-out rows, the passes and the stopping
-        rule.
-    n_rows: in a tuning, the number of held-out rows.
+    taken, tried, n_rows: in a tuning, the pass whose weights are chosen, from 1; the figures,
+        passes and rule of each loss; the number of held-out rows.
     """
 
     loss: str
@@ -145,8 +143,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 def _standing(outcome: Mapping[str, Any]) -> list[float]:
     """Return the sort key of a loss; the smallest is best.
 
-    The first pass of every loss has the weights of the squared loss, so its figures are equal up to
-    rounding.
+    Figures are equal up to rounding: all losses begin with the weights of the squared loss.
     """
     first, *others = (outcome[name] for name in COMPARED)
     return [first, *(round(other, _DIGITS) for other in others), outcome["n_passes"]]
@@ -242,7 +239,8 @@ def _cost(s: FitSizes) -> StageCost:
         + 8 * (rows * r + 5 * rows * s.width + 8 * n_models * rows * s.q)
     )
     return StageCost(
-        flops=flops + solves,
+        products=flops + solves,
+        exponentials=n_computed * r,
         read_bytes=read + most * stored + steps,
         written_bytes=n_refined * stored + steps,
         held_bytes=s.process_bytes
@@ -252,17 +250,6 @@ def _cost(s: FitSizes) -> StageCost:
             2 * factor + (n_models + 6 * n_passes) * weights,
         ),
         n_tasks=s.n_parts,
-        work={
-            "read_bytes": read,
-            "moments_flops": flops,
-            "activations": n_computed * r,
-            "solve_flops": (1 - 1 / n_models) * solves,
-            "scratch_bytes": 2 * most * s.n_parts * n_models * weights,
-        },
-        alone={
-            "solve_flops": solves / n_models,
-            "scratch_bytes": (most + n_refined) * stored,
-        },
         fixed_s=most * _PASS_S,
     )
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import zarr
@@ -15,10 +14,11 @@ from dask_nrbfn.numeric.ridge import Each
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_networks
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
-from dask_nrbfn.numeric.threads import blas_threads, side_by_side
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.bases import Chosen, SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.array import write_array
@@ -26,9 +26,6 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
-
-# Bytes of the networks that are tried at the same time as the first.
-_BESIDE_BYTES = 2**28
 
 # Prefix of the arrays with rows that are drawn from all rows, with or without labels.
 ALL = "all_"
@@ -62,14 +59,7 @@ def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
     return np.sort(drawn)
 
 
-class Basis(NamedTuple):
-    """Unscaled basis rows ``values`` (r, p), and their row numbers ``rows`` int64 (r,), or -1."""
-
-    values: Rows
-    rows: NDArray[np.int64]
-
-
-def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: int) -> SmallTable:
+def read_sample(run: Run, stage: str, basis: Chosen, *, n_folds: int, n_targets: int) -> SmallTable:
     """Return the sample that a stage has stored, with a basis of some of its rows."""
     names = ("X", "targets", "weights", "rows")
     X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
@@ -77,43 +67,50 @@ def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: 
     seed = run.chosen_params.random_state
     folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=seed)
     places = places_among(rows, basis.rows)
-    spread = (X, weights)
-    if run.has(f"{stage}/{ALL}X"):
-        spread = (run.read(f"{stage}/{ALL}X"), run.read(f"{stage}/{ALL}weights"))
+    of_basis = np.where(places < 0, -1, folds[places])
+    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
+    if not run.has(f"{stage}/{ALL}X"):
+        return table
+    spread, spread_weights = (run.read(f"{stage}/{ALL}{name}") for name in ("X", "weights"))
+    return replace(table, spread=spread, spread_weights=spread_weights)
+
+
+def small_table(
+    X: Rows,
+    y: NDArray[Any],
+    weights: Floats,
+    targets: Targets,
+    folds: NDArray[np.int64],
+    basis: Rows,
+    basis_folds: NDArray[np.int64],
+) -> SmallTable:
+    """Return rows in memory, all of which decide the widths and clusters too."""
     return SmallTable(
         X=X,
         y=y,
         targets=targets,
         weights=weights,
         folds=folds,
-        basis=basis.values,
-        basis_folds=np.where(places < 0, -1, folds[places]),
-        spread=spread[0],
-        spread_weights=spread[1],
-        block_rows=block_rows(basis.values.shape[0]),
+        basis=basis,
+        basis_folds=basis_folds,
+        spread=X,
+        spread_weights=weights,
+        block_rows=block_rows(basis.shape[0]),
     )
 
 
 def bases_of_sample(
     run: Run, dataset: Dataset, stage: str, params: FitParams, asked: Sequence[tuple[int, str]]
-) -> list[Basis]:
-    """Return bases of a stored sample.
-
-    With fewer rows where there are fewer distinct ones.
-    """
+) -> list[Chosen]:
+    """Return bases of a stored sample, with fewer rows where fewer are distinct."""
     source = source_of(params)
     if source.sampled is None:
-        chosen = [source.choose(run, dataset, *each) for each in asked]
-    else:
-        chosen = source.sampled(_sampled_rows(run, dataset, stage, params), asked)
-    return [Basis(each.values, each.rows) for each in chosen]
+        return [source.choose(run, dataset, *each) for each in asked]
+    return source.sampled(_sampled_rows(run, dataset, stage, params), asked)
 
 
 def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
-    """Return the rows of the sample among which a basis is chosen; by confidence, labelled rows.
-
-    Their row numbers count only the rows with labels.
-    """
+    """Return the rows of the sample for a basis; numbers count the rows with labels."""
     labelled = dataset.of_labelled()
     of_all = dataset.n_unlabelled and not source_of(params).by_confidence
     prefix = f"{stage}/{ALL if of_all else ''}"
@@ -167,14 +164,14 @@ def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -
     """Return a function that tries networks of a sample, some at the same time."""
     r, q = sample.basis.shape[0], sample.targets.n_targets
     own = tried_bytes(r, q, n_held_out=n_held_out, n_ridges=n_ridges)
-    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // own)
+    return beside_first(own)
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
     """Return the bytes that one network of a sample needs while it is tried.
 
-    It holds the sums of each group and of all rows, the system of a fold and of its kept basis
-    rows, activations, the weights of all folds, and scores.
+    The sums of each group and of all rows, the systems of a fold and of its kept basis rows,
+    activations, the weights of all folds, and scores.
     """
     scores, rows = n_ridges * n_targets, block_rows(n_basis)
     return 8 * (
@@ -187,4 +184,4 @@ def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int)
 
 def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
     """Return the peak bytes of networks that are tried side by side."""
-    return bytes_of_one + min(_BESIDE_BYTES, (n_networks - 1) * bytes_of_one)
+    return bytes_of_one + beside_bytes(n_networks, bytes_of_one)

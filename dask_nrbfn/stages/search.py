@@ -12,9 +12,8 @@ from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import try_bytes
-from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_SCORED
+from dask_nrbfn.stages.bases import MOST_SCORED, Chosen
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.finals import (
@@ -34,7 +33,6 @@ from dask_nrbfn.stages.finals import (
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.sample import (
     ALL,
-    Basis,
     bases_of_sample,
     judged_sums,
     network_of,
@@ -109,13 +107,10 @@ class SearchRecord:
     """The results of all combinations on the sample.
 
     tried: every combination with its best penalty and alpha, error and log loss in its last round.
-    chosen: the best combination.
-    n_rows, n_basis: rows of the sample and of its largest basis.
     rounds: combinations, rows and basis rows of each round, and the figures of the best.
     stopped: why no other widths were tried.
     narrowed: the penalty and the alphas that are left to try, by their names in `TuneParams`.
-    curve: A combination with bases of several sizes "n_basis", and its figures; empty if the size
-        of the basis was given.
+    curve: a combination with bases of several sizes, unless the size of the basis was given.
     finals: the combinations that were compared in the end, and their figures.
     """
 
@@ -134,7 +129,6 @@ class _Search:
     """Rounds of trials; the best combinations of each round are tried on more rows in the next.
 
     judged: the result of each combination in its last round.
-    rounds: see `SearchRecord`.
     """
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
@@ -148,10 +142,7 @@ class _Search:
         self.rounds: list[dict[str, Any]] = []
 
     def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
-        """Try combinations in a round; return all, the best first, singular ones last.
-
-        size: its `n_tried` is not used.
-        """
+        """Try combinations in a round; return all, the best first, singular ones last."""
         number, job = len(self.rounds), self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
@@ -240,10 +231,7 @@ class _Search:
 
 
 def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
-    """Return the penalty of a network and the alphas next to its alpha.
-
-    "penalties" and "alphas"; empty if all systems of the network were singular.
-    """
+    """Return the penalty of a network and the alphas next to its alpha; empty if it is singular."""
     if judged["alpha"] is None:
         return {}
     descending = sorted(set(alphas), reverse=True)
@@ -253,13 +241,7 @@ def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -
 
 
 def _factors_beside(factor: float, tried: list[float]) -> list[float]:
-    """Return the geometric means of a factor and its neighbours; at an end, a factor outside.
-
-    >>> _factors_beside(0.2, [0.1, 0.2, 0.8])
-    [0.141, 0.4]
-    >>> _factors_beside(0.8, [0.1, 0.2, 0.8])
-    [0.4, 3.2]
-    """
+    """Return the geometric means of a factor and its neighbours; at an end, a factor outside."""
     below = max((each for each in tried if each < factor), default=None)
     above = min((each for each in tried if each > factor), default=None)
     beside = [
@@ -291,7 +273,9 @@ def _compute(job: StageJob) -> SearchRecord:
         logger.info("search: ended: %s", stopped)
     curve, compared, winner = _finals(job, search, best, n_rows)
     n_chosen = smallest_of(curve).n_basis if curve else None
-    chosen = _chosen(winner.combination if winner else best, n_chosen)
+    chosen: dict[str, Any] = asdict(winner.combination if winner else best)
+    if n_chosen is not None:
+        chosen["basis_size"] = n_chosen
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     return SearchRecord(
         tried=[*search.judged.values()],
@@ -351,11 +335,6 @@ def _log_curve(curve: list[Final], size: int) -> None:
     logger.info("search: error by basis rows: %s; %d are chosen", told, size)
 
 
-def _chosen(best: Combination, size: int | None) -> dict[str, Any]:
-    """Return the chosen parameters, with the size of the basis if the search has chosen it."""
-    return asdict(best) | ({} if size is None else {"basis_size": size})
-
-
 def _different(run: Run) -> list[Combination]:
     """Return the combinations, without learned weights that are all equal ("standard")."""
     assert run.tuning is not None
@@ -402,11 +381,8 @@ def _choose_bases(
     params = replace(run.chosen_params, scale=scale, basis=basis)
     size = search_basis_size(dataset, params, run.tuning)
     bases = bases_of_sample(run, dataset, _SAMPLE, params, [(size, rule) for rule in rules])
-    arrays = {
-        f"{name}_{rule}": values
-        for rule, chosen in zip(rules, bases, strict=True)
-        for name, values in chosen._asdict().items()
-    }
+    arrays = {f"values_{rule}": each.values for rule, each in zip(rules, bases, strict=True)}
+    arrays |= {f"rows_{rule}": each.rows for rule, each in zip(rules, bases, strict=True)}
     return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
 
 
@@ -425,11 +401,10 @@ def _try(
     for combination, narrowed in combinations:
         params = replace(run.chosen_params, **combination)
         networks.append(network_of(params, replace(run.tuning, **narrowed)))
-    basis = Basis(
-        *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)
-    )
+    names = (f"{name}_{params.basis_rule}" for name in ("values", "rows"))
+    values, rows = (run.read_part(_BASES, place, name) for name in names)
     sample = read_sample(
-        run, _SAMPLE, basis, n_folds=run.tuning.folds, n_targets=dataset.n_targets
+        run, _SAMPLE, Chosen(values, rows), n_folds=run.tuning.folds, n_targets=dataset.n_targets
     ).thinned(n_rows, n_basis)
     tried_networks = try_side_by_side(
         sample,
@@ -442,10 +417,7 @@ def _try(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Return the cost; combinations of a basis and a kernel run side by side in one task.
-
-    A penalty that is a matrix is held whole and without the basis rows of a fold.
-    """
+    """Return the cost; combinations of a basis and a kernel run side by side in one task."""
     params, tuning, dataset = s.params, s.tuning, s.dataset
     assert tuning is not None
     tried, n_rows = Trials(params, tuning), search_rows(s.n, s.row_values, tuning)
@@ -487,7 +459,10 @@ def _cost(s: FitSizes) -> StageCost:
     last = tried_bytes(r_last, s.q, n_held_out=n_judged, n_ridges=2 * ALPHAS_BESIDE + 1)
     last += spans + 8 * s.penalty_axes * r_last**2
     return StageCost(
-        flops=products + solves + scored,
+        products=products + solves + scored,
+        exponentials=sum(
+            2 * each.n_tried * each.n_rows * each.n_basis for each in (*rounds, finals)
+        ),
         read_bytes=s.rows_bytes + len(rounds) * n_scales * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
@@ -499,19 +474,7 @@ def _cost(s: FitSizes) -> StageCost:
         + 2 * 8 * s.n_labelled
         + 8 * 6 * block_rows(r) * s.width,
         n_tasks=n_scales,
-        work={
-            "moments_flops": products + scored,
-            "activations": sum(
-                2 * each.n_tried * each.n_rows * each.n_basis for each in (*rounds, finals)
-            ),
-            "solve_flops": solves,
-        },
-        alone={"selected_rows": n_rows},
     )
-
-
-def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return Trials(params, tuning).is_searched
 
 
 SEARCH = Stage(
@@ -519,7 +482,7 @@ SEARCH = Stage(
     record=SearchRecord,
     compute=_compute,
     cost=_cost,
-    wanted=_wanted,
+    wanted=lambda params, tuning, numbers: Trials(params, tuning).is_searched,
     grows_with_basis=True,
     needs=("given/values", "columns", "metric/root"),
     scratch=(_SCRATCH,),

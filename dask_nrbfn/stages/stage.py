@@ -1,8 +1,8 @@
 """The `Stage` interface, its costs, the rates of a worker and the job object of a stage."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from dask_nrbfn.engine import Engine
@@ -19,23 +19,29 @@ Record = TypeVar("Record")
 class StageCost:
     """The expected cost of one stage.
 
-    flops: floating-point operations of the products and factorizations of all tasks.
+    products, exponentials, pairs: work of all tasks, see `Rates`; only the largest terms.
+    pair_flops: floating-point operations of a pair.
     read_bytes, written_bytes: bytes that all tasks read and write.
     held_bytes: peak memory of one worker, including its process.
-    n_tasks: tasks that share `work` and can run at the same time.
-    work: amounts of work of all tasks by the name of their rate, see `Rates`.
-    alone: amounts of work of the tasks that run alone.
-    fixed_s: seconds of every worker that do not depend on the rates.
+    n_tasks: tasks that share the work and can run at the same time.
+    shared_s, fixed_s: seconds of all tasks, and of every worker, that do not depend on the rates.
     """
 
-    flops: float = 0.0
+    products: float = 0.0
+    exponentials: float = 0.0
+    pairs: float = 0.0
+    pair_flops: float = 0.0
     read_bytes: int = 0
     written_bytes: int = 0
     held_bytes: int
     n_tasks: int = 1
-    work: Mapping[str, float] = field(default_factory=dict)
-    alone: Mapping[str, float] = field(default_factory=dict)
+    shared_s: float = 0.0
     fixed_s: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of all tasks."""
+        return self.products + self.pairs * self.pair_flops
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +49,6 @@ class StageJob:
     """The input of a stage whose earlier stages are finished.
 
     largest_basis: maximum number of basis rows that the workers' memory allows in every stage.
-    validation: validation rows that are used instead of folds.
     """
 
     run: Run
@@ -118,56 +123,34 @@ class Stage(Generic[Record]):
 
 
 # Seconds of overhead of a part, from its submission to its record: the scheduler, opening the run
-# and the dataset, writing the part. And seconds of overhead of a task that works alone.
-_PART_S, _TASK_S = 0.06, 0.03
+# and the dataset, writing the part.
+_PART_S = 0.06
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
     """The amounts of work that one worker does in a second.
 
-    moments_flops: symmetric products of activations, and distances to a basis.
-    solve_flops: cholesky factorization.
-    activations: normalized exponentials.
-    roots: summed distances.
-    column_values: values that enter column statistics.
+    products: floating-point operations of matrix products and factorizations.
+    exponentials: activations, without their products.
     pairs: pairs of rows in an exact search, with the columns of the dataset.
-    audited_pairs: pairs of rows in an exact search of a thousand rows among many.
-    updates: candidate values of NNDescent.
-    measured_values: differences of neighbours.
-    selected_rows: rows that enter the choice of a basis.
-    routed_distances: distances to the centroids of partitions.
-    weighed_neighbors: neighbours that enter a confidence.
-    read_bytes: rows of the dataset, decoded.
-    scratch_bytes: arrays of a run, written or read.
     """
 
-    moments_flops: float
-    solve_flops: float
-    activations: float
-    roots: float
-    column_values: float
-    hashed_values: float
+    products: float
+    exponentials: float
     pairs: float
-    audited_pairs: float
-    updates: float
-    measured_values: float
-    merged_candidates: float
-    selected_rows: float
-    routed_distances: float
-    weighed_neighbors: float
-    read_bytes: float
-    scratch_bytes: float
+    bytes: float
 
 
 def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
     """Return the expected seconds of a stage."""
-    # The last round of tasks may leave workers idle. Work of one task alone has no rounds.
-    rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
-    share = rounds / cost.n_tasks
-    shared = _work_s(cost.work, rates) * share + rounds * _PART_S
-    return shared + _work_s(cost.alone, rates) + _TASK_S + cost.fixed_s
-
-
-def _work_s(work: Mapping[str, float], rates: Rates) -> float:
-    return sum(amount / getattr(rates, name) for name, amount in work.items())
+    shared = (
+        cost.products / rates.products
+        + cost.exponentials / rates.exponentials
+        + cost.pairs / rates.pairs
+        + (cost.read_bytes + cost.written_bytes) / rates.bytes
+        + cost.shared_s
+    )
+    # The last round of tasks may leave workers idle.
+    rounds = math.ceil(cost.n_tasks / n_workers)
+    return shared * rounds / cost.n_tasks + rounds * _PART_S + cost.fixed_s

@@ -67,11 +67,7 @@ def resolve_tuning(
     sparse: bool = False,
     mixed: bool = False,
 ) -> TuneParams:
-    """Return a tuning with the values that its effort selects, for resolved parameters.
-
-    Feature weights are not learned from `sparse` rows. For `mixed` columns, the kernel of l1
-    distances is tried first.
-    """
+    """Return a tuning with the values that its effort selects, for resolved parameters."""
     sized = params.basis_size is not None
     if tuning.bases is not None and params.basis_is_given:
         raise ParameterError(
@@ -275,10 +271,7 @@ class Trials(NamedTuple):
         return next((each for each in tried if source_of(each).by_confidence), tried[0])
 
     def unfit_for_cells(self, *, sparse: bool) -> dict[str, bool]:
-        """Return the options that several cells do not support, each with whether the fit has it.
-
-        Losses that are tried by `effort` are tried with one network only.
-        """
+        """Return the options that cells do not support, each with whether a fit gives it."""
         asked = self if isinstance(self.params.cells, int) else self._replace(tuning=None)
         return {
             "sparse rows": sparse,

@@ -8,12 +8,7 @@ from typing import NamedTuple
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.penalties import check_penalty
-from dask_nrbfn.numeric.ridge import (
-    ILL_CONDITIONED,
-    RidgeSolution,
-    RidgeSystem,
-    solve_bytes,
-)
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSolution, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
@@ -35,10 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WeightsRecord:
-    """Penalty, error and risk of the network, see `ErrorAndRisk` and `RidgeSolution`.
-
-    training_r2: r^2 of the training rows for every target; None for classes.
-    """
+    """Penalty, error and risk of the network, and r^2 of the training rows for numbers."""
 
     alpha: float
     fitting_error: float
@@ -100,15 +92,7 @@ def describe_network(
 ) -> Network:
     """Return the network of a solved ridge system: its weights, intercept, error and risk."""
     weights = solution.weights
-    risk = error_and_risk(
-        weights,
-        system.gram,
-        system.cross,
-        target_norm=system.target_norm,
-        alpha=alpha,
-        penalty=system.penalty,
-        locality=system.locality,
-    )
+    risk = error_and_risk(weights, system, alpha)
     targets, intercept, r2 = read_targets(run, len(weights)), None, None
     if targets.centred:
         unexplained = unexplained_share(system.squared_residuals(weights), system.target_squares)
@@ -130,15 +114,13 @@ def read_kept_system(run: Run) -> RidgeSystem:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    solves = 0.0 if s.n_ridges else s.n_kept**3 / 3
     in_place = not (s.n_kept < s.r or s.penalty_axes or s.has_locality or s.n_components)
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
-        flops=solves,
+        products=0.0 if s.n_ridges else s.n_kept**3 / 3,
         read_bytes=4 * s.r**2,
         written_bytes=8 * s.q * s.r,
         held_bytes=s.process_bytes + solving + 2 * 8 * s.n_ridges * s.q * s.r,
-        alone={"solve_flops": solves, "scratch_bytes": 4 * s.r**2},
     )
 
 
@@ -146,10 +128,6 @@ def _check(context: FitContext) -> None:
     """Raise ParameterError if the penalty does not support the features or the basis."""
     if context.tuning is None:
         check_penalty(context.params)
-
-
-def _leaves(run: Run) -> tuple[str, ...]:
-    return ("weights/values", *(("weights/intercept",) if run.of_numbers else ()))
 
 
 WEIGHTS = Stage(
@@ -170,5 +148,5 @@ WEIGHTS = Stage(
         "path/parts",
         "prune/places",
     ),
-    leaves=_leaves,
+    leaves=lambda run: ("weights/values", *(("weights/intercept",) if run.of_numbers else ())),
 )

@@ -40,10 +40,7 @@ _CLUSTERS = "_clusters"
 
 @dataclass(frozen=True)
 class WidthRecord:
-    """The width, and what later rows need too: class weights, and the origin of numbers.
-
-    The mean of the distances of the kernel is weighted by the sample weights.
-    """
+    """The width, and what later rows need too: class weights, and the origin of numbers."""
 
     width: float
     mean_distance: float
@@ -170,17 +167,14 @@ class _WidthPass:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows, flops = block_rows(s.r), s.n * s.product_flops(s.r)
+    rows = block_rows(s.r)
     return StageCost(
-        flops=flops,
+        products=s.n * s.product_flops(s.r),
+        # A root takes about half of the time of an exponential.
+        exponentials=s.n * s.r / 2,
         read_bytes=s.rows_bytes,
         held_bytes=s.reader_bytes + 8 * rows * (s.r + 5 * s.width) + s.basis_bytes(s.r, copies=3),
         n_tasks=s.n_parts,
-        work={
-            "read_bytes": s.rows_bytes,
-            "moments_flops": flops,
-            "roots": s.n * s.r,
-        },
     )
 
 

@@ -92,7 +92,7 @@ def test_plan_fit__more_workers_and_faster_ones_take_less(dataset):
     assert 6 < seconds(one) / seconds(eight) < 8.01
     doubled = Rates(**{name: 2 * rate for name, rate in asdict(RATES).items()})
     assert seconds(plan_fit(large, params, cluster(1), doubled)) == pytest.approx(
-        seconds(one) / 2, rel=0.01
+        seconds(one) / 2, rel=0.02
     )
 
 

@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.descent import (
 )
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
+from tests.numeric.systems import ridge_of, solve_weights
 from tests.tables import spirals
 
 

@@ -5,8 +5,9 @@ from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.errors import IllConditionedError
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import solve_components, solve_path, solve_weights
+from dask_nrbfn.numeric.ridge import solve_components
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from tests.numeric.systems import solve_path, solve_weights
 from tests.reference import reference_distances
 from tests.tables import spirals
 

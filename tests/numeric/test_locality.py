@@ -12,9 +12,9 @@ from scipy.optimize import brentq, minimize
 from dask_nrbfn.numeric.descent import Point, Preconditioner
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Locality, ridge_of, solve_weights
-from dask_nrbfn.numeric.risk import error_and_risk, spectral_bounds
+from dask_nrbfn.numeric.ridge import Locality
 from tests.neighbors.naive import naive_distances, naive_neighbors
+from tests.numeric.systems import error_and_risk, ridge_of, solve_weights, spectral_bounds
 from tests.tables import spirals
 
 UNKNOWN = -1

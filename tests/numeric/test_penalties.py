@@ -5,9 +5,9 @@ from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
+from tests.numeric.systems import solve_weights
 from tests.tables import spirals
 
 

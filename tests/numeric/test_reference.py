@@ -13,9 +13,8 @@ from dask_nrbfn.numeric.confidence import RowPool, choose_basis, soft_confidence
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import solve_weights
-from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import ClassTargets
+from tests.numeric.systems import error_and_risk, solve_weights
 from tests.reference import first_half, reference_distances, reference_fit
 
 LOADERS = {"iris": load_iris, "wdbc": load_breast_cancer, "wine": load_wine}

@@ -5,13 +5,9 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import (
-    ILL_CONDITIONED,
-    SINGULAR,
-    solve_path,
-    solve_weights,
-)
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR
 from tests.numeric.frozen import read_only
+from tests.numeric.systems import solve_path, solve_weights
 from tests.reference import reference_penalized
 from tests.tables import spirals
 
@@ -52,8 +48,8 @@ def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
     P = {"none": None, "left out": left_out, "full": full}[penalty]
     gram, cross = Phi.T @ Phi, F.T @ Phi
     before = gram.copy()
-    expected = solve_weights(gram, cross, alpha=1e-3, penalty=P)
-    found = solve_weights(gram, cross, alpha=1e-3, penalty=P, in_place=True)
+    (expected,) = solve_path(gram, cross, alphas=[1e-3], penalty=P)
+    found = solve_weights(gram, cross, alpha=1e-3, penalty=P)
     np.testing.assert_array_equal(gram, before)
     np.testing.assert_array_equal(found.weights, expected.weights)
     assert found.reciprocal_condition == expected.reciprocal_condition
@@ -62,7 +58,7 @@ def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
 def test_weights__a_singular_system_in_place_is_put_back():
     gram = np.ones((300, 300))
     with pytest.raises(IllConditionedError, match="too small"):
-        solve_weights(gram, np.ones((2, 300)), alpha=1e-16, in_place=True)
+        solve_weights(gram, np.ones((2, 300)), alpha=1e-16)
     assert (gram == 1.0).all()
 
 

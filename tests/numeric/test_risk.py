@@ -3,13 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.numeric.ridge import solve_weights
-from dask_nrbfn.numeric.risk import (
-    error_and_risk,
-    gram_eigenvalues,
-    spectral_bounds,
-)
+from dask_nrbfn.numeric.risk import gram_eigenvalues
 from tests.numeric.frozen import read_only
+from tests.numeric.systems import error_and_risk, solve_weights, spectral_bounds
 
 
 @read_only

@@ -3,8 +3,9 @@ import pytest
 
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.moments import Moments, check_moments
-from dask_nrbfn.numeric.ridge import RidgeSystem, solve_weights
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import NumberTargets
+from tests.numeric.systems import solve_weights
 
 
 def draw(n_rows=60, n_basis=5, n_targets=2, *, far=0.0, seed=0):

@@ -17,8 +17,7 @@ from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, write_report
 from dask_nrbfn.stages import context, trials
-from dask_nrbfn.stages.cell_fits import cell_bytes, read_tree
-from dask_nrbfn.stages.cell_trial import FITS
+from dask_nrbfn.stages.cell_fits import FITS, cell_bytes, read_tree
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write

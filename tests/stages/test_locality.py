@@ -89,9 +89,8 @@ def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
     ],
 )
 def test_fit__sums_rows_and_neighbours(change, monkeypatch):
-    """In several parts, each of several pieces and blocks."""
+    """In several parts, each of several blocks."""
     monkeypatch.setattr(locality, "_PART_ROWS", 50)
-    monkeypatch.setattr(locality, "narrow_block_rows", lambda row_values: 37)
     monkeypatch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
     X, y = table()
     run = fit(X, y, replace(PARAMS, **change))

@@ -207,7 +207,7 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
                 np.arange(300) != 7,
                 tried=[Ridge("weights", alpha) for alpha in ALPHAS],
                 penalize=lambda system, ridge: system,
-                each_of=each_system,
+                each=each_system(300),
             )
         found.append((solved.weights.tobytes(), conditions))
     assert found[0] == found[1] == found[2]

@@ -13,7 +13,6 @@ from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table
 from dask_nrbfn.stages import descents
@@ -21,6 +20,7 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
+from tests.numeric.systems import ridge_of, solve_weights
 from tests.reference import fitted_ones
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
 from tests.tables import surfaces, write_table

@@ -29,7 +29,8 @@ from dask_nrbfn import (
     tune_dataset,
 )
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.numeric.ridge import solve_path
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.stages.moments import read_moments
 
 
@@ -86,7 +87,7 @@ def error_table(
     moments, model = read_moments(run), Model.load(run.location)
     held_out = {entry["alpha"]: entry["error_rate"] for entry in run.stages["validation"]["path"]}
     lines = [f"\n{'alpha':<12}{'held out':>10}{'test':>10}"]
-    path = solve_path(moments.gram(), moments.cross, alphas=alphas)
+    path = RidgeSystem.of(moments, ClassTargets(len(moments.cross)), normalized=True).path(alphas)
     for alpha, solution in zip(alphas, path, strict=True):
         if solution is None:
             lines.append(f"{alpha:<12g}{'singular':>20}")

@@ -87,7 +87,7 @@ class Recipe:
         self, system: RidgeSystem, alphas: Sequence[float]
     ) -> Iterable[RidgeSolution | None]:
         """Return the solution of each penalty; None where the system is singular."""
-        return system.solve_all(alphas)
+        return system.path(alphas)
 
     def fit(self, X: NDArray[Any], taught: NDArray[Any], setting: Setting) -> Network:
         """Return the network of a setting, with ten times its penalty while it is singular."""

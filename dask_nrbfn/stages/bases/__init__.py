@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.confidence import (
-    LEAST_OF_CLASS,
-    RowPool,
-    choose_basis,
-    even_below,
-    keep_best,
-)
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, keep_best
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
@@ -45,9 +39,8 @@ _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
 
 
 class Chosen(NamedTuple):
-    """A basis.
+    """A basis, not scaled.
 
-    values (r, p): as in the dataset, not scaled.
     rows (r,): row numbers; -1 for a point that is not a row of the dataset.
     n_beyond: number of basis rows that are not below the threshold of confidence.
     capped: whether a limit reduced the number of basis rows.
@@ -66,12 +59,10 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Rows in memory, from which the basis of a trial network is chosen.
+    """Rows in memory, from which the basis of a trial network is chosen; X as in the dataset.
 
-    X (n, p): as in the dataset.
     codes (n,): class codes; -1 without a label, 0 if the targets are numbers.
     n_classes: each class gives at least one basis row.
-    numbers (n,): row numbers in the dataset.
     n_all: number of rows from which the sample is drawn.
     """
 
@@ -104,10 +95,7 @@ class SampledRows:
         )
 
     def best(self, priority: Floats, size: int) -> Chosen:
-        """Return a basis of the rows with the least priority.
-
-        priority (n,).
-        """
+        """Return a basis of the rows with the least priority (n,)."""
         rows = np.arange(self.X.shape[0])
         pool = RowPool(priority, self.hashes, self.codes, rows)
         places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
@@ -118,19 +106,16 @@ class SampledRows:
 class BasisSource:
     """A source of basis rows.
 
-    choose: takes the run, the dataset, a number of basis rows and a `basis_rule`; returns `Chosen`
-        with this number of rows, or fewer if there are fewer distinct rows.
-    sampled: takes `SampledRows` and pairs of a number of basis rows and a `basis_rule`; returns for
-        each pair `Chosen` with at most this number of rows, similar to the basis of the whole
-        dataset. None: `choose` needs no rows.
-    choose_all: takes the run, the dataset and the largest basis size; returns the basis of a fit
-        without `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
-    described: takes the parameters of the fit, whether the basis was capped, and whether it has
-        more rows than are below the threshold; returns its description in a report.
+    choose: returns a basis of a number of rows by a `basis_rule`, or of fewer distinct rows.
+    sampled: returns for each pair of a number and a `basis_rule` a basis of sampled rows, similar
+        to the basis of the whole dataset. None: `choose` needs no rows.
+    choose_all: returns the basis of a fit without `basis_size`, up to a number of rows. None: such
+        a fit has the number of rows that `asked_size` returns.
+    described: returns a description, given whether the basis was capped, and whether it has more
+        rows than are below the threshold.
     by_confidence: whether the source needs the confidence of rows, and therefore labels.
     draws: whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
-    n_sampled: takes the number of rows, stored values of a row and basis rows; returns the number
-        of rows of the sample in memory.
+    n_sampled: returns the rows in memory, given rows, stored values of a row and basis rows.
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
@@ -205,21 +190,6 @@ _SELECTION_ROWS = 2**18
 _SELECTION_BYTES = 64 * 2**20
 
 
-def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
-    """Return the pool for `size` basis rows by confidence."""
-    return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
-
-
-def pool_alike(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for `size` basis rows in the order of the hash of their values."""
-    return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
-
-
-def pool_drawn(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the pool for a draw of `size` rows by the hash of their row numbers."""
-    return _best(_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
-
-
 def classes_of_pool(dataset: Dataset) -> int:
     """Return the number of classes to choose rows from: 1 if the targets are numbers."""
     return max(dataset.n_classes, 1)
@@ -231,14 +201,16 @@ def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int
     return n_rows * (1 if n_classes <= 256 else 4) + _SELECTION_BYTES + 128 * pool
 
 
-def _best(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
+def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
+    """Return the rows of all blocks among which the first `size` rows are chosen."""
     pool = RowPool.none()
     for block in blocks:
         pool = keep_best(pool, block, size=size, n_classes=n_classes)
     return pool
 
 
-def _by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
+def rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
+    """Yield the searched rows in the order of their confidence."""
     run, threshold = of_searched(run), run.chosen_params.confidence_threshold
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     codes = codes if rows is None else codes[rows]
@@ -252,7 +224,8 @@ def _by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
         yield RowPool(priority, tiebreak, codes[start:stop], np.arange(start, stop))
 
 
-def _by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+def rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+    """Yield all rows in the order of the hash of their row numbers."""
     codes = dataset.codes()
     for start in range(0, len(codes), _SELECTION_ROWS):
         rows = np.arange(start, min(start + _SELECTION_ROWS, len(codes)))
@@ -260,7 +233,8 @@ def _by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
         yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
-def _alike(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+def rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+    """Yield all rows in the order of the hash of their values."""
     start, seed = 0, run.chosen_params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
         if codes is None or dataset.of_numbers:

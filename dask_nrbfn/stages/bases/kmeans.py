@@ -10,7 +10,14 @@ from threadpoolctl import ThreadpoolController
 from dask_nrbfn.numeric.rows import Rows, mean_values
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, pool_alike
+from dask_nrbfn.stages.bases import (
+    BasisSource,
+    Chosen,
+    SampledRows,
+    classes_of_pool,
+    pool_of,
+    rows_by_hash,
+)
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -29,7 +36,7 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     The sample is drawn and ordered by hashes of the rows, so it does not depend on their order.
     """
     n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
-    pool = pool_alike(run, dataset, n_sampled)
+    pool = pool_of(rows_by_hash(run, dataset), size=n_sampled, n_classes=classes_of_pool(dataset))
     # Rows are read in row order and clustered in the order of their hashes.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)

@@ -15,7 +15,8 @@ from dask_nrbfn.stages.bases import (
     BasisSource,
     Chosen,
     SampledRows,
-    pool_by_confidence,
+    pool_of,
+    rows_by_confidence,
 )
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.storage.dataset import Dataset
@@ -40,7 +41,8 @@ def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
 def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return a basis of `size` rows, drawn below the threshold if the fit has no `basis_size`."""
     rule = "uniform" if run.chosen_params.basis_size is None else rule
-    pool = pool_by_confidence(run.of_labelled(), size, rule, n_classes=dataset.n_classes)
+    ordered = rows_by_confidence(run.of_labelled(), rule)
+    pool = pool_of(ordered, size=size, n_classes=dataset.n_classes)
     return _chosen(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
 
 
@@ -50,7 +52,8 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
     # of classes without a row below the threshold, leave no other way.
     threshold, n_classes = run.chosen_params.confidence_threshold, dataset.n_classes
     rule = run.chosen_params.basis_rule
-    pool = pool_by_confidence(run.of_labelled(), most + 1, rule, n_classes=n_classes)
+    ordered = rows_by_confidence(run.of_labelled(), rule)
+    pool = pool_of(ordered, size=most + 1, n_classes=n_classes)
     basis = choose_basis(pool, size=most + 1, n_classes=n_classes, threshold=threshold)
     capped = len(basis) > most
     if capped:
@@ -69,8 +72,7 @@ def _chosen(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False)
 def _sampled(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
     """Return bases by the confidence of the sampled rows among themselves.
 
-    Without a `basis_size` a basis has as many rows as are estimated to be found in the whole
-    dataset.
+    Without a `basis_size`, with at most the estimated number of rows of the whole dataset.
     """
     rows = rows.first(MOST_SCORED)
     scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()

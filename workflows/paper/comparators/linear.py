@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.risk import error_and_risk
 
 
@@ -27,9 +27,10 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         self._mean = np.asarray(X, dtype=np.float64).mean(axis=0)
         Phi, F = self._features(X), np.eye(len(self.classes_))[codes]
-        gram, cross, alpha = Phi.T @ Phi, F.T @ Phi, self.alpha
-        self.weights_ = solve_weights(gram, cross, alpha=alpha).weights
-        risk = error_and_risk(self.weights_, gram, cross, target_norm=len(F), alpha=alpha)
+        means = np.zeros(F.shape[1]), np.zeros(Phi.shape[1])
+        system = RidgeSystem(Phi.T @ Phi, F.T @ Phi, F.sum(axis=0), *means)
+        self.weights_ = system.solve(self.alpha).weights
+        risk = error_and_risk(self.weights_, system, self.alpha)
         self.fitting_error_, self.spectral_risk_ = risk.fitting_error, risk.spectral_risk
         return self
 

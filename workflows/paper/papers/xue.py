@@ -110,7 +110,7 @@ class LocalRecipe(Recipe):
         assert system.locality is not None
         for alpha in alphas:
             local = replace(system, locality=system.locality._replace(strength=alpha))
-            yield from local.solve_all([RIDGE * alpha])
+            yield from local.path([RIDGE * alpha])
 
 
 def accuracy_of(kind: type[Recipe], **parts: Any) -> Callable[[Split], float]:
