@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.blocks import StoredChunk
 from dask_nrbfn.storage.chunks import (
@@ -25,27 +25,20 @@ _MOST_NAMED = 100
 def problems_of(dataset: Dataset) -> list[str]:
     """Return the problems that reading every chunk of a dataset finds, one line each.
 
-    Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
-    rows, targets or weights that were changed after the dataset was written, with their chunks.
-
     Time and memory depend on the stored chunks, not on what the metadata claims.
     """
     # A view, such as that of `of_labelled`, is checked as it is stored.
-    location = normalize(dataset.location)
-    recorded = Dataset.open(location)
-    # Reads chunks that were changed after the dataset was written, too.
-    dataset = Dataset.open(location, as_it_is=True)
+    dataset = Dataset.open(normalize(dataset.location))
     problems: list[str] = []
     summaries: list[ChunkSummary] = []
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
     indices = _chunks_to_read(dataset, n_chunks)
     for index in indices:
         try:
-            chunk, changed = _read_chunk(recorded, dataset, index)
+            chunk = dataset.read_chunk(index)
         except NRBFNError as error:
             problems.append(error.problem)
             continue
-        problems += changed
         X, y, weights, _ = chunk
         summaries.append(summarize_chunk(X, y, weights, unlabelled=dataset.unlabelled))
         if dataset.of_numbers and dataset.unlabelled is not None:
@@ -64,16 +57,6 @@ def _chunks_to_read(dataset: Dataset, n_chunks: int) -> list[int]:
     stored = {index for index in dataset.chunks_stored() if index < n_chunks}
     missing = islice((index for index in range(n_chunks) if index not in stored), _MOST_NAMED)
     return sorted([*stored, *missing])
-
-
-def _read_chunk(
-    recorded: Dataset, as_it_is: Dataset, index: int
-) -> tuple[StoredChunk, tuple[str, ...]]:
-    """Return a chunk, and a problem if it is readable but not the chunk that was written."""
-    try:
-        return recorded.read_chunk(index), ()
-    except DamagedDataError as error:
-        return as_it_is.read_chunk(index), (error.problem,)
 
 
 def _without_marks(chunk: StoredChunk) -> StoredChunk:

@@ -15,7 +15,6 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.storage.dense import (
     Array,
     ChunkedRows,
-    chunk_checksums,
     chunk_rows_stored,
     get_member,
     read_dense,
@@ -158,8 +157,8 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
     member.update_attributes({"most_values": max(X.nnz, attributes["most_values"])})
 
 
-def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
-    """Finish rows in CSR, and return the `chunk_checksums` of their arrays by name."""
+def finish_sparse(group: zarr.Group, name: str) -> None:
+    """Finish rows in CSR."""
     member, arrays = _being_written(group, name)
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
@@ -167,10 +166,6 @@ def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
         # Needed even if the last append left the array with this length.
         seal_layout(arrays[part])
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
-    return {
-        f"{name}/{part}": chunk_checksums(array, range(array.nchunks))
-        for part, array in arrays.items()
-    }
 
 
 def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, Array]]:

@@ -40,11 +40,9 @@ from dask_nrbfn.storage.dense import (
     Array,
     check_stored,
     chunk_rows_stored,
-    expect_chunks,
 )
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import View
-from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
 
 
@@ -115,18 +113,8 @@ class Dataset:
         return f"<dask_nrbfn.Dataset of {size} at {self.location}>"
 
     @classmethod
-    def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
+    def open(cls, location: Location) -> Self:
         """Open the dataset at `location`.
-
-        Parameters
-        ----------
-        location : Location
-        as_it_is : bool
-            Also read chunks that were changed after the dataset was finished.
-
-        Returns
-        -------
-        Dataset
 
         Raises
         ------
@@ -134,7 +122,7 @@ class Dataset:
             If there is no dataset, or it is not finished.
         """
         if isinstance(location, View):
-            viewed = cls.open(location.place, as_it_is=as_it_is)
+            viewed = cls.open(location.place)
             made: Self = getattr(viewed, location.form)(*location.arguments)
             return made
         location = normalize(location)
@@ -169,12 +157,6 @@ class Dataset:
             expands_sparse=attributes["sparse"],
         )
         dataset._check_lengths()
-        if not as_it_is:
-            checksums = attributes["chunk_checksums"]
-            for name in dataset._arrays.keys() & checksums.keys():
-                expect_chunks(dataset._arrays[name], checksums[name])
-        elif isinstance(dataset.X, ReferencedRows):
-            dataset = replace(dataset, X=replace(dataset.X, digests=""))
         return dataset
 
     @property

@@ -163,16 +163,6 @@ def test_dataset__any_flipped_byte_is_found_or_changes_nothing(tmp_path):
             file.write_bytes(whole)
 
 
-def test_dataset__chunk_of_another(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_nrbfn.storage.array._CHUNK_VALUES", 64)
-    X, y = drawn(40)
-    ingest_arrays(X, y, tmp_path / "data")
-    first, second, *_ = sorted((tmp_path / "data" / "X" / "data" / "c").iterdir())
-    first.write_bytes(second.read_bytes())
-    with pytest.raises(DamagedDataError, match="not the one that was written"):
-        Dataset.open(tmp_path / "data").take(np.arange(40))
-
-
 @settings(max_examples=15)
 @given(slice_rows=st.none() | st.integers(1, 12), start=st.integers(0, 11), stop=st.integers(0, 11))
 def test_array__slices(slice_rows, start, stop):
