@@ -49,10 +49,9 @@ from dask_nrbfn.storage.local import (
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
-from dask_nrbfn.storage.lock import locked_directory, locked_run
+from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import (
     enclosing_group,
-    half_moved,
     move_group,
     occupied,
     open_store,
@@ -166,9 +165,10 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
                 f"{location} is not a {kind}.",
                 f"Give the path of a {kind}.{_ingested_first(location, kind)}",
             ) from error
-        raise MissingDataError(
-            f"there is no {kind} at {location}.", f"Give the path of a {kind}."
-        ) from error
+        remedy = f"Give the path of a {kind}."
+        if path is not None and (moved := _hidden(Path(os.path.realpath(path)), MOVED)):
+            remedy = f"Rename {moved[0]}: a job was killed while it replaced this {kind}."
+        raise MissingDataError(f"there is no {kind} at {location}.", remedy) from error
 
 
 def attributes_of(group: zarr.Group) -> dict[str, Any]:
@@ -248,7 +248,10 @@ def _directory_beside(target: Path) -> Iterator[Path]:
         with disk_errors_named(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(target)
-            unfinished = _locked_beside(target, held)
+            unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
+            # Locked first, because other processes remove directories that are not locked.
+            held.enter_context(locked_path(unfinished))
+            unfinished.mkdir()
         try:
             yield unfinished
         except BaseException:
@@ -258,22 +261,6 @@ def _directory_beside(target: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _locked_beside(target: Path, held: ExitStack) -> Path:
-    """Make a hidden directory and lock it.
-
-    Other processes may remove the directory before it is locked. Then another attempt follows, with
-    another name, because a slow process may still remove the directory with the first name.
-    """
-    while True:
-        directory = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
-        directory.mkdir()
-        with suppress(FileNotFoundError), ExitStack() as lock:
-            lock.enter_context(locked_directory(directory, wait=True))
-            if directory.exists():
-                held.push(lock.pop_all())
-                return directory
-
-
 def _remove_abandoned(target: Path) -> None:
     """Delete what killed processes have left of the same group.
 
@@ -281,24 +268,22 @@ def _remove_abandoned(target: Path) -> None:
     nothing at `target`: they stay.
     """
     moved = _hidden(target, MOVED)
-    for left in [*moved, *_hidden(target, BUILT)]:
-        with suppress(OSError), locked_directory(left) as is_abandoned:
+    # A process may have been killed after it locked a name, and before it made the directory.
+    locks = target.parent.glob(f".{_drawn(target, BUILT)}.lock")
+    only_locked = [lock.with_name(lock.stem.removeprefix(".")) for lock in locks]
+    for left in [*moved, *_hidden(target, BUILT), *only_locked]:
+        with suppress(OSError, RunBusyError), locked_path(left) as is_abandoned:
             if is_abandoned and not (moved and not exists(str(target))):
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _hidden(target: Path, suffix: str) -> list[Path]:
     """Return what has a drawn name beside `target`."""
-    drawn = f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
-    return [*target.parent.glob(drawn)]
+    return [*target.parent.glob(_drawn(target, suffix))]
 
 
-def is_moved_away(location: Location) -> bool:
-    """Return whether a job was killed while it replaced a group, and nothing is at its place."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        return not exists(location) and bool(_hidden(Path(os.path.realpath(path)), MOVED))
-    return url is not None and half_moved(url)
+def _drawn(target: Path, suffix: str) -> str:
+    return f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
 
 
 @contextmanager
@@ -330,18 +315,15 @@ def remove_abandoned(location: Location) -> None:
 @contextmanager
 def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterator[zarr.Group]:
     unfinished = beside(target, f"{uuid.uuid4().hex}{BUILT}")
-    with ExitStack() as lease:
-        try:
-            yield zarr.create_group(open_store(unfinished))
-            # Object stores have no rename that fails if the target exists.
-            check_still_locked = lease.enter_context(locked_run(target))
-            check()
-            check_still_locked()
-        except BaseException:
-            # The user needs the first error.
-            with suppress(NRBFNError):
-                remove_tree(unfinished)
-            raise
+    try:
+        yield zarr.create_group(open_store(unfinished))
+        check()
+    except BaseException:
+        # The user needs the first error.
+        with suppress(NRBFNError):
+            remove_tree(unfinished)
+        raise
+    with locked_run(target):
         move_group(unfinished, target)
 
 
@@ -404,18 +386,13 @@ def _publish(
 ) -> None:
     """Move a complete group from beside `location` to `location`."""
     path, url = local_path(location), remote(location)
-    if path is not None:
-        source, target = Path(str(new)), Path(os.path.realpath(path))
-        if flush:
-            flush_tree(source)
-        if overwrite:
-            check_outside_groups(location)
-            replace_path(source, target, partial(_check_kind, location, kind))
-            _remove_abandoned(target)
-            return
+    if path is not None and flush:
+        flush_tree(Path(str(new)))
     check_target(location, kind=kind, overwrite=overwrite)
     if path is not None:
-        place_path(source, target)
+        target = Path(os.path.realpath(path))
+        (replace_path if overwrite else place_path)(Path(str(new)), target)
+        _remove_abandoned(target)
     elif url is not None:
         move_group(cast(RemoteLocation, remote(new)), url)
 
@@ -499,21 +476,12 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
             f"{location} already exists.",
             f"Give another path, or set `overwrite` to replace the {kind}.",
         )
-    _check_kind(location, kind, location)
-
-
-def _check_kind(location: Location, kind: str, place: Location) -> None:
-    """Raise ExistsError unless the group of `location`, now at `place`, is a `kind`."""
-    found = _kind_stored(place, kind)
-    if found == f"dask_nrbfn.{kind}":
-        return
-    if local_path(place) is not None and not exists(place):
-        # An empty directory, or another job has just moved the group away.
-        return
-    what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
-    raise ExistsError(
-        f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
-    )
+    found = _kind_stored(location, kind)
+    if found != f"dask_nrbfn.{kind}":
+        what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
+        raise ExistsError(
+            f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
+        )
 
 
 def _kind_stored(location: Location, kind: str) -> object:

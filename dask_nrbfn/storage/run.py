@@ -44,7 +44,6 @@ from dask_nrbfn.storage.group import (
     exists,
     flush_member,
     hidden_sibling,
-    is_moved_away,
     locked_group,
     mark_complete,
     member_names,
@@ -55,7 +54,7 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import View
+from dask_nrbfn.storage.location import View, local_path, remote
 from dask_nrbfn.storage.strict import is_sealed, metadata_named, recorded_by, sealed
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
@@ -552,12 +551,14 @@ class Run:
 
 def finish_refresh(location: Location) -> None:
     """Put a refreshed run in its place if a job was killed after it moved the old run away."""
-    if not is_moved_away(location):
+    if (local_path(location) is None and remote(location) is None) or exists(location):
         return
     building = hidden_sibling(location, REFRESH)
-    with locked_group(location), suppress(MissingDataError):
-        if is_moved_away(location) and REFRESH in Run.open(building).attributes:
-            replace_group(building, location)
+    with suppress(MissingDataError):
+        refreshed = Run.open(building)
+        with locked_group(location):
+            if REFRESH in refreshed.attributes and not exists(location):
+                replace_group(building, location)
 
 
 def part_place(stage: str, part: int | range) -> str:

@@ -23,7 +23,6 @@ from dask_nrbfn.errors import (
     ParameterError,
     StorageError,
 )
-from dask_nrbfn.outputs import place_new
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import create_array, get_array, write_array
@@ -160,10 +159,13 @@ def test_replacing_group__removes_what_a_killed_process_left(tmp_path, written):
     with begun_writer(location, written) as killed, begun_writer(location, written):
         killed.kill()
         killed.wait()
-        assert len([*tmp_path.iterdir()]) == 2
+        assert len([*tmp_path.glob("*.unfinished")]) == 2
+        # Of a process that was killed before it made its directory.
+        (tmp_path / f"..{location.name}.{'0a' * 16}{BUILT}.lock").touch()
         begin(location, 5, overwrite=False)()
-        # That of the other process is still written to.
-        assert len([*tmp_path.iterdir()]) == 2
+        # That of the other process, and its lock, are still there.
+        assert len([*tmp_path.glob("*.unfinished")]) == 1
+        assert len([*tmp_path.iterdir()]) == 3
         assert location.exists()
 
 
@@ -334,22 +336,6 @@ def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path, monkeypatch):
-    place = tmp_path / "data"
-    write_dataset(place, table(9, seed=9))
-    finish = begin(place, 5, overwrite=True)
-
-    def fail(new, target):
-        assert not target.exists()
-        monkeypatch.setattr(local, "place_new", place_new)
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(local, "place_new", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        finish()
-    assert_only(place, 9, beside=tmp_path)
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_replacing_group__many_writers_at_once(tmp_path, overwrite):
     place, barrier = tmp_path / "data", threading.Barrier(6)
@@ -365,9 +351,10 @@ def test_replacing_group__many_writers_at_once(tmp_path, overwrite):
 
     with ThreadPoolExecutor(6) as pool:
         done = list(pool.map(finish_together, finishes))
-    assert sum(done) == (6 if overwrite else 1)
+    # With `overwrite`, a job that another one overtakes in its last step fails too.
+    assert 1 <= sum(done) <= (6 if overwrite else 1)
     n_rows = Dataset.open(place).n_rows
-    assert overwrite or done[n_rows - 3]
+    assert done[n_rows - 3]
     assert_only(place, n_rows, beside=tmp_path)
 
 
@@ -494,7 +481,9 @@ def test_replacing_group__is_flushed_renamed_and_flushed(
         return record
 
     def written():
-        paths = {path for path in tmp_path.rglob("*") if ".unfinished" in str(path)}
+        paths = [
+            path for each in tmp_path.glob("*.unfinished") for path in [each, *each.rglob("*")]
+        ]
         return set(map(str, paths))
 
     monkeypatch.setattr(local.os, "rename", recorded(os.rename))
@@ -580,7 +569,7 @@ def test_replacing__interrupted_while_zarr_writes_leaves_nothing(tmp_path):
 
     def interrupted():
         with replacing_group(tmp_path / "new", kind="model", overwrite=False):
-            (unfinished,) = tmp_path.iterdir()
+            (unfinished,) = tmp_path.glob("*.unfinished")
             writes.append(asyncio.run_coroutine_threadsafe(write_late(unfinished), _get_loop()))
             raise KeyboardInterrupt
 

@@ -33,7 +33,6 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     ParameterError,
-    RunBusyError,
     StorageError,
 )
 from dask_nrbfn.params import FitParams
@@ -48,25 +47,13 @@ from tests.engine.processes import PATIENCE_S, free_port, wait_until
 from tests.logs import fresh_logging
 from tests.sites import write_site
 from tests.storage.conftest import SECRET
-from tests.storage.replacing import assert_only, begin, files
+from tests.storage.replacing import begin, files
 from tests.storage.written import make_model, table, write_dataset
 from tests.tables import spirals
 
 RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
 PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
-
-
-def environment(options):
-    """Return an environment that says what the options say."""
-    return {
-        **os.environ,
-        "AWS_ACCESS_KEY_ID": options["key"],
-        "AWS_SECRET_ACCESS_KEY": options["secret"],
-        "AWS_ENDPOINT_URL": options["client_kwargs"]["endpoint_url"],
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
 
 
 # What is stored
@@ -255,26 +242,6 @@ def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies, o
     assert set(files(data)) == {"zarr.json", "X/zarr.json", "X/c/0/0"}
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_replacing__while_another_job_moves_its_own_there(place, monkeypatch, overwrite):
-    data = join(place, "data")
-    finish_second = begin(data, 5, overwrite=overwrite)
-    fs, _ = remote.file_system(data)
-    copy, refused = fs.copy, []
-
-    def copy_late(sources, targets):
-        if not refused:
-            with pytest.raises(RunBusyError, match=f"process {os.getpid()} .* works on .*data"):
-                finish_second()
-            refused.append(True)
-        copy(sources, targets)
-
-    monkeypatch.setattr(fs, "copy", copy_late)
-    begin(data, 9, overwrite=overwrite)()
-    assert refused
-    assert_only(data, 9, beside=place)
-
-
 # Errors
 
 
@@ -401,38 +368,6 @@ def test_storage_option__without_a_url(tmp_path):
 # Jobs
 
 
-HOLD = """
-import sys, time
-from dask_nrbfn.storage.lock import locked_run
-with locked_run(sys.argv[1]):
-    print("locked", flush=True)
-    time.sleep(100)
-"""
-
-
-@pytest.mark.ci
-def test_lease__of_another_process(bucket):
-    run = join(bucket, "run")
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run)],
-        env=environment(bucket.storage_options),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(RunBusyError, match=f"process {holder.pid} on ") as caught:
-            locked_run(run).__enter__()
-        assert str(run) in caught.value.problem
-        assert not exists(run)
-    finally:
-        holder.kill()
-        holder.communicate()
-    with locked_run(run):
-        assert len(files(bucket)) == 1
-    assert files(bucket) == {}
-
-
 def storage_arguments(options):
     texts = [f"key={options['key']}", f"secret={options['secret']}"]
     texts.append(f"client_kwargs.endpoint_url={options['client_kwargs']['endpoint_url']}")
@@ -498,15 +433,8 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
 
     killed = start(options, "fit", data, run, *FIT, 1)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
-    # It must not be done before the second has started.
-    os.killpg(killed.pid, signal.SIGSTOP)
-    try:
-        second = called_here(options, "fit", data, run, *FIT, 0)
-        assert f"process {killed.pid} on " in second.stderr
-        assert second.exit_code == 2
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
     stages = Run.open(run).stages
     assert "neighbors" in stages
     assert "model" not in stages
