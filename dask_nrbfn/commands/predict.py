@@ -269,7 +269,7 @@ def _predict_to_zarr(
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
     empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
-    with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
+    with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
         for name, values in empty.items():
             create_array(
                 group,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import zarr
 import zarr.abc.store
@@ -186,24 +186,20 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def replacing_group(
-    location: Location, *, kind: str, overwrite: bool, flush: bool = True
-) -> Iterator[zarr.Group]:
+def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Yield an empty group that is moved to `location` when the block succeeds.
 
     It is built beside `location`, under a hidden name; a store object is written in place. An error
     leaves the old group. Of two jobs that write to one location, the group of the job that ends
     first is kept, with `overwrite` the group of the job that ends last.
-
-    flush: wait until the group is on the disk; False for results that can be computed again.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
     check()
     build: AbstractContextManager[zarr.Group]
     if (path := local_path(location)) is not None:
-        publish = partial(_publish, location=location, kind=kind, overwrite=overwrite, flush=flush)
-        build = _built_beside(Path(os.path.realpath(path)), publish)
+        place = replace_path if overwrite else place_path
+        build = _built_beside(Path(os.path.realpath(path)), check, place)
     elif (url := remote(location)) is not None:
         build = _built_remotely(url, check)
     else:
@@ -213,13 +209,18 @@ def replacing_group(
 
 
 @contextmanager
-def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
+def _built_beside(
+    target: Path, check: Callable[[], None], place: Callable[[Path, Path], None]
+) -> Iterator[zarr.Group]:
     with _directory_beside(target) as unfinished:
         with disk_errors_named(target):
             group = zarr.create_group(DurableStore(unfinished))
         with full_disk_named(target):
             yield group
-            publish(str(unfinished))
+            flush_tree(unfinished)
+            check()
+            place(unfinished, target)
+    _remove_abandoned(target)
 
 
 @contextmanager
@@ -327,22 +328,6 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
 def _built_in_place(store: Location) -> Iterator[zarr.Group]:
     with locked_run(store):
         yield zarr.create_group(store_at(store), overwrite=True)
-
-
-def _publish(
-    new: Location, location: Location, *, kind: str, overwrite: bool, flush: bool = True
-) -> None:
-    """Move a complete group from beside `location` to `location`."""
-    path, url = local_path(location), remote(location)
-    if path is not None and flush:
-        flush_tree(Path(str(new)))
-    check_target(location, kind=kind, overwrite=overwrite)
-    if path is not None:
-        target = Path(os.path.realpath(path))
-        (replace_path if overwrite else place_path)(Path(str(new)), target)
-        _remove_abandoned(target)
-    elif url is not None:
-        move_group(cast(RemoteLocation, remote(new)), url)
 
 
 def hidden_sibling(location: Location, suffix: str) -> Location:

@@ -21,7 +21,7 @@ from dask_nrbfn.commands.update import (
 )
 from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
@@ -200,15 +200,6 @@ def test_merge__of_a_site_is_one_fit(tmp_path, slices):
     site = write_site(run, tmp_path / "site", datasets[0], datasets[1], datasets[3])
     merge_runs(place, site.location, engine)
     assert_one_fit(place, X, T)
-
-
-def test_merge__of_other_targets_is_refused(tmp_path, slices):
-    datasets, _ = slices
-    engine = InlineEngine()
-    fit_dataset(datasets[0], tmp_path / "run", PARAMS, engine)
-    fit_dataset(datasets[1], tmp_path / "other", PARAMS, engine)
-    with pytest.raises(RunMismatchError, match="targets"):
-        merge_runs(tmp_path / "run", tmp_path / "other", engine)
 
 
 def test_refresh__of_joined_rows_is_a_fit_to_all(tmp_path, slices):
