@@ -61,10 +61,7 @@ class MapResult:
 
 @dataclass(frozen=True)
 class _Map:
-    """A map to write.
-
-    order: index of each column of the model among the features of the scene; empty if equal.
-    """
+    """A map to write; `order` has the place of each model column in the scene, empty if equal."""
 
     model: PinnedModel
     scene: Scene
@@ -233,10 +230,7 @@ def _is_layered(name: str, model: Model) -> bool:
 
 
 def _codes(classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the code of each class in the smallest dtype, whose largest value means no label.
-
-    Numbers are their own codes.
-    """
+    """Return the codes of classes, numbers as they are; the largest value of the dtype is free."""
     codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes
     bounds = (int(codes.min()), int(codes.max()) + 1)
     return codes.astype(np.result_type(*map(np.min_scalar_type, bounds)))

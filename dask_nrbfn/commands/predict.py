@@ -405,12 +405,7 @@ def _write_predictions(
     kept: "pa.RecordBatchReader | None" = None,
     bad_rows: Sequence[int] = (),
 ) -> int:
-    """Write predictions as a CSV or Parquet file; return the number of skipped rows.
-
-    names: names of the columns of each array, as returned by `_table_columns`.
-    kept: further columns of the same rows, which follow the ids.
-    bad_rows: rows to skip, besides those in the array ``skipped``; their id is kept.
-    """
+    """Write predictions, and kept columns, as CSV or Parquet; return the number of skipped rows."""
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa
     import pyarrow.csv

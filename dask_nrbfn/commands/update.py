@@ -310,11 +310,7 @@ class _Draft:
         engine: Engine,
         judge: Judge | None,
     ) -> dict[str, Any]:
-        """Make the draft the run's latest version if the judge accepts it; return its record.
-
-        `members` are records of the datasets that are added or forgotten, `figures` as returned by
-        `solve_version`.
-        """
+        """Make the draft the run's latest version if the judge accepts it; return its record."""
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
         if judge is not None:

@@ -114,10 +114,7 @@ def create_sparse(
     chunk_rows: int,
     n_values: int,
 ) -> None:
-    """Lay out rows in CSR of about `n_values` values, for `append_rows`.
-
-    n_values: expected number of values; more can be written.
-    """
+    """Lay out rows in CSR for `append_rows`; more than `n_values` values can be written."""
     member = group.create_group(name, overwrite=True)
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
     member.update_attributes({**ENCODING, **written})
@@ -138,10 +135,7 @@ def create_sparse(
 
 
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Append rows to rows in CSR.
-
-    start: number of rows that are already stored.
-    """
+    """Append rows to rows in CSR, of which `start` are stored."""
     member, arrays = _being_written(group, name)
     data, indices, indptr = arrays.values()
     first = _end(indptr, start) if start else 0
@@ -217,10 +211,7 @@ def write_array(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array or rows in CSR.
-
-    slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
-    """
+    """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
     if is_sparse(values):
         _write_sparse(group, name, values, slice_rows=slice_rows)
     else:

@@ -54,10 +54,7 @@ class ChunkSummary(NamedTuple):
 def default_chunk_rows(
     n_features: int, dtype: DTypeLike, *, row_values: float | None = None, n_numbers: int = 0
 ) -> int:
-    """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
-
-    row_values: average number of values of a row in CSR; None: X is an array.
-    """
+    """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536."""
     rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
 
@@ -164,10 +161,7 @@ def write_chunk(
 def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
-    """Raise DataError naming the first value that is infinite, or NaN without `gaps`.
-
-    within: text after the row index in the error, such as " of a block of pixels".
-    """
+    """Raise DataError naming the first value that is infinite, or NaN without `gaps`."""
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
@@ -289,10 +283,7 @@ def finish_dataset(
     boolean_labels: bool = False,
     classes: Sequence[int | str] = (),
 ) -> None:
-    """Record the attributes of a dataset after all its chunks are written.
-
-    classes: classes that exist even if no row has them.
-    """
+    """Record the attributes of a dataset; `classes` exist even if no row has them."""
     counts: dict[Any, int] = dict.fromkeys(classes, 0)
     for summary in summaries:
         for label, count in summary.label_counts.items():

@@ -558,10 +558,7 @@ class Dataset:
 
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
-    """Return another dataset with the features of the first.
-
-    The rows of `other`.
-    """
+    """Return another dataset with the features of the first, or raise DataError."""
     other = other.encoded_by(first.schema)
     if other.n_features != first.n_features:
         raise DataError(

@@ -121,10 +121,7 @@ def write_dense(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array in chunks along its first axis.
-
-    slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
-    """
+    """Store an array in chunks of about 16 MiB, or of `slice_rows` in one file."""
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
     shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows

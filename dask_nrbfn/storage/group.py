@@ -173,10 +173,7 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
-    """Record the kind of a group and further attributes.
-
-    Call this last: a group without a kind cannot be opened.
-    """
+    """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
     group.update_attributes(_identity(kind, attributes))
 
 
@@ -285,10 +282,7 @@ def _drawn(target: Path, suffix: str) -> str:
 
 @contextmanager
 def locked_group(location: Location) -> Iterator[Callable[[], None]]:
-    """Keep other jobs from writing to a location, and delete what killed jobs left of its group.
-
-    See `locked_run`.
-    """
+    """Lock a location as `locked_run` does, and delete what killed jobs left of its group."""
     path = local_path(location)
     target = None if path is None else Path(os.path.realpath(path))
     with locked_run(location) as check_still_locked:
@@ -363,10 +357,7 @@ def flush_member(location: Location, name: str) -> None:
 
 
 def member_names(group: zarr.Group, inner: str = "") -> list[str]:
-    """Return the names of the members of a group, readable or not.
-
-    inner: name of a group inside `group`; "": `group` itself.
-    """
+    """Return the names of the members of a group, or of its group `inner`, readable or not."""
 
     async def listed() -> list[str]:
         place = "/".join(filter(None, (group.path, inner)))

@@ -393,10 +393,7 @@ class Run:
             mark_complete(group, kind="run", attributes=attributes)
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
-        """Record a version after the fit as the latest one.
-
-        A version cannot be computed again, so its groups are flushed to the disk first.
-        """
+        """Record a version as the latest one, flushed first because it cannot be computed again."""
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
         self._record(versions=[*versions_of(self.attributes), dict(record)])
@@ -514,10 +511,7 @@ class Run:
         flush_member(self.location, place)
 
     def drop_part(self, stage: str, part: range) -> None:
-        """Delete one part, or the sum of some, that is contained in another sum.
-
-        A part that a task still writes stays until all parts are deleted.
-        """
+        """Delete a part that another sum contains; a part that a task still writes stays."""
         with suppress(OSError):
             self.drop(part_place(stage, part))
 
