@@ -15,7 +15,6 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.storage.dense import (
     Array,
     ChunkedRows,
-    chunk_rows_stored,
     get_member,
     read_dense,
     seal_layout,
@@ -90,15 +89,6 @@ class SparseArray(ChunkedRows):
         # scipy copies the larger of both if their types differ.
         ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
-
-    def chunks_stored(self) -> set[int]:
-        """Return the indices of the chunks of rows that are stored, whole or in part."""
-        size, most = self.indptr.chunks[0], self.shape[0]
-        found: set[int] = set()
-        for index in chunk_rows_stored(self.indptr):
-            first, stop = index * size, min((index + 1) * size, most)
-            found.update(range(first // self.chunk_rows, -(-stop // self.chunk_rows)))
-        return found
 
 
 def _changed(place: object) -> DamagedDataError:

@@ -39,7 +39,6 @@ from dask_nrbfn.storage.dense import (
     INDEX_BYTES,
     Array,
     check_stored,
-    chunk_rows_stored,
 )
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import View
@@ -203,12 +202,6 @@ class Dataset:
         """Raise an error if the last rows are missing although metadata lists them."""
         for array in self._arrays.values():
             check_stored(array)
-
-    def chunks_stored(self) -> set[int]:
-        """Return the indices of the chunks that are stored, whole or in part."""
-        X = self.X
-        own = chunk_rows_stored(X) if isinstance(X, zarr.Array) else X.chunks_stored()
-        return own.union(*map(chunk_rows_stored, self._columns.values()))
 
     @property
     def n_rows(self) -> int:

@@ -1,6 +1,5 @@
 """Zarr arrays whose chunks carry a checksum, and whose missing chunks are errors."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -17,12 +16,6 @@ Array = zarr.Array[Any]
 
 INDEX_BYTES, ROW_BYTES = 4, 8
 """Bytes that CSR adds: the column of each value, and the end of each row."""
-
-# Zstandard expands 4 bytes to at most 128 KiB; no chunk written here can expand more.
-_MOST_EXPANSION = 2**15
-
-# Requests that are larger according to the metadata are read only after `check_stored`.
-_READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,10 +53,6 @@ class ChunkedRows:
         if self.most_values is None:
             return self.chunk_rows * self.shape[1] * self.dtype.itemsize
         return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
-
-    def chunks_stored(self) -> set[int]:
-        """Return the indices of the chunks that are stored, whole or in part; all if unknown."""
-        return set(range(-(-self.shape[0] // self.chunk_rows)))
 
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
         """Return a placeholder of other sizes without stored rows, for a plan."""
@@ -139,7 +128,6 @@ def write_dense(
 
 def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
     """Return ``array[start:stop]``."""
-    _check_claim(array, start, stop)
     try:
         return np.asarray(array[start:stop])
     except (ValueError, RuntimeError, TypeError) as error:
@@ -152,43 +140,15 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
         ) from error
 
 
-def _check_claim(array: Array, start: int, stop: int | None) -> None:
-    """Check large requests against the stored bytes, so that false metadata costs no memory."""
-    n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
-    shape, chunks = (n_rows, *array.shape[1:]), array.chunks
-    n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
-    n_bytes = max(math.prod(shape), math.prod(chunks)) * array.dtype.itemsize
-    if n_bytes > _READ_AT_SIGHT_BYTES or n_chunks > _READ_AT_SIGHT_CHUNKS:
-        check_stored(array)
-
-
 def check_stored(array: Array) -> None:
-    """Raise an error if the last chunk is missing, or too small for the shape of the array."""
+    """Raise MissingDataError if the last chunk is missing."""
     if 0 in array.shape:
         return
     # With shards, the grid consists of shards.
     chunks = array.shards or array.chunks
     last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
     place = array.store_path / array.metadata.encode_chunk_key(last)
-    stored_bytes = run_in_zarr(place.store.getsize(place.path))
-    claimed_bytes = math.prod(chunks) * array.dtype.itemsize
-    # The shape does not determine the length of texts.
-    if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
-        raise DamagedDataError(
-            f"{array.store_path} should have the shape {array.shape}, but its last chunk has "
-            f"only {stored_bytes} bytes.",
-            "Restore the zarr.json of the array from a copy, or write the data again.",
-        )
-
-
-def chunk_rows_stored(array: Array) -> set[int]:
-    """Return the indices along the first axis of the chunks that are stored, whole or in part."""
-    first = array.metadata.encode_chunk_key((0,) * array.ndim).partition("/")[0]
-
-    async def listed() -> list[str]:
-        return [name async for name in array.store.list_dir(f"{array.path}/{first}")]
-
-    return {int(name) for name in run_in_zarr(listed()) if name.isdecimal()}
+    run_in_zarr(place.store.getsize(place.path))
 
 
 def get_array(group: zarr.Group, name: str) -> Array:

@@ -55,7 +55,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import View, local_path, remote
-from dask_nrbfn.storage.strict import is_sealed, metadata_named, recorded_by, sealed
+from dask_nrbfn.storage.strict import is_sealed, metadata_named, sealed
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Run:
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
         tuning = attributes["tuning"]
-        run = cls(
+        return cls(
             location,
             attributes["run_id"],
             FitParams(**attributes["params"]),
@@ -185,15 +185,6 @@ class Run:
             attributes,
             stored,
         )
-        with recorded_by(location):
-            sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
-            sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
-        if not sound:
-            raise DamagedDataError(
-                f"the numbers of rows in the attributes of {location} do not match.",
-                "Restore the zarr.json of the run from a copy, or fit again.",
-            )
-        return run
 
     def _check_same(
         self, dataset: Dataset, params: FitParams, tuning: TuneParams | None, embeds: bool
