@@ -5,7 +5,6 @@ the place of an old one only when it is complete.
 """
 
 import glob
-import json
 import os
 import shutil
 import uuid
@@ -409,34 +408,15 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is not a group of this package.
-
-    Damaged metadata that still contains the name of `kind` counts as a `kind`. So does an empty
-    group in a store object, which an unfinished job has left.
-    """
-    text = _stored_metadata(location)
+    """Return the kind of the group at `location`, None if it is not a group of this package."""
     try:
-        metadata = json.loads(text)
-        attributes = metadata["attributes"]
-        begun = metadata["node_type"] == "group" and not attributes
-        if begun and isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
-            return f"dask_nrbfn.{kind}"
-        found: object = attributes.get("kind")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        own = f"dask_nrbfn.{kind}"
-        return own if f'"{own}"'.encode() in text else None
-    return found
-
-
-def _stored_metadata(location: Location) -> bytes:
-    """Return the bytes of a group's own metadata, empty if there is none."""
-    path = local_path(location)
-    # zarr would create the directory of a writable store.
-    store = store_at(location) if path is None else DurableStore(path, read_only=True)
-    stored = None
-    with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
-        stored = run_in_zarr(store.get("zarr.json", default_buffer_prototype()))
-    return b"" if stored is None else stored.to_bytes()
+        attributes = attributes_of(_open(location, kind="group", mode="r"))
+    except (MissingDataError, DamagedDataError):
+        return None
+    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
+        # An unfinished job has left an empty group.
+        return attributes.get("kind") if attributes else f"dask_nrbfn.{kind}"
+    return attributes.get("kind")
 
 
 def check_outside_groups(location: Location) -> None:

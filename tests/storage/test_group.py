@@ -258,13 +258,6 @@ def damage(place, *, kept):
     metadata.write_text(metadata.read_text().partition(kept)[0] + kept)
 
 
-def test_replacing_group__of_a_damaged_one_of_its_kind(tmp_path):
-    write_dataset(tmp_path / "data", table(9))
-    damage(tmp_path / "data", kept='"dask_nrbfn.dataset"')
-    write_over(tmp_path / "data", overwrite=True)
-    assert Dataset.open(tmp_path / "data").n_rows == 3
-
-
 def compact_array(place):
     zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
     metadata = json.loads((place / "zarr.json").read_text())
