@@ -409,12 +409,6 @@ class Run:
                 chunks=tuple(max(1, size) for size in chunks),
                 dimensions=("row", "neighbor")[: 1 + len(columns)],
             )
-        elif (found := self.array(name)) and (found.shape, found.chunks) != (shape, chunks):
-            with self._result_named(name):
-                raise DamagedDataError(
-                    f"{self.location}/{name} does not have the shape and chunks that were written.",
-                    "Start the fit again.",
-                )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
         """Write whole chunks of an array laid out by `require_row_array`, from row `start` on."""
