@@ -103,14 +103,14 @@ def predict(
     written instead.
 
     With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
-    a Zarr group with a map of the pixels.
+    a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.obs import check_one_place
     from dask_nrbfn.storage.model import Model
 
     maps = to is None and bool(options["variable"] or options["feature_dim"])
-    job.begin("predict", out or rows)
+    job.begin("predict", out or rows, keeps=maps)
     model = Model.load(run)
     check_one_place(out, to)
     if to is not None:

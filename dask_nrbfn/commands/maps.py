@@ -27,13 +27,8 @@ from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Box, Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.blocks import read_ahead
-from dask_nrbfn.storage.group import (
-    RECORDED,
-    Location,
-    check_target,
-    mark_complete,
-    replacing_group,
-)
+from dask_nrbfn.storage.dense import Array, read_finished
+from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
@@ -61,7 +56,11 @@ class MapResult:
 
 @dataclass(frozen=True)
 class _Map:
-    """A map to write; `order` has the place of each model column in the scene, empty if equal."""
+    """A map to write.
+
+    order: index of each column of the model among the features of the scene; empty if equal.
+    names: results; the first one is written last, and marks a box as finished.
+    """
 
     model: PinnedModel
     scene: Scene
@@ -94,7 +93,8 @@ def predict_scene(
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
-        A path or URL.
+        A path or URL. An unfinished map is stored next to it under a hidden name; the next call
+        resumes the map.
     engine : Engine
     variable : str or sequence of str
         The variable, or several, as "A,B". Each of several variables is a feature, or has one for
@@ -116,7 +116,7 @@ def predict_scene(
     DataError
         If the features are not those of the training rows, or a value is infinite.
     ExistsError, RunMismatchError, ParameterError, StorageError
-        If `out` cannot be written, or the scene changes meanwhile; if the model has no
+        If `out` cannot be written, or another map was begun there; if the model has no
         probabilities or scores.
     """
     check_map_place(out, overwrite=overwrite)
@@ -129,15 +129,16 @@ def predict_scene(
     identity = {"of_model": opened.digest(), "of_scene": digest, "of_choice": ", ".join(names)}
     with (
         open_scene(found.place) as stored,
-        replacing_group(out, kind=_KIND, overwrite=overwrite) as group,
+        resumed_group(out, kind=_KIND, identity=identity, overwrite=overwrite) as group,
     ):
         _prepare(group, work, opened, stored)
-        spans = _spans(work, group, engine)
-        n_missing = sum(run_tasks(engine, _map_boxes, spans, label="predict"))
+        counts = run_tasks(engine, _map_boxes, _spans(work, group, engine), label="predict")
+        if n_found := sum(n_found for _, n_found in counts):
+            logger.info("predict: %d of %d boxes were found finished", n_found, len(found.boxes()))
         if found.digest() != digest:
             raise RunMismatchError(
                 f"{found.place} changed while it was mapped.",
-                "Map the scene again when no other job changes the scene.",
+                "Map the scene again with `overwrite`, when no other job changes the scene.",
             )
         about = {
             str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -149,7 +150,7 @@ def predict_scene(
             # xarray warns if there is no consolidated metadata, and zarr if there is.
             warnings.simplefilter("ignore", ZarrUserWarning)
             zarr.consolidate_metadata(group.store)
-    return MapResult(found.n_pixels, n_missing)
+    return MapResult(found.n_pixels, sum(n_missing for n_missing, _ in counts))
 
 
 def check_map_place(out: Location, *, overwrite: bool) -> None:
@@ -302,11 +303,14 @@ def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
 
-def _map_boxes(work: _Map, group: zarr.Group, start: int, stop: int) -> int:
-    """Map some boxes; return how many pixels have no result."""
-    scene, scorer, n_missing = work.scene, Scorer(work.model.open()), 0
-    arrays: dict[str, Any] = {name: group[name] for name in work.names}
-    boxes = scene.boxes()[start:stop]
+def _map_boxes(work: _Map, group: zarr.Group, start: int, stop: int) -> tuple[int, int]:
+    """Map some boxes; return how many pixels have no result and how many boxes were finished."""
+    scene, scorer = work.scene, Scorer(work.model.open())
+    arrays: dict[str, Any] = {name: group[name] for name in reversed(work.names)}
+    every = scene.boxes()[start:stop]
+    found = [_n_missing(arrays[work.names[0]], scene, box) for box in every]
+    boxes = [box for box, n_missing in zip(every, found, strict=True) if n_missing is None]
+    total = sum(filter(None, found))
     with open_scene(scene.place) as stored:
 
         def read(box: Box) -> NDArray[Any]:
@@ -317,10 +321,22 @@ def _map_boxes(work: _Map, group: zarr.Group, start: int, stop: int) -> int:
             scores = scorer.pixels(rows)
             lengths = [each.stop - each.start for each in box]
             for name, array in arrays.items():
+                # Chunks of missing pixels are written too, so that they are known to be finished.
+                array = array.with_config({"write_empty_chunks": True})
                 values = _values(name, scorer, scores)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
-            n_missing += int(np.count_nonzero(np.isnan(scores[:, 0])))
-    return n_missing
+            total += int(np.count_nonzero(np.isnan(scores[:, 0])))
+    return total, len(every) - len(boxes)
+
+
+def _n_missing(array: Array, scene: Scene, box: Box) -> int | None:
+    """Return the number of pixels of a box without a result; None if the box is not finished."""
+    index = [each.start // step for each, step in zip(box, scene.steps, strict=True)]
+    values = read_finished(array, (*(0,) * (array.ndim - len(box)), *index))
+    if values is None:
+        return None
+    first = values.reshape(-1, *values.shape[-len(box) :])[0]
+    return int(np.count_nonzero(np.isnan(first) | (first == array.fill_value)))
 
 
 def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:

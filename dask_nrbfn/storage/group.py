@@ -27,6 +27,7 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
     RunBusyError,
+    RunMismatchError,
 )
 from dask_nrbfn.outputs import (
     check_path_outside_groups,
@@ -56,6 +57,9 @@ from dask_nrbfn.storage.remote import (
     remove_tree,
 )
 from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, sealed
+
+# The kind of a group that is still being written.
+_UNFINISHED = "unfinished"
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
@@ -321,6 +325,70 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
 def _built_in_place(store: Location) -> Iterator[zarr.Group]:
     with locked_run(store):
         yield zarr.create_group(store_at(store), overwrite=True)
+
+
+@contextmanager
+def resumed_group(
+    location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
+) -> Iterator[zarr.Group]:
+    """Yield a group that is moved to `location` when the block succeeds.
+
+    It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
+    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
+    """
+    location = normalize(location)
+    check_target(location, kind=kind, overwrite=overwrite)
+    unfinished = hidden_sibling(location, "unfinished")
+    with locked_group(location) as check_still_locked:
+        begun = _kind_begun(unfinished, location, identity, (_UNFINISHED, kind), overwrite)
+        if begun is None:
+            remove_group(unfinished)
+            create_group(unfinished, kind=_UNFINISHED, attributes=identity)
+        yield open_group(unfinished, kind=begun or _UNFINISHED, writable=True)
+        check_still_locked()
+        _publish(unfinished, location, kind=kind, overwrite=overwrite)
+
+
+def _kind_begun(
+    unfinished: Location,
+    location: Location,
+    identity: Mapping[str, str],
+    kinds: tuple[str, ...],
+    overwrite: bool,
+) -> str | None:
+    """Return the kind of unfinished work; None if there is none, or it is damaged or replaced."""
+    try:
+        kind = kind_of(unfinished, kinds)
+        begun = attributes_of(open_group(unfinished, kind=kind))
+    except (MissingDataError, DamagedDataError):
+        return None
+    other = next((name for name, value in identity.items() if begun.get(name) != value), None)
+    if other is None:
+        return kind
+    if overwrite:
+        return None
+    raise RunMismatchError(
+        f"{unfinished}, the unfinished part of {location}, has another "
+        f"{other.removeprefix('of_').replace('_', ' ')}.",
+        f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
+        f"{unfinished}.",
+    )
+
+
+def _publish(
+    new: Location, location: Location, *, kind: str, overwrite: bool, flush: bool = True
+) -> None:
+    """Move a complete group from beside `location` to `location`."""
+    path, url = local_path(location), remote(location)
+    if path is not None and flush:
+        flush_tree(Path(str(new)))
+    check_target(location, kind=kind, overwrite=overwrite)
+    if path is not None:
+        target = Path(os.path.realpath(path))
+        (replace_path if overwrite else place_path)(Path(str(new)), target)
+        _remove_abandoned(target)
+    elif url is not None:
+        move_group(cast(RemoteLocation, remote(new)), url)
 
 
 def hidden_sibling(location: Location, suffix: str) -> Location:

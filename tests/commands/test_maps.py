@@ -1,8 +1,11 @@
 """Maps of scenes, in Python and by the command line."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import fsspec
@@ -23,7 +26,7 @@ from dask_nrbfn import (
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
-from tests.cli.program import refuse, succeed
+from tests.cli.program import PROGRAM, refuse, succeed
 from tests.scenes import CLASSES, drawn_scene, predicted, write_scene
 
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-6)
@@ -214,6 +217,41 @@ def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
     assert not out.exists()
 
 
+def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expected, caplog):
+    monkeypatch.setattr("dask_nrbfn.sources.scene.BOX_PIXELS", 1)
+    scored, real = [], Scorer.pixels
+
+    def stopping(scorer, rows):
+        scored.append(len(rows))
+        if len(scored) in (1, 5):
+            raise KeyboardInterrupt
+        return real(scorer, rows)
+
+    monkeypatch.setattr(Scorer, "pixels", stopping)
+    out, asked = tmp_path / "map.zarr", {"probabilities": True}
+    # Stopped before the first box, and after the fourth.
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            mapped(place / "run", place / "scene.zarr", out, **asked)
+    (unfinished,) = tmp_path.iterdir()
+    assert unfinished.name == ".map.zarr.unfinished"
+    with pytest.raises(NRBFNError, match="has another choice"):
+        mapped(place / "run", place / "scene.zarr", out)
+    # A chunk that a power cut has left empty is computed again.
+    chunk = next(file for file in (unfinished / "label/c").rglob("*") if file.is_file())
+    chunk.write_bytes(b"")
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    found, result = mapped(place / "run", place / "scene.zarr", out, **asked)
+    assert "2 of 8 boxes were found finished" in caplog.text
+    assert len(scored) == 5 + 6
+    np.testing.assert_array_equal(found["label"], expected)
+    assert found["probability"].sum("class").max() == pytest.approx(1)
+    assert result.n_missing == np.isnan(expected).sum()
+    assert list(tmp_path.iterdir()) == [out]
+    with pytest.raises(NRBFNError, match="exists"):
+        mapped(place / "run", place / "scene.zarr", out)
+
+
 @pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 def test_map__of_a_scene_that_changes(place, tmp_path, monkeypatch, suffix):
     written, out, real = tmp_path / f"scene{suffix}", tmp_path / "map", Scorer.pixels
@@ -231,10 +269,11 @@ def test_map__of_a_scene_that_changes(place, tmp_path, monkeypatch, suffix):
     scene.to_netcdf(written) if suffix == ".nc" else write_scene(scene, written)
     with monkeypatch.context() as patch:
         patch.setattr(Scorer, "pixels", change)
-        with pytest.raises(NRBFNError, match=r"changed while it was mapped"):
+        with pytest.raises(NRBFNError, match=r"changed while it was mapped.*overwrite"):
             mapped(place / "run", written, out)
-    assert not out.exists()
-    found, _ = mapped(place / "run", written, out)
+    with pytest.raises(NRBFNError, match=r"has another scene.*overwrite"):
+        mapped(place / "run", written, out)
+    found, _ = mapped(place / "run", written, out, overwrite=True)
     network = NRBFNClassifier.load(place / "run")
     np.testing.assert_array_equal(found["label"], predicted(network, other["reflectance"], "band"))
 
@@ -265,3 +304,26 @@ def test_predict__program_refuses(place, tmp_path):
     ):
         assert message in " ".join(refuse(*arguments))
     assert list(tmp_path.iterdir()) == [netcdf]
+
+
+@pytest.mark.slow
+def test_predict__killed_and_started_again(place, tmp_path):
+    scene = drawn_scene((2, 300, 300))
+    written = write_scene(scene, tmp_path / "scene.zarr", chunks=(1, 3, 300, 300))
+    out, unfinished = tmp_path / "map.zarr", tmp_path / ".map.zarr.unfinished"
+    command = [*PROGRAM, "predict", place / "run", written, out, *OPTIONS]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(unfinished.glob("label/c/*/*/*")):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {file: file.stat().st_mtime_ns for file in unfinished.glob("label/c/*/*/*")}
+    assert kept
+    assert not out.exists()
+    succeed(*command[len(PROGRAM) :])
+    for file, written_at in kept.items():
+        assert (out / file.relative_to(unfinished)).stat().st_mtime_ns == written_at
+    network = NRBFNClassifier.load(place / "run")
+    found = xr.open_zarr(out, chunks=None)["label"]
+    np.testing.assert_array_equal(found, predicted(network, scene["reflectance"], "band"))
