@@ -12,10 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Choices(Mapping[str, Any]):
-    """Objects of one kind by name, each imported when it is first used.
-
-    places: ``module:attribute`` of each object, the module inside this package.
-    """
+    """Objects of one kind by name, each imported from its ``module:attribute`` when first used."""
 
     places: dict[str, str]
 

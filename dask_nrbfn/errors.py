@@ -113,10 +113,7 @@ class FormatVersionError(NRBFNError, OSError):
 
 
 class DamagedResultError(DamagedDataError):
-    """A finished result of a run is missing or damaged, but can be computed again.
-
-    parts: the damaged parts; empty for the whole stage.
-    """
+    """A result of a run, some parts or all of it, is damaged, but can be computed again."""
 
     def __init__(self, problem: str, remedy: str, stage: str, parts: tuple[int, ...]) -> None:
         super().__init__(problem, remedy)

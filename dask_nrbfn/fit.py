@@ -85,10 +85,7 @@ def stages_of(
 
 
 def stages_of_run(run: Run) -> list[Stage[Any]]:
-    """Return all stages of a run, finished and unfinished, in order.
-
-    Some stages depend on the choice of a search.
-    """
+    """Return all stages of a run in order, finished or not; some depend on what a search chose."""
     left = stages_of(
         run.chosen_params, run.remaining_tuning, numbers=run.of_numbers, embeds=run.embeds
     )

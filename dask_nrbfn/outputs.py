@@ -24,10 +24,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
-    """Return the path of an output file, with links followed, if it can be written.
-
-    Creates the directory of the file.
-    """
+    """Return the path of an output file, links followed, and make its directory."""
     text = os.fspath(path).removeprefix("file://")
     if "://" in text:
         raise ParameterError(f"{path} is not a local file.", "Give a path on this machine.")
@@ -84,10 +81,7 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
 
 
 def place_new(new: Path, target: Path) -> None:
-    """Rename a file or directory without replacing anything.
-
-    target: the new name. If `new` is a directory, `target` may be an empty directory.
-    """
+    """Rename a file or directory without replacing anything but an empty directory."""
     try:
         if new.is_dir():
             # The system refuses to rename it to a file or to a directory with entries.

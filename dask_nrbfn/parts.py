@@ -43,10 +43,7 @@ Sums = dict[str, Any]
 
 
 class PartResult(NamedTuple):
-    """The small record of a part and the arrays stored under the name of the part.
-
-    Set `slice_rows` to the number of rows that are read together, if arrays are read in slices.
-    """
+    """The record of a part and its arrays, which may be read in slices of `slice_rows` rows."""
 
     record: dict[str, Any]
     arrays: Mapping[str, NDArray[Any]] = {}

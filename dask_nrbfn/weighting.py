@@ -22,10 +22,7 @@ _LEAST_WEIGHT = 1e-290
 
 
 def check_total_weight(total: float, *, whole: bool = False) -> None:
-    """Check that sums of products over rows with this total weight fit float64.
-
-    whole: whether `total` is the weight of all rows, which also has a lower limit.
-    """
+    """Check that a total weight, `whole` if of all rows, suits sums of products in float64."""
     if not total <= _MOST_WEIGHT:
         fault, allowed = "overflows", f"at most {_MOST_WEIGHT:g}"
     elif whole and total < _LEAST_WEIGHT:
@@ -40,10 +37,7 @@ def check_total_weight(total: float, *, whole: bool = False) -> None:
 
 @dataclass(frozen=True, eq=False)
 class RowWeights:
-    """Class weights, which are multiplied by the sample weights of rows.
-
-    of_classes (K,): weight of each of the K classes; None: all class weights are 1.
-    """
+    """Class weights (K,), which are multiplied by the sample weights of rows; None: all are 1."""
 
     of_classes: Floats | None
 
@@ -62,10 +56,7 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return the class weights of a dataset from the class weights of a model; None: all are 1.
-
-        codes: index in `of_classes` of each class of the dataset.
-        """
+        """Return the weights of the classes with the given codes in a model; None: all are 1."""
         if of_classes is None or codes is None:
             return cls(None)
         return cls(np.asarray(of_classes)[list(codes)])
@@ -75,10 +66,7 @@ class RowWeights:
         return None if self.of_classes is None else self.of_classes.tolist()
 
     def of_rows(self, codes: NDArray[Any], weights: Floats | None) -> Floats | None:
-        """Return the weight of each row, float64 (b,); None if all weigh 1.
-
-        codes (b,): class of each row; -1 for rows without a label, whose class weight is 1.
-        """
+        """Return the weight of each row by class code, -1 without a label; None if all weigh 1."""
         if self.of_classes is None:
             return weights
         of_class: Floats = np.append(self.of_classes, 1.0)[codes]
@@ -87,11 +75,7 @@ class RowWeights:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reading:
-    """How a pass reads labelled rows.
-
-    n_folds, seed: see `folds_of_rows`.
-    codes_in_model: new code of each class of the dataset; None: codes do not change.
-    """
+    """How a pass reads labelled rows; `codes_in_model` has new codes of classes, or is None."""
 
     block_rows: int
     weighting: RowWeights
@@ -103,10 +87,7 @@ class Reading:
 def folded_blocks(
     dataset: Dataset, start: int, stop: int, reading: Reading
 ) -> Iterator[FoldedBlock]:
-    """Yield the rows `start` to `stop` of a dataset in blocks, each sorted by fold.
-
-    Reading begins at once.
-    """
+    """Yield rows in blocks, each sorted by fold; reading begins at once."""
     size, n_folds = reading.block_rows, reading.n_folds
     blocks = dataset.blocks(start, stop, size)
     recoded = None if reading.codes_in_model is None else np.asarray(reading.codes_in_model)

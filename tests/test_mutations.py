@@ -15,7 +15,7 @@ from tests.tables import spirals, write_table
 
 N_SEEDS = 60
 FIT = ("--basis-size", 8, "--alpha", 1e-6, "--n-parts", 3, "--workers", 0)
-HARMS = ("flip", "cut", "remove", "swap")
+HARMS = ("flip", "cut", "remove")
 KINDS = ("data", "run", "updated", "model")
 
 
@@ -74,7 +74,7 @@ def refused(code, err):
 
 
 class Harm:
-    """One or two files under a directory that are harmed, and can be put right for a while."""
+    """A file under a directory that is harmed, and can be put right for a while."""
 
     def __init__(self, rng, root):
         files = sorted(path for path in root.rglob("*") if path.is_file())
@@ -85,13 +85,6 @@ class Harm:
         self.what = f"{kind} {path}"
         if kind == "remove":
             self.harmed[path] = None
-        elif kind == "swap":
-            # Most pairs differ in length or kind; those that do not are the ones that could pass.
-            alike = [other for other in files if len(other.read_bytes()) == len(content)]
-            other = rng.choice([*files, *alike])
-            self.sound[other] = other.read_bytes()
-            self.harmed |= {path: self.sound[other], other: content}
-            self.what += f" and {other}"
         elif kind == "cut":
             self.harmed[path] = content[: rng.randrange(max(1, len(content)))]
         elif content:

@@ -33,20 +33,14 @@ _MAX_BASIS = 1500
 
 
 def measure_rates(context: FitContext) -> Rates:
-    """Return the rates of a worker of the engine of a fit, measured in a few seconds.
-
-    A worker reads one or two chunks of the dataset, which is checked already.
-    """
+    """Return the rates of a worker of the engine of a fit, measured in a few seconds."""
     n_basis, k = context.asked_size or context.dataset.n_rows, context.params.n_neighbors
     location = context.dataset.location
     return run_task(context.engine, calibrate, location, n_basis, k, label="calibrate")
 
 
 def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
-    """Return the rates of this process, measured in a few seconds on a labelled dataset.
-
-    One or two chunks are read, and at most 1,500 basis rows are used.
-    """
+    """Return the rates of this process, measured on one or two chunks of a labelled dataset."""
     dataset = Dataset.open(location)
     chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
     reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))

@@ -64,11 +64,7 @@ def update_cells(
     forget: bool,
     target_range: Floats | None,
 ) -> dict[str, Any]:
-    """Store a version with rows added to its cells, or removed; return figures of `solve_version`.
-
-    The parts of `stage` hold the new rows cell by cell. `codes` has the code in the model of each
-    class of the dataset, `target_range` the range of added targets.
-    """
+    """Store a version with the rows of `stage` added to cells, or removed; return its figures."""
     layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
     n_rows = search_block_rows(layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, dataset.n_rows, n_rows)
@@ -132,10 +128,7 @@ def _targets_of(model: Model) -> Targets:
 
 
 class _Cell:
-    """One cell of a version.
-
-    moments: moments of the rows of the cell so far.
-    """
+    """One cell of a version, and the moments of its rows so far."""
 
     def __init__(self, run: Run, base: str, model: Model, cell: int) -> None:
         self._run, self._cell, self._model = run, cell, model

@@ -268,10 +268,7 @@ def _evaluation_of_numbers(
 def _residuals(
     model: Model, dataset: Dataset, start: int, stop: int
 ) -> tuple[ResidualSums, Floats, int]:
-    """Return the residual sums of some rows, a sample and the number of clipped rows.
-
-    The sample has the true and predicted numbers of some rows, (2, m, q).
-    """
+    """Return residual sums, true and predicted numbers of some rows (2, m, q), and clipped rows."""
     assert model.intercept is not None
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)

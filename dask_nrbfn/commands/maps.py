@@ -231,10 +231,7 @@ def _is_layered(name: str, model: Model) -> bool:
 
 
 def _codes(classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the code of each class in the smallest dtype, whose largest value means no label.
-
-    Numbers are their own codes.
-    """
+    """Return the codes of classes, numbers as they are; the largest value of the dtype is free."""
     codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes
     bounds = (int(codes.min()), int(codes.max()) + 1)
     return codes.astype(np.result_type(*map(np.min_scalar_type, bounds)))

@@ -25,10 +25,7 @@ _OWN = "nrbfn/"
 
 @dataclass
 class Graph:
-    """A graph that operators are added to.
-
-    dtype: dtype of the numbers: float64 or float32.
-    """
+    """A graph that operators are added to; its numbers are float64 or float32."""
 
     dtype: np.dtype
     _nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -47,10 +44,7 @@ class Graph:
         self._outputs.append(_described(name, dtype or self.dtype, _BATCH, *width))
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> "Tensor":
-        """Return a constant; values beyond the range of its type become infinite.
-
-        dtype: default: the dtype of the graph.
-        """
+        """Return a constant; values beyond the range of its type become infinite."""
         name = f"{_OWN}constant_{len(self._constants)}"
         with np.errstate(over="ignore"):
             array = np.asarray(values).astype(dtype or self.dtype)
@@ -100,10 +94,7 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Tensor(NDArrayOperatorsMixin):
-    """A tensor of a graph; functions of numpy return another tensor for it.
-
-    The functions ignore ``out``.
-    """
+    """A tensor of a graph; functions of numpy return another tensor for it, and ignore ``out``."""
 
     graph: Graph
     name: str

@@ -269,7 +269,7 @@ def _predict_to_zarr(
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
     empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
-    with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
+    with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
         for name, values in empty.items():
             create_array(
                 group,
@@ -405,12 +405,7 @@ def _write_predictions(
     kept: "pa.RecordBatchReader | None" = None,
     bad_rows: Sequence[int] = (),
 ) -> int:
-    """Write predictions as a CSV or Parquet file; return the number of skipped rows.
-
-    names: names of the columns of each array, as returned by `_table_columns`.
-    kept: further columns of the same rows, which follow the ids.
-    bad_rows: rows to skip, besides those in the array ``skipped``; their id is kept.
-    """
+    """Write predictions, and kept columns, as CSV or Parquet; return the number of skipped rows."""
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa
     import pyarrow.csv

@@ -169,10 +169,7 @@ def _begin_or_resume(
 
 
 def _rows_held(run: Run, given: list[Dataset], files: ExitStack) -> list[Dataset]:
-    """Return the given datasets, by default those that the run holds.
-
-    Datasets that are read from files exist until `files` is closed.
-    """
+    """Return the given datasets, else those of the run, which exist until `files` is closed."""
     if given:
         return given
     known = members_by_content(run.attributes)

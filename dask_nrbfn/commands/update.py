@@ -232,7 +232,7 @@ def merge_runs(
     *,
     judge: Judge | None = None,
 ) -> dict[str, Any]:
-    """Add all rows of another run with the same basis and width to a run.
+    """Add all rows of another run, which began as a copy of a run, to that run.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def merge_runs(
     Raises
     ------
     RunMismatchError
-        If the basis, width, classes or parameters differ.
+        If the runs are not copies of one fit.
     AlreadyAddedError
         If both hold the same rows.
     """
@@ -257,7 +257,10 @@ def merge_runs(
         run, added = draft.run, Run.open(other)
         attributes, place = added.attributes, latest_place(added.attributes)
         check_updatable(added.chosen_params.loss, f"Refresh {location} with the rows of both.")
-        _check_mergeable(draft, added, place)
+        if added.run_id != run.run_id:
+            raise RunMismatchError(
+                f"{other} did not begin as a copy of {location}.", "Merge copies of one run only."
+            )
         held, further = members_held(run.attributes), members_held(attributes)
         both = [content for content in further if held[content] > 0 and further[content] > 0]
         known = members_by_content(attributes)
@@ -307,11 +310,7 @@ class _Draft:
         engine: Engine,
         judge: Judge | None,
     ) -> dict[str, Any]:
-        """Make the draft the run's latest version if the judge accepts it; return its record.
-
-        `members` are records of the datasets that are added or forgotten, `figures` as returned by
-        `solve_version`.
-        """
+        """Make the draft the run's latest version if the judge accepts it; return its record."""
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
         if judge is not None:
@@ -545,27 +544,3 @@ def _grown(run: Run, n_rows: int, action: str) -> list[str]:
     if action == FORGET or later <= fitted:
         return []
     return [f"the basis was chosen from {fitted} rows, and {later} were added since"]
-
-
-def _class_weights(run: Run) -> list[float] | None:
-    stage = CELLS if CELLS.name in run.stages else WIDTH
-    weights: list[float] | None = stage.recorded(run).class_weights
-    return weights
-
-
-def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
-    run = draft.run
-    one, two = read_full_model(run, draft.base), read_full_model(other, place)
-    different = one.differences_of_sums(two)
-    # The origin of cells is the intercept of the model.
-    if one.cells is None and not different:
-        own, others = WIDTH.recorded(run), WIDTH.recorded(other)
-        if own.target_origin != others.target_origin:
-            different.append("origin of the targets")
-    if not different and _class_weights(run) != _class_weights(other):
-        different.append("weights of classes")
-    if different:
-        raise RunMismatchError(
-            f"{run.location} and {other.location} differ in {', '.join(different)}.",
-            "Merge copies of one run only.",
-        )

@@ -1,11 +1,10 @@
 """Verify: problems of a stored dataset."""
 
 from functools import partial
-from itertools import islice
 
 import numpy as np
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.blocks import StoredChunk
 from dask_nrbfn.storage.chunks import (
@@ -18,62 +17,29 @@ from dask_nrbfn.storage.chunks import (
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import normalize
 
-# Most missing chunks that are listed; damaged metadata may claim billions of them.
-_MOST_NAMED = 100
-
 
 def problems_of(dataset: Dataset) -> list[str]:
-    """Return the problems that reading every chunk of a dataset finds, one line each.
-
-    Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
-    rows, targets or weights that were changed after the dataset was written, with their chunks.
-
-    Time and memory depend on the stored chunks, not on what the metadata claims.
-    """
+    """Return the problems that reading every chunk of a dataset finds, one line each."""
     # A view, such as that of `of_labelled`, is checked as it is stored.
-    location = normalize(dataset.location)
-    recorded = Dataset.open(location)
-    # Reads chunks that were changed after the dataset was written, too.
-    dataset = Dataset.open(location, as_it_is=True)
+    dataset = Dataset.open(normalize(dataset.location))
     problems: list[str] = []
     summaries: list[ChunkSummary] = []
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-    indices = _chunks_to_read(dataset, n_chunks)
-    for index in indices:
+    for index in range(n_chunks):
         try:
-            chunk, changed = _read_chunk(recorded, dataset, index)
+            chunk = dataset.read_chunk(index)
         except NRBFNError as error:
             problems.append(error.problem)
             continue
-        problems += changed
         X, y, weights, _ = chunk
         summaries.append(summarize_chunk(X, y, weights, unlabelled=dataset.unlabelled))
         if dataset.of_numbers and dataset.unlabelled is not None:
             chunk = _without_marks(chunk)
         gaps = dataset.schema is not None and dataset.schema.fills
         problems += _wrong_values(chunk, first_row=index * dataset.chunk_rows, gaps=gaps)
-    if len(indices) < n_chunks:
-        problems.append(f"{n_chunks - len(indices)} more chunks are missing.")
     if len(summaries) == n_chunks:
         problems += _compare_with_record(dataset, summaries)
     return problems
-
-
-def _chunks_to_read(dataset: Dataset, n_chunks: int) -> list[int]:
-    """Return the indices of the stored chunks, and of the first missing chunks."""
-    stored = {index for index in dataset.chunks_stored() if index < n_chunks}
-    missing = islice((index for index in range(n_chunks) if index not in stored), _MOST_NAMED)
-    return sorted([*stored, *missing])
-
-
-def _read_chunk(
-    recorded: Dataset, as_it_is: Dataset, index: int
-) -> tuple[StoredChunk, tuple[str, ...]]:
-    """Return a chunk, and a problem if it is readable but not the chunk that was written."""
-    try:
-        return recorded.read_chunk(index), ()
-    except DamagedDataError as error:
-        return as_it_is.read_chunk(index), (error.problem,)
 
 
 def _without_marks(chunk: StoredChunk) -> StoredChunk:

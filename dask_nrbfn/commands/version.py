@@ -157,10 +157,7 @@ def solve_version(
 def combine_rows(
     run: Run, model: Model, moments: Moments, reduction: Reduction, forget: bool
 ) -> dict[str, Any]:
-    """Add the moments of new rows to those of a version, or subtract them, in place.
-
-    Returns `figures_of_rows`. `reduction` has the finished sums over the new rows.
-    """
+    """Add the moments of new rows in place, or subtract them; return their `figures_of_rows`."""
     before = moments.total_weight
     seen: NewRowSums = read_total(run, reduction, "_seen")
     figures = figures_of_rows(seen, model, moments.target_products, forget=forget)
@@ -179,11 +176,7 @@ def combine_rows(
 def figures_of_rows(
     seen: NewRowSums, model: Model, target_products: Floats, *, forget: bool
 ) -> dict[str, Any]:
-    """Return the figures of new or forgotten rows in a version, with reasons for a refresh.
-
-    "new_error" is the error of the earlier model on new rows; `target_products` are those of the
-    earlier rows.
-    """
+    """Return the figures of new rows, and reasons for a refresh, given products of earlier rows."""
     reasons, new_error = [], None
     if forget and seen.n_basis_rows:
         reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]

@@ -60,10 +60,7 @@ _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
 @contextmanager
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
-    """Yield the place of datasets and runs: `store`, or a temporary directory.
-
-    For a dataset in memory the place is a store in memory.
-    """
+    """Yield `store`, a temporary directory, or for a dataset in memory a store in memory."""
     if isinstance(X, Dataset) and in_memory(X.location):
         yield MemoryStore()
     elif store is not None:
@@ -288,10 +285,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LearningNetwork(PredictOutput, ModelEstimator, ABC):
-    """Network that is fitted to targets, updated and saved.
-
-    One kind of subclass defines the targets, another kind the settings of a fit.
-    """
+    """Network that is fitted to targets, updated and saved; subclasses define the targets."""
 
     n_neighbors: int | None = None
     metric_rounds: int = 5

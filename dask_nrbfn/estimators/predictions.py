@@ -76,10 +76,7 @@ def _predict_rows(
 
 
 def _published(model: Model, store: Location | None) -> str | RemoteLocation:
-    """Write the model where workers can open it, so that no graph contains it.
-
-    store: None: the model is removed when this process ends, which lazy predictions do not outlive.
-    """
+    """Write the model where workers can open it, without a `store` until this process ends."""
     place = _process_directory() if store is None else store
     location = join(place, f"model-{model.digest()}")
     if not exists(location):

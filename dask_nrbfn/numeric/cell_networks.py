@@ -49,12 +49,6 @@ class CellNetworks:
         """Maximum number of basis rows of a cell."""
         return int(np.diff(self.starts).max())
 
-    def has_sums_like(self, other: Self) -> bool:
-        """Return whether the sums over rows can be added to those of other networks."""
-        own, others = self.arrays(), other.arrays()
-        changing = {"cell_intercepts", "cell_n_rows"}
-        return all(np.array_equal(own[name], others[name]) for name in own.keys() - changing)
-
     def fits(self, n_basis: int, n_features: int, n_targets: int) -> bool:
         """Return whether the arrays have shapes that fit each other and these sizes."""
         n_cells, tree = self.n_cells, self.tree

@@ -93,13 +93,6 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
     return rows
 
 
-def equal(one: Rows, two: Rows) -> bool:
-    """Return whether rows have the same form, array or CSR, and the same values."""
-    if is_sparse(one) and is_sparse(two):
-        return one.shape == two.shape and not (one != two).nnz
-    return is_sparse(one) == is_sparse(two) and np.array_equal(one, two)
-
-
 def dense(X: Rows) -> NDArray[Any]:
     """Return rows as an array; a new one for rows in CSR."""
     return X.toarray() if is_sparse(X) else X

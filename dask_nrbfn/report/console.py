@@ -33,11 +33,7 @@ def run_table(run: Run) -> str:
 
 
 def tuning_table(run: Run) -> str:
-    """Return tables, up to 100 columns wide, of the tried values, with a star at the chosen values.
-
-    The last tables have the figures of the held-out rows of each class, and their confusion; if it
-    is too wide, the most frequent confusions.
-    """
+    """Return tables of the tried values, with stars at the chosen ones, and of held-out classes."""
     results = results_of(FinishedRun.of(run))
     of_classes = [table for each in results.confusions() for table in _fitting(each)]
     return _text(*tuning_tables(results), *of_classes)

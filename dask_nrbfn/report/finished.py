@@ -28,10 +28,7 @@ _NAMED = 10
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """The records of a run that has a model; `params` are those that a tuning chose.
-
-    Stages are in the order of their execution, labels in that of the scores; empty for numbers.
-    """
+    """The records of a run that has a model, in order; `params` are those that a tuning chose."""
 
     run: Run
     attributes: dict[str, Any]

@@ -27,10 +27,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTable:
-    """Cells of text under a header; `marked` rows stand out.
-
-    `heat` has a share for every cell after the first of a row; the page colours the cells by it.
-    """
+    """Cells under a header; `marked` rows stand out, and `heat` colours cells after the first."""
 
     title: str
     header: list[str]

@@ -41,11 +41,7 @@ def write_report(
     evaluation: Evaluation | NumberEvaluation | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a page about a run and an evaluation of its model; the same run gives the same text.
-
-    The page is self-contained: it loads no other file and runs no script. A file at `path` is
-    replaced once the page is complete.
-    """
+    """Write a page without scripts or other files; the same run gives the same text."""
     results = results_of(FinishedRun.of(run), evaluation)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_text(_page(results), encoding="utf-8")

@@ -44,10 +44,7 @@ class Concern(NamedTuple):
 
 
 class Criterion(NamedTuple):
-    """The figure by which models are compared.
-
-    `name` is the name in records. Charts multiply the figure by `factor` on an axis `label`.
-    """
+    """The figure by which models are compared: in records, and times `factor` on a chart."""
 
     name: str
     label: str
@@ -289,10 +286,7 @@ class NumberResults(Results):
 def results_of(
     finished: FinishedRun, evaluation: Evaluation | NumberEvaluation | None = None
 ) -> Results:
-    """Return the results of a run and of an evaluation of its model on other rows.
-
-    Raises ParameterError if the evaluation is of a model with other targets.
-    """
+    """Return the results of a run, and of an evaluation of its model on other rows."""
     names = finished.attributes["target_names"]
     if finished.run.embeds:
         kind, learnt = Results, "no targets: it is an embedding"

@@ -15,8 +15,6 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.storage.dense import (
     Array,
     ChunkedRows,
-    chunk_checksums,
-    chunk_rows_stored,
     get_member,
     read_dense,
     seal_layout,
@@ -92,15 +90,6 @@ class SparseArray(ChunkedRows):
         ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
 
-    def chunks_stored(self) -> set[int]:
-        """Return the indices of the chunks of rows that are stored, whole or in part."""
-        size, most = self.indptr.chunks[0], self.shape[0]
-        found: set[int] = set()
-        for index in chunk_rows_stored(self.indptr):
-            first, stop = index * size, min((index + 1) * size, most)
-            found.update(range(first // self.chunk_rows, -(-stop // self.chunk_rows)))
-        return found
-
 
 def _changed(place: object) -> DamagedDataError:
     return DamagedDataError(f"{place} differs from what was written.", RESTORE)
@@ -115,10 +104,7 @@ def create_sparse(
     chunk_rows: int,
     n_values: int,
 ) -> None:
-    """Lay out rows in CSR of about `n_values` values, for `append_rows`.
-
-    n_values: expected number of values; more can be written.
-    """
+    """Lay out rows in CSR for `append_rows`; more than `n_values` values can be written."""
     member = group.create_group(name, overwrite=True)
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
     member.update_attributes({**ENCODING, **written})
@@ -139,10 +125,7 @@ def create_sparse(
 
 
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Append rows to rows in CSR.
-
-    start: number of rows that are already stored.
-    """
+    """Append rows to rows in CSR, of which `start` are stored."""
     member, arrays = _being_written(group, name)
     data, indices, indptr = arrays.values()
     first = _end(indptr, start) if start else 0
@@ -158,8 +141,8 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
     member.update_attributes({"most_values": max(X.nnz, attributes["most_values"])})
 
 
-def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
-    """Finish rows in CSR, and return the `chunk_checksums` of their arrays by name."""
+def finish_sparse(group: zarr.Group, name: str) -> None:
+    """Finish rows in CSR."""
     member, arrays = _being_written(group, name)
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
@@ -167,10 +150,6 @@ def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
         # Needed even if the last append left the array with this length.
         seal_layout(arrays[part])
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
-    return {
-        f"{name}/{part}": chunk_checksums(array, range(array.nchunks))
-        for part, array in arrays.items()
-    }
 
 
 def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, Array]]:
@@ -222,10 +201,7 @@ def write_array(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array or rows in CSR.
-
-    slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
-    """
+    """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
     if is_sparse(values):
         _write_sparse(group, name, values, slice_rows=slice_rows)
     else:

@@ -104,10 +104,7 @@ def read_ahead(
 def codes_of(
     labels: NDArray[Any], classes: NDArray[Any], unlabelled: Mark | None, place: object
 ) -> NDArray[np.int64]:
-    """Return the class code of each label of a dataset at `place`, -1 for no label, int64 (b,).
-
-    classes (K,): sorted.
-    """
+    """Return the code of each label among sorted classes, int64 (b,); -1 for no label."""
     codes = np.full(len(labels), -1, dtype=np.int64)
     labelled = are_labelled(labels, unlabelled)
     labels, classes = labels[labelled], classes.astype(labels.dtype)

@@ -25,7 +25,7 @@ from dask_nrbfn.storage.array import (
     get_array,
     get_stored,
 )
-from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
+from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES
 from dask_nrbfn.storage.group import mark_complete
 from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
 
@@ -42,26 +42,19 @@ Mark = int | str | float
 
 
 class ChunkSummary(NamedTuple):
-    """Summary of one written chunk.
-
-    checksums: the `chunk_checksums` of each array, and the digest of rows of another store. Rows in
-        CSR have none. None: the chunk was not just written.
-    """
+    """Summary of one chunk; `digest_of_rows` is that of rows that stay in another store."""
 
     digest: bytes
     content: int
     label_counts: dict[int | str, int]
     n_labelled: int
-    checksums: dict[str, str] | None = None
+    digest_of_rows: str = ""
 
 
 def default_chunk_rows(
     n_features: int, dtype: DTypeLike, *, row_values: float | None = None, n_numbers: int = 0
 ) -> int:
-    """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
-
-    row_values: average number of values of a row in CSR; None: X is an array.
-    """
+    """Return the number of rows of a chunk of about 16 MiB, at least 1 and at most 65,536."""
     rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
 
@@ -153,27 +146,22 @@ def write_chunk(
         y = _checked_numbers(y, unlabelled, first_row=start)
     if weights is not None:
         check_weights(weights, first_row=start)
-    checksums = {}
+    summary = summarize_chunk(X, y, weights, unlabelled=unlabelled)
     columns: dict[str, Any] = {"X": X, "y": y, "weights": weights, "ids": ids}
     for name, column in columns.items():
         if name == "X" and refers(group[name]):
-            checksums[name] = digest_of(X)
+            summary = summary._replace(digest_of_rows=digest_of(X))
         elif column is not None and is_sparse(column):
             append_rows(group, name, start, column)
         elif column is not None:
-            array = get_array(group, name)
-            array[start:stop] = column
-            checksums[name] = chunk_checksums(array, [index])
-    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(checksums=checksums)
+            get_array(group, name)[start:stop] = column
+    return summary
 
 
 def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
-    """Raise DataError naming the first value that is infinite, or NaN without `gaps`.
-
-    within: text after the row index in the error, such as " of a block of pixels".
-    """
+    """Raise DataError naming the first value that is infinite, or NaN without `gaps`."""
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
@@ -295,21 +283,16 @@ def finish_dataset(
     boolean_labels: bool = False,
     classes: Sequence[int | str] = (),
 ) -> None:
-    """Record the attributes of a dataset after all its chunks are written.
-
-    classes: classes that exist even if no row has them.
-    """
+    """Record the attributes of a dataset; `classes` exist even if no row has them."""
     counts: dict[Any, int] = dict.fromkeys(classes, 0)
     for summary in summaries:
         for label, count in summary.label_counts.items():
             counts[label] = counts.get(label, 0) + count
-    written = [summary.checksums or {} for summary in summaries]
-    checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
     content = sum(summary.content for summary in summaries)
     if refers(group["X"]):
-        finish_reference(group, "X", checksums.pop("X"))
-    elif "X" not in checksums:
-        checksums |= finish_sparse(group, "X")
+        finish_reference(group, "X", "".join(summary.digest_of_rows for summary in summaries))
+    elif isinstance(group["X"], zarr.Group):
+        finish_sparse(group, "X")
     if schema is not None:
         # Contents of datasets with the same coding then add up like those of plain datasets.
         content *= schema.coding_factor
@@ -331,7 +314,6 @@ def finish_dataset(
             "class_counts": [counts[label] for label in sorted(counts)],
             "feature_names": None if feature_names is None else list(feature_names),
             "target_names": None if target_names is None else list(target_names),
-            "chunk_checksums": checksums,
             "fingerprint": fingerprint(get_stored(group, "X"), summaries, unlabelled, schema),
             "content": f"{content % 2**64:016x}",
             "schema": None if schema is None else schema.to_dict(),

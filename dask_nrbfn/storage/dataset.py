@@ -39,12 +39,9 @@ from dask_nrbfn.storage.dense import (
     INDEX_BYTES,
     Array,
     check_stored,
-    chunk_rows_stored,
-    expect_chunks,
 )
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import View
-from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
 
 
@@ -115,18 +112,8 @@ class Dataset:
         return f"<dask_nrbfn.Dataset of {size} at {self.location}>"
 
     @classmethod
-    def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
+    def open(cls, location: Location) -> Self:
         """Open the dataset at `location`.
-
-        Parameters
-        ----------
-        location : Location
-        as_it_is : bool
-            Also read chunks that were changed after the dataset was finished.
-
-        Returns
-        -------
-        Dataset
 
         Raises
         ------
@@ -134,7 +121,7 @@ class Dataset:
             If there is no dataset, or it is not finished.
         """
         if isinstance(location, View):
-            viewed = cls.open(location.place, as_it_is=as_it_is)
+            viewed = cls.open(location.place)
             made: Self = getattr(viewed, location.form)(*location.arguments)
             return made
         location = normalize(location)
@@ -169,12 +156,6 @@ class Dataset:
             expands_sparse=attributes["sparse"],
         )
         dataset._check_lengths()
-        if not as_it_is:
-            checksums = attributes["chunk_checksums"]
-            for name in dataset._arrays.keys() & checksums.keys():
-                expect_chunks(dataset._arrays[name], checksums[name])
-        elif isinstance(dataset.X, ReferencedRows):
-            dataset = replace(dataset, X=replace(dataset.X, digests=""))
         return dataset
 
     @property
@@ -221,12 +202,6 @@ class Dataset:
         """Raise an error if the last rows are missing although metadata lists them."""
         for array in self._arrays.values():
             check_stored(array)
-
-    def chunks_stored(self) -> set[int]:
-        """Return the indices of the chunks that are stored, whole or in part."""
-        X = self.X
-        own = chunk_rows_stored(X) if isinstance(X, zarr.Array) else X.chunks_stored()
-        return own.union(*map(chunk_rows_stored, self._columns.values()))
 
     @property
     def n_rows(self) -> int:
@@ -576,10 +551,7 @@ class Dataset:
 
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
-    """Return another dataset with the features of the first.
-
-    The rows of `other`.
-    """
+    """Return another dataset with the features of the first, or raise DataError."""
     other = other.encoded_by(first.schema)
     if other.n_features != first.n_features:
         raise DataError(

@@ -1,48 +1,21 @@
 """Zarr arrays whose chunks carry a checksum, and whose missing chunks are errors."""
 
-import asyncio
-import hashlib
-import json
-import math
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import zarr
 from numpy.typing import DTypeLike, NDArray
-from zarr.abc.store import SuffixByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dask_nrbfn.errors import DamagedDataError, NRBFNError
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.strict import (
-    CHECKSUM_BYTES,
-    RESTORE,
-    StrictStore,
-    checksum,
-    is_our_mistake,
-    metadata_named,
-)
+from dask_nrbfn.storage.strict import RESTORE, checksum, is_our_mistake, metadata_named
 
 Array = zarr.Array[Any]
 
 INDEX_BYTES, ROW_BYTES = 4, 8
 """Bytes that CSR adds: the column of each value, and the end of each row."""
-
-# Zstandard expands 4 bytes to at most 128 KiB; no chunk written here can expand more.
-_MOST_EXPANSION = 2**15
-
-# The digest of a larger array is computed by another thread while the array is written. For a small
-# one, starting the thread takes longer than the digest.
-_HASHED_AT_ONCE_BYTES = 2**22
-
-# Number of chunk checksums that are requested at the same time.
-_REQUESTS = 16
-
-# Requests that are larger according to the metadata are read only after `check_stored`.
-_READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,10 +54,6 @@ class ChunkedRows:
             return self.chunk_rows * self.shape[1] * self.dtype.itemsize
         return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
 
-    def chunks_stored(self) -> set[int]:
-        """Return the indices of the chunks that are stored, whole or in part; all if unknown."""
-        return set(range(-(-self.shape[0] // self.chunk_rows)))
-
     def planned(self, n_rows: int, chunk_rows: int) -> Self:
         """Return a placeholder of other sizes without stored rows, for a plan."""
         most = self.most_values
@@ -107,14 +76,12 @@ def create_array(
     dimensions: tuple[str, ...],
     shards: tuple[int, ...] | None = None,
     compress: bool = False,
-    seal: bool = True,
 ) -> Array:
     """Add an array whose chunks carry a checksum; it replaces one of that name.
 
     Floating-point results hardly compress, so Zstandard is used only with `compress`.
 
     shards: shape of the values in one file; None: one chunk.
-    seal: False: `seal_layout` is called later.
     """
     text = np.dtype(dtype).kind in "TU"
     array = group.create_array(
@@ -128,12 +95,12 @@ def create_array(
         overwrite=True,
         config={"write_empty_chunks": True},
     )
-    return seal_layout(array) if seal else array
+    return seal_layout(array)
 
 
-def seal_layout(array: Array, **recorded: str) -> Array:
-    """Return an array that records the checksum of its layout, and further attributes."""
-    return array.update_attributes({"checksum": checksum(_layout(array)), **recorded})
+def seal_layout(array: Array) -> Array:
+    """Return an array that records the checksum of its layout."""
+    return array.update_attributes({"checksum": checksum(_layout(array))})
 
 
 def write_dense(
@@ -143,10 +110,7 @@ def write_dense(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array in chunks along its first axis.
-
-    slice_rows: rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
-    """
+    """Store an array in chunks of about 16 MiB, or of `slice_rows` in one file."""
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
     shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
@@ -158,35 +122,14 @@ def write_dense(
         chunks=(rows, *values.shape[1:]),
         dimensions=dimensions,
         shards=None if shard is None else (shard, *values.shape[1:]),
-        seal=False,
     )
-    if values.nbytes <= _HASHED_AT_ONCE_BYTES:
-        array[...] = values
-        content = _content(name, values)
-    else:
-        with ThreadPoolExecutor(1) as pool:
-            hashed = pool.submit(_content, name, values)
-            array[...] = values
-        content = hashed.result()
-    seal_layout(array, content=content)
-
-
-def _content(name: str, values: NDArray[Any]) -> str:
-    """Return a digest of a whole array, which detects chunks that were exchanged."""
-    digest = hashlib.blake2b(name.encode(), digest_size=16)
-    if values.dtype.kind in "TU":
-        digest.update(json.dumps(values.tolist()).encode())
-    else:
-        native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
-        digest.update(native.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    array[...] = values
 
 
 def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
     """Return ``array[start:stop]``."""
-    _check_claim(array, start, stop)
     try:
-        values = np.asarray(array[start:stop])
+        return np.asarray(array[start:stop])
     except (ValueError, RuntimeError, TypeError) as error:
         if isinstance(error, NRBFNError) or is_our_mistake(error):
             raise
@@ -195,10 +138,6 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
             f"{array.store_path} cannot be read ({error}).",
             "Restore the damaged chunk from a copy, or write the data again.",
         ) from error
-    recorded = array.attrs.get("content") if values.shape == array.shape else None
-    if recorded is not None and recorded != _content(array.basename, values):
-        raise DamagedDataError(f"{array.store_path} differs from what was written.", RESTORE)
-    return values
 
 
 def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
@@ -221,78 +160,15 @@ def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
         return None
 
 
-def _check_claim(array: Array, start: int, stop: int | None) -> None:
-    """Check large requests against the stored bytes, so that false metadata costs no memory."""
-    n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
-    shape, chunks = (n_rows, *array.shape[1:]), array.chunks
-    n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
-    n_bytes = max(math.prod(shape), math.prod(chunks)) * array.dtype.itemsize
-    if n_bytes > _READ_AT_SIGHT_BYTES or n_chunks > _READ_AT_SIGHT_CHUNKS:
-        check_stored(array)
-
-
-def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
-    """Return the checksums at the end of stored chunks, for `expect_chunks`.
-
-    8 hexadecimal digits for each chunk.
-    """
-    limit = asyncio.Semaphore(_REQUESTS)
-
-    async def ending(index: int) -> str:
-        place = array.store_path / _chunk_key(array, index)
-        async with limit:
-            stored = await place.get(byte_range=SuffixByteRequest(CHECKSUM_BYTES))
-        assert stored is not None
-        return stored.to_bytes().hex()
-
-    async def endings() -> list[str]:
-        return await asyncio.gather(*map(ending, chunks))
-
-    return "".join(run_in_zarr(endings()))
-
-
-def expect_chunks(array: Array, checksums: str) -> None:
-    """Make an array opened for reading raise an error for a chunk with another checksum."""
-    assert isinstance(array.store, StrictStore)
-    width = 2 * CHECKSUM_BYTES
-    expected = {
-        f"{array.path}/{_chunk_key(array, place // width)}": checksums[place : place + width]
-        for place in range(0, len(checksums), width)
-    }
-    array.store.checksums = {**array.store.checksums, **expected}
-
-
-def _chunk_key(array: Array, index: int) -> str:
-    return array.metadata.encode_chunk_key((index, *(0,) * (array.ndim - 1)))
-
-
 def check_stored(array: Array) -> None:
-    """Raise an error if the last chunk is missing, or too small for the shape of the array."""
+    """Raise MissingDataError if the last chunk is missing."""
     if 0 in array.shape:
         return
     # With shards, the grid consists of shards.
     chunks = array.shards or array.chunks
     last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
     place = array.store_path / array.metadata.encode_chunk_key(last)
-    stored_bytes = run_in_zarr(place.store.getsize(place.path))
-    claimed_bytes = math.prod(chunks) * array.dtype.itemsize
-    # The shape does not determine the length of texts.
-    if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
-        raise DamagedDataError(
-            f"{array.store_path} should have the shape {array.shape}, but its last chunk has "
-            f"only {stored_bytes} bytes.",
-            "Restore the zarr.json of the array from a copy, or write the data again.",
-        )
-
-
-def chunk_rows_stored(array: Array) -> set[int]:
-    """Return the indices along the first axis of the chunks that are stored, whole or in part."""
-    first = _chunk_key(array, 0).partition("/")[0]
-
-    async def listed() -> list[str]:
-        return [name async for name in array.store.list_dir(f"{array.path}/{first}")]
-
-    return {int(name) for name in run_in_zarr(listed()) if name.isdecimal()}
+    run_in_zarr(place.store.getsize(place.path))
 
 
 def get_array(group: zarr.Group, name: str) -> Array:

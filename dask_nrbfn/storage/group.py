@@ -5,7 +5,6 @@ the place of an old one only when it is complete.
 """
 
 import glob
-import json
 import os
 import shlex
 import shutil
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import zarr
 import zarr.abc.store
@@ -49,10 +48,9 @@ from dask_nrbfn.storage.local import (
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
-from dask_nrbfn.storage.lock import locked_directory, locked_run
+from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import (
     enclosing_group,
-    half_moved,
     move_group,
     occupied,
     open_store,
@@ -167,9 +165,10 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
                 f"{location} is not a {kind}.",
                 f"Give the path of a {kind}.{_ingested_first(location, kind)}",
             ) from error
-        raise MissingDataError(
-            f"there is no {kind} at {location}.", f"Give the path of a {kind}."
-        ) from error
+        remedy = f"Give the path of a {kind}."
+        if path is not None and (moved := _hidden(Path(os.path.realpath(path)), MOVED)):
+            remedy = f"Rename {moved[0]}: a job was killed while it replaced this {kind}."
+        raise MissingDataError(f"there is no {kind} at {location}.", remedy) from error
 
 
 def attributes_of(group: zarr.Group) -> dict[str, Any]:
@@ -178,10 +177,7 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
-    """Record the kind of a group and further attributes.
-
-    Call this last: a group without a kind cannot be opened.
-    """
+    """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
     group.update_attributes(_identity(kind, attributes))
 
 
@@ -191,24 +187,20 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def replacing_group(
-    location: Location, *, kind: str, overwrite: bool, flush: bool = True
-) -> Iterator[zarr.Group]:
+def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Yield an empty group that is moved to `location` when the block succeeds.
 
     It is built beside `location`, under a hidden name; a store object is written in place. An error
     leaves the old group. Of two jobs that write to one location, the group of the job that ends
     first is kept, with `overwrite` the group of the job that ends last.
-
-    flush: wait until the group is on the disk; False for results that can be computed again.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
     check()
     build: AbstractContextManager[zarr.Group]
     if (path := local_path(location)) is not None:
-        publish = partial(_publish, location=location, kind=kind, overwrite=overwrite, flush=flush)
-        build = _built_beside(Path(os.path.realpath(path)), publish)
+        place = replace_path if overwrite else place_path
+        build = _built_beside(Path(os.path.realpath(path)), check, place)
     elif (url := remote(location)) is not None:
         build = _built_remotely(url, check)
     else:
@@ -218,13 +210,18 @@ def replacing_group(
 
 
 @contextmanager
-def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
+def _built_beside(
+    target: Path, check: Callable[[], None], place: Callable[[Path, Path], None]
+) -> Iterator[zarr.Group]:
     with _directory_beside(target) as unfinished:
         with disk_errors_named(target):
             group = zarr.create_group(DurableStore(unfinished))
         with full_disk_named(target):
             yield group
-            publish(str(unfinished))
+            flush_tree(unfinished)
+            check()
+            place(unfinished, target)
+    _remove_abandoned(target)
 
 
 @contextmanager
@@ -249,7 +246,10 @@ def _directory_beside(target: Path) -> Iterator[Path]:
         with disk_errors_named(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(target)
-            unfinished = _locked_beside(target, held)
+            unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
+            # Locked first, because other processes remove directories that are not locked.
+            held.enter_context(locked_path(unfinished))
+            unfinished.mkdir()
         try:
             yield unfinished
         except BaseException:
@@ -259,22 +259,6 @@ def _directory_beside(target: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _locked_beside(target: Path, held: ExitStack) -> Path:
-    """Make a hidden directory and lock it.
-
-    Other processes may remove the directory before it is locked. Then another attempt follows, with
-    another name, because a slow process may still remove the directory with the first name.
-    """
-    while True:
-        directory = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
-        directory.mkdir()
-        with suppress(FileNotFoundError), ExitStack() as lock:
-            lock.enter_context(locked_directory(directory, wait=True))
-            if directory.exists():
-                held.push(lock.pop_all())
-                return directory
-
-
 def _remove_abandoned(target: Path) -> None:
     """Delete what killed processes have left of the same group.
 
@@ -282,32 +266,27 @@ def _remove_abandoned(target: Path) -> None:
     nothing at `target`: they stay.
     """
     moved = _hidden(target, MOVED)
-    for left in [*moved, *_hidden(target, BUILT)]:
-        with suppress(OSError), locked_directory(left) as is_abandoned:
+    # A process may have been killed after it locked a name, and before it made the directory.
+    locks = target.parent.glob(f".{_drawn(target, BUILT)}.lock")
+    only_locked = [lock.with_name(lock.stem.removeprefix(".")) for lock in locks]
+    for left in [*moved, *_hidden(target, BUILT), *only_locked]:
+        with suppress(OSError, RunBusyError), locked_path(left) as is_abandoned:
             if is_abandoned and not (moved and not exists(str(target))):
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _hidden(target: Path, suffix: str) -> list[Path]:
     """Return what has a drawn name beside `target`."""
-    drawn = f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
-    return [*target.parent.glob(drawn)]
+    return [*target.parent.glob(_drawn(target, suffix))]
 
 
-def is_moved_away(location: Location) -> bool:
-    """Return whether a job was killed while it replaced a group, and nothing is at its place."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        return not exists(location) and bool(_hidden(Path(os.path.realpath(path)), MOVED))
-    return url is not None and half_moved(url)
+def _drawn(target: Path, suffix: str) -> str:
+    return f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
 
 
 @contextmanager
 def locked_group(location: Location) -> Iterator[Callable[[], None]]:
-    """Keep other jobs from writing to a location, and delete what killed jobs left of its group.
-
-    See `locked_run`.
-    """
+    """Lock a location as `locked_run` does, and delete what killed jobs left of its group."""
     path = local_path(location)
     target = None if path is None else Path(os.path.realpath(path))
     with locked_run(location) as check_still_locked:
@@ -331,18 +310,15 @@ def remove_abandoned(location: Location) -> None:
 @contextmanager
 def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterator[zarr.Group]:
     unfinished = beside(target, f"{uuid.uuid4().hex}{BUILT}")
-    with ExitStack() as lease:
-        try:
-            yield zarr.create_group(open_store(unfinished))
-            # Object stores have no rename that fails if the target exists.
-            check_still_locked = lease.enter_context(locked_run(target))
-            check()
-            check_still_locked()
-        except BaseException:
-            # The user needs the first error.
-            with suppress(NRBFNError):
-                remove_tree(unfinished)
-            raise
+    try:
+        yield zarr.create_group(open_store(unfinished))
+        check()
+    except BaseException:
+        # The user needs the first error.
+        with suppress(NRBFNError):
+            remove_tree(unfinished)
+        raise
+    with locked_run(target):
         move_group(unfinished, target)
 
 
@@ -405,18 +381,13 @@ def _publish(
 ) -> None:
     """Move a complete group from beside `location` to `location`."""
     path, url = local_path(location), remote(location)
-    if path is not None:
-        source, target = Path(str(new)), Path(os.path.realpath(path))
-        if flush:
-            flush_tree(source)
-        if overwrite:
-            check_outside_groups(location)
-            replace_path(source, target, partial(_check_kind, location, kind))
-            _remove_abandoned(target)
-            return
+    if path is not None and flush:
+        flush_tree(Path(str(new)))
     check_target(location, kind=kind, overwrite=overwrite)
     if path is not None:
-        place_path(source, target)
+        target = Path(os.path.realpath(path))
+        (replace_path if overwrite else place_path)(Path(str(new)), target)
+        _remove_abandoned(target)
     elif url is not None:
         move_group(cast(RemoteLocation, remote(new)), url)
 
@@ -454,10 +425,7 @@ def flush_member(location: Location, name: str) -> None:
 
 
 def member_names(group: zarr.Group, inner: str = "") -> list[str]:
-    """Return the names of the members of a group, readable or not.
-
-    inner: name of a group inside `group`; "": `group` itself.
-    """
+    """Return the names of the members of a group, or of its group `inner`, readable or not."""
 
     async def listed() -> list[str]:
         place = "/".join(filter(None, (group.path, inner)))
@@ -500,52 +468,24 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
             f"{location} already exists.",
             f"Give another path, or set `overwrite` to replace the {kind}.",
         )
-    _check_kind(location, kind, location)
-
-
-def _check_kind(location: Location, kind: str, place: Location) -> None:
-    """Raise ExistsError unless the group of `location`, now at `place`, is a `kind`."""
-    found = _kind_stored(place, kind)
-    if found == f"dask_nrbfn.{kind}":
-        return
-    if local_path(place) is not None and not exists(place):
-        # An empty directory, or another job has just moved the group away.
-        return
-    what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
-    raise ExistsError(
-        f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
-    )
+    found = _kind_stored(location, kind)
+    if found != f"dask_nrbfn.{kind}":
+        what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
+        raise ExistsError(
+            f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
+        )
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is not a group of this package.
-
-    Damaged metadata that still contains the name of `kind` counts as a `kind`. So does an empty
-    group in a store object, which an unfinished job has left.
-    """
-    text = _stored_metadata(location)
+    """Return the kind of the group at `location`, None if it is not a group of this package."""
     try:
-        metadata = json.loads(text)
-        attributes = metadata["attributes"]
-        begun = metadata["node_type"] == "group" and not attributes
-        if begun and isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
-            return f"dask_nrbfn.{kind}"
-        found: object = attributes.get("kind")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        own = f"dask_nrbfn.{kind}"
-        return own if f'"{own}"'.encode() in text else None
-    return found
-
-
-def _stored_metadata(location: Location) -> bytes:
-    """Return the bytes of a group's own metadata, empty if there is none."""
-    path = local_path(location)
-    # zarr would create the directory of a writable store.
-    store = store_at(location) if path is None else DurableStore(path, read_only=True)
-    stored = None
-    with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
-        stored = run_in_zarr(store.get("zarr.json", default_buffer_prototype()))
-    return b"" if stored is None else stored.to_bytes()
+        attributes = attributes_of(_open(location, kind="group", mode="r"))
+    except (MissingDataError, DamagedDataError):
+        return None
+    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
+        # An unfinished job has left an empty group.
+        return attributes.get("kind") if attributes else f"dask_nrbfn.{kind}"
+    return attributes.get("kind")
 
 
 def check_outside_groups(location: Location) -> None:

@@ -1,25 +1,21 @@
 """Writes to local file systems that survive a crash or a power cut."""
 
 import asyncio
-import logging
 import os
 import shutil
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
 from zarr.storage import LocalStore
 
-from dask_nrbfn.errors import DamagedDataError, ExistsError
+from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.lock import locked_directory
 from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
-
-logger = logging.getLogger(__name__)
 
 MOVED = ".replaced"
 """Suffix of the hidden name of a directory that another replaces."""
@@ -171,81 +167,18 @@ def place_path(new: Path, target: Path) -> None:
     _flush_directory(target.parent)
 
 
-def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None = None) -> None:
-    """Replace `target`, which may exist, with the file or directory `new`.
+def replace_path(new: Path, target: Path) -> None:
+    """Replace `target`, which may exist, with the complete file or directory `new`.
 
-    An old directory is removed after the new name is on the disk, or put back after an error.
-
-    check: called with the path of the old directory; raises an error if it must not be replaced.
+    If the process is killed in between, both directories have hidden names.
     """
     if not new.is_dir():
         os.replace(new, target)
         _flush_directory(target.parent)
         return
-    moved: list[Path] = []
-    with ExitStack() as held:
-        try:
-            while not _exchanged(new, target, check, moved, held):
-                # Another job has just put its group at `target`; replace that group too.
-                pass
-        except BaseException:
-            _put_back(moved, target)
-            raise
-        _flush_directory(target.parent)
-        for old in moved:
-            shutil.rmtree(old)
-
-
-def _exchanged(
-    new: Path,
-    target: Path,
-    check: Callable[[Path], None] | None,
-    moved: list[Path],
-    held: ExitStack,
-) -> bool:
-    """Move `target` away, add its new path to `moved`, and rename `new` to `target`.
-
-    Return whether `new` was renamed; if not, another job was faster.
-    """
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex}{MOVED}")
-    # `target` is missing, or another job has just moved it away.
     with suppress(FileNotFoundError):
-        # Other processes remove directories with the new name that are not locked.
-        _lock_in_place(target, held)
         os.rename(target, old)
-        moved.append(old)
-    if old in moved and check is not None:
-        # No other job can exchange the directory under this name.
-        check(old)
-    try:
-        place_new(new, target)
-    except ExistsError:
-        return False
-    return True
-
-
-def _lock_in_place(target: Path, held: ExitStack) -> None:
-    """Lock the directory at `target`; another job may exchange it before it is locked."""
-    while True:
-        with ExitStack() as lock:
-            before = os.stat(target)
-            lock.enter_context(locked_directory(target, wait=True))
-            if os.path.samestat(before, os.stat(target)):
-                held.push(lock.pop_all())
-                return
-
-
-def _put_back(moved: list[Path], target: Path) -> None:
-    """Rename the path that was moved last back to `target`, and remove the earlier ones."""
-    if not moved:
-        return
-    *earlier, last = moved
-    try:
-        place_new(last, target)
-    except (ExistsError, OSError):
-        # Later jobs would remove it under the name that it has now.
-        with suppress(OSError):
-            last = last.rename(last.with_suffix(".kept"))
-        logger.warning("the old content of %s was moved to %s", target, last)
-    for old in earlier:
-        shutil.rmtree(old, ignore_errors=True)
+    place_path(new, target)
+    # Other jobs remove it too.
+    shutil.rmtree(old, ignore_errors=True)

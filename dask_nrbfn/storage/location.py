@@ -58,10 +58,7 @@ class RemoteLocation:
 
 @dataclass(frozen=True)
 class View:
-    """A dataset or run in another form, which is made again whenever the view is opened.
-
-    form: method of `Dataset` or `Run` that makes the form: "of_labelled", "encoded_by" or "named".
-    """
+    """A dataset or run in another form, made again by its method `form` when the view is opened."""
 
     place: "Location"
     form: str

@@ -1,24 +1,23 @@
 """Locks that let one job at a time write to a location, and that end with the job.
 
 On a local file system the kernel holds the lock and releases it when the process ends for any
-reason. In an object store each job has a lease: an object that it renews.
+reason. Object stores have no locks: the job that began last keeps the location, and earlier jobs
+stop before they record anything else.
 """
 
 import json
 import logging
 import os
-import random
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dask_nrbfn.errors import NRBFNError, ParameterError, RunBusyError
+from dask_nrbfn.errors import ParameterError, RunBusyError, StorageError
 from dask_nrbfn.storage.location import Location, RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.remote import explained, file_system
 
@@ -29,15 +28,6 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-# A job counts as dead after five failed renewals, or one that is late by as much. The clocks of
-# machines that share a run may differ by up to the difference of both numbers.
-_RENEWAL_S = 20
-_EXPIRY_S = 120
-
-# Jobs that start at the same moment see each other's lease. Each removes its own and retries.
-_ATTEMPTS = 4
-_LONGEST_PAUSE_S = 2.0
-
 # Ids of the store objects that jobs of this process work on.
 _busy_stores: set[int] = set()
 _busy_stores_lock = threading.Lock()
@@ -47,20 +37,24 @@ _busy_stores_lock = threading.Lock()
 def locked_run(location: Location) -> Iterator[Callable[[], None]]:
     """Keep other jobs from writing to `location`, which need not exist yet.
 
-    Raises RunBusyError if the lease expired and another job now writes to `location`. That can
-    happen while a machine sleeps.
+    Yields a function that raises RunBusyError if another job took over; call it before anything is
+    recorded.
     """
     # Locks of the kernel and of this process cannot be lost.
     if (path := local_path(location)) is not None:
-        with _locked_file(location, Path(os.path.realpath(path))):
+        target = Path(os.path.realpath(path))
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked_path(target))
+            except PermissionError as error:
+                raise ParameterError(
+                    f"the lock file of {target} cannot be written ({error}).",
+                    "Give a path in a directory that you may write to.",
+                ) from error
             yield lambda: None
     elif (url := remote(location)) is not None:
-        lease = _Lease(url)
-        try:
-            lease.acquire()
-            yield lease.check
-        finally:
-            lease.release()
+        with _claimed(url) as check_still_claimed:
+            yield check_still_claimed
     else:
         with _reserved_store(location):
             yield lambda: None
@@ -79,19 +73,14 @@ def _reserved_store(store: object) -> Iterator[None]:
 
 
 @contextmanager
-def _locked_file(location: Location, run: Path) -> Iterator[None]:
-    # Not inside the run, whose directory must be empty or absent at the start.
-    path = run.with_name(f".{run.name}.lock")
+def locked_path(target: Path) -> Iterator[bool]:
+    """Lock a local path, which need not exist; False if its file system has no locks."""
+    # Not inside a run, whose directory must be empty or absent at the start.
+    path = target.with_name(f".{target.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _lock(path, target)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(path, location)
-    except PermissionError as error:
-        raise ParameterError(
-            f"the lock file {path} cannot be written ({error}).",
-            "Give a path in a directory that you may write to.",
-        ) from error
-    try:
-        yield
+        yield descriptor is not None
     finally:
         if descriptor is not None:
             # Somebody may have removed the file, and another job may have made a new one.
@@ -100,31 +89,7 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-@contextmanager
-def locked_directory(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Lock a directory while the block runs, at most until the process ends.
-
-    Whether it is locked: False if another process has locked it, or the file system has no locks.
-    """
-    if fcntl is None:
-        yield False
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            yield False
-        else:
-            yield True
-    finally:
-        # A process that was forked in the meantime has the descriptor too.
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
-
-
-def _lock(path: Path, location: Location) -> int | None:
+def _lock(path: Path, target: Path) -> int | None:
     """Return the descriptor of a locked file, None if the file system has no locks."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -135,11 +100,11 @@ def _lock(path: Path, location: Location) -> int | None:
         except BlockingIOError as error:
             os.close(descriptor)
             remedy = "Wait until the other job is finished, or end it and start this job again."
-            raise _busy(location, _read_holder(path), remedy) from error
+            raise _busy(target, _read_holder(path), remedy) from error
         except OSError as error:
             os.close(descriptor)
             path.unlink(missing_ok=True)
-            logger.warning("cannot lock %s (%s): run only one job at a time there", location, error)
+            logger.warning("cannot lock %s (%s): run only one job at a time there", target, error)
             return None
         if _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)
@@ -163,90 +128,33 @@ def _read_holder(path: Path) -> dict[str, Any]:
     return {}
 
 
-class _Lease:
-    """An object of this job beside the run, renewed by a thread until it is released.
+@contextmanager
+def _claimed(run: RemoteLocation) -> Iterator[Callable[[], None]]:
+    """Claim a location in an object store; an earlier job loses its claim."""
+    fs, path = file_system(beside(run, "lock"))
+    own = {**_holder(), "claim": uuid.uuid4().hex}
 
-    Two jobs never continue together: each writes its lease before it looks for others, and an
-    object store lists every written object. Conditional writes, which some stores lack, are not
-    needed.
-    """
-
-    def __init__(self, run: RemoteLocation) -> None:
-        self._run = run
-        self._fs, self._directory = file_system(beside(run, "lock"))
-        self._path = f"{self._directory}/{uuid.uuid4().hex}.json"
-        self._holder = _holder()
-        self._lost = False
-        self._ended = threading.Event()
-        self._renewer = threading.Thread(target=self._keep, name="renew-lease", daemon=True)
-
-    def acquire(self) -> None:
-        """Write the lease, or raise RunBusyError."""
-        for _ in range(_ATTEMPTS):
-            if other := self._other():
-                break
-            self._write()
-            if not (other := self._other()):
-                self._renewer.start()
-                return
-            self._remove(self._path)
-            time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
-        raise _busy(
-            self._run,
-            other,
-            "Wait until the other job is finished. The lease of a dead job expires after "
-            f"{_EXPIRY_S} s.",
-        )
-
-    def release(self) -> None:
-        """Stop renewing and remove the lease."""
-        self._ended.set()
-        if self._renewer.is_alive():
-            self._renewer.join()
-        self._remove(self._path)
-
-    def check(self) -> None:
-        """Raise RunBusyError if another job took over."""
-        if self._lost:
-            raise RunBusyError(
-                f"the lease on {self._run} was not renewed for {_EXPIRY_S} s, and another job now "
-                f"writes to {self._run}.",
-                "Wait until the other job is finished.",
-            )
-
-    def _other(self) -> dict[str, Any]:
-        """Return the holder of another valid lease, else {}; remove invalid leases."""
-        with explained(str(self._run)):
-            for path in self._fs.find(self._directory):
-                if path == self._path:
-                    continue
-                holder: dict[str, Any] = {}
-                with suppress(FileNotFoundError, ValueError, TypeError):
-                    holder = dict(json.loads(self._fs.cat_file(path)))
-                if holder and not _is_dead(holder):
-                    return holder
-                self._remove(path)
+    def holder() -> dict[str, Any]:
+        with explained(str(run)), suppress(FileNotFoundError, ValueError, TypeError):
+            return dict(json.loads(fs.cat_file(path)))
         return {}
 
-    def _keep(self) -> None:
-        while not self._lost and not self._ended.wait(_RENEWAL_S):
-            try:
-                self._lost = not self._fs.exists(self._path)
-                if not self._lost:
-                    self._write()
-            except Exception as error:
-                # The next renewal may succeed. If none does, other jobs continue after the expiry.
-                logger.warning("the lease on %s was not renewed: %s", self._run, error)
+    def check_still_claimed() -> None:
+        if (found := holder()) != own:
+            raise _busy(run, found, "Wait until the other job, which began later, is finished.")
 
-    def _write(self) -> None:
-        content = json.dumps({**self._holder, "renewed": time.time()}).encode()
-        with explained(str(self._run)):
-            self._fs.pipe_file(self._path, content)
-
-    def _remove(self, path: str) -> None:
-        # A lease that cannot be removed expires.
-        with suppress(NRBFNError), explained(str(self._run)):
-            self._fs.rm_file(path)
+    if earlier := holder():
+        logger.warning("%s stops, if it still works on %s", _name_of(earlier), run)
+    with explained(str(run)):
+        fs.pipe_file(path, json.dumps(own).encode())
+    try:
+        yield check_still_claimed
+    finally:
+        # The user needs the first error.
+        with suppress(StorageError):
+            if holder() == own:
+                with explained(str(run)):
+                    fs.rm_file(path)
 
 
 def _holder() -> dict[str, Any]:
@@ -254,33 +162,14 @@ def _holder() -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
     }
 
 
-def _machine() -> str | None:
-    """Return an id of the namespace of process ids; containers can share a host name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return None
-
-
-def _is_dead(holder: dict[str, Any]) -> bool:
-    if time.time() - holder.get("renewed", 0) > _EXPIRY_S:
-        return True
-    if holder.get("machine") is None or holder["machine"] != _machine():
-        return False
-    try:
-        os.kill(holder["pid"], 0)
-    except (ProcessLookupError, PermissionError) as error:
-        return isinstance(error, ProcessLookupError)
-    return False
+def _name_of(holder: dict[str, Any]) -> str:
+    if not holder:
+        return "another job"
+    return f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')},"
 
 
 def _busy(place: object, holder: dict[str, Any], remedy: str) -> RunBusyError:
-    who = "another job"
-    if holder:
-        who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')},"
-    return RunBusyError(f"{who} works on {place}.", remedy)
+    return RunBusyError(f"{_name_of(holder)} works on {place}.", remedy)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.held_out import normalized_shares
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import Rows, equal, is_sparse
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
@@ -40,11 +40,6 @@ from dask_nrbfn.storage.group import (
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.referenced import update_digest
 from dask_nrbfn.storage.versions import latest_place, model_name
-
-# Fields that follow from the sums over rows, or do not affect them. Only some parameters affect the
-# sums; `differences_of_sums` compares those.
-_FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
-_FROM_SUMS |= {"params", "read_as", "target_range"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -287,15 +282,6 @@ class Model:
                 update_digest(content, array)
         return content.hexdigest()
 
-    def differences_of_sums(self, other: "Model") -> list[str]:
-        """Return the names of fields that make sums over rows differ from another model's."""
-        names = [each.name for each in fields(self) if each.name not in _FROM_SUMS]
-        different = [name for name in names if not _same(getattr(self, name), getattr(other, name))]
-        params, others = self.params, other.params
-        if (params.scale, *params.predicting) != (others.scale, *others.predicting):
-            different.append("parameters")
-        return different
-
     @property
     def feature_weights(self) -> Floats | None:
         """Learned column weights, float64 (p,), of cells the mean over rows; None: not learned."""
@@ -442,21 +428,6 @@ class Model:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not match.", "Write the model again."
             )
-
-
-def _same(one: Any, two: Any) -> bool:
-    """Return whether two values of a field have the same bits."""
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Scaling):
-        return all(_same(getattr(one, each.name), getattr(two, each.name)) for each in fields(one))
-    if isinstance(one, Schema):
-        return bool(one.digest == two.digest)
-    if isinstance(one, CellNetworks):
-        return one.has_sums_like(two)
-    if isinstance(one, np.ndarray) or is_sparse(one):
-        return equal(one, two)
-    return bool(one == two)
 
 
 def check_columns(found: int, trained_on: int) -> None:

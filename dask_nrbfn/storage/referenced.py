@@ -25,11 +25,7 @@ _DIGEST_BYTES = 8
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReferencedRows(ChunkedRows):
-    """Rows `path` of the Zarr store `place`, opened for reading.
-
-    `digests` has the digest of each chunk of rows, one after another; if empty, changed rows are
-    read too.
-    """
+    """Rows `path` of the Zarr store `place`; `digests` has the digest of each chunk in order."""
 
     place: str
     path: str
@@ -79,7 +75,7 @@ class ReferencedRows(ChunkedRows):
                 "Restore the rows from a copy, or ingest the rows again.",
             ) from error
         place = 2 * _DIGEST_BYTES * (start // self.chunk_rows)
-        if self.digests and digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
+        if digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
             raise DamagedDataError(
                 f"rows {start} to {stop} of {self} changed after they were ingested.",
                 "Restore the rows from a copy, or ingest the rows again.",

@@ -174,13 +174,6 @@ def occupied(location: RemoteLocation) -> bool:
     return False
 
 
-def half_moved(location: RemoteLocation) -> bool:
-    """Return whether a move of a group to a location has begun and not ended."""
-    fs, path = file_system(location)
-    with explained(str(location)):
-        return bool(fs.exists(f"{path}/{_MOVING}"))
-
-
 def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     """Replace `target` with a complete group inside an object store.
 

@@ -44,7 +44,6 @@ from dask_nrbfn.storage.group import (
     exists,
     flush_member,
     hidden_sibling,
-    is_moved_away,
     locked_group,
     mark_complete,
     member_names,
@@ -55,8 +54,8 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import View
-from dask_nrbfn.storage.strict import is_sealed, metadata_named, recorded_by, sealed
+from dask_nrbfn.storage.location import View, local_path, remote
+from dask_nrbfn.storage.strict import is_sealed, metadata_named, sealed
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class Run:
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
         tuning = attributes["tuning"]
-        run = cls(
+        return cls(
             location,
             attributes["run_id"],
             FitParams(**attributes["params"]),
@@ -186,15 +185,6 @@ class Run:
             attributes,
             stored,
         )
-        with recorded_by(location):
-            sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
-            sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
-        if not sound:
-            raise DamagedDataError(
-                f"the numbers of rows in the attributes of {location} do not match.",
-                "Restore the zarr.json of the run from a copy, or fit again.",
-            )
-        return run
 
     def _check_same(
         self, dataset: Dataset, params: FitParams, tuning: TuneParams | None, embeds: bool
@@ -394,10 +384,7 @@ class Run:
             mark_complete(group, kind="run", attributes=attributes)
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
-        """Record a version after the fit as the latest one.
-
-        A version cannot be computed again, so its groups are flushed to the disk first.
-        """
+        """Record a version as the latest one, flushed first because it cannot be computed again."""
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
         self._record(versions=[*versions_of(self.attributes), dict(record)])
@@ -422,12 +409,6 @@ class Run:
                 chunks=tuple(max(1, size) for size in chunks),
                 dimensions=("row", "neighbor")[: 1 + len(columns)],
             )
-        elif (found := self.array(name)) and (found.shape, found.chunks) != (shape, chunks):
-            with self._result_named(name):
-                raise DamagedDataError(
-                    f"{self.location}/{name} does not have the shape and chunks that were written.",
-                    "Start the fit again.",
-                )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
         """Write whole chunks of an array laid out by `require_row_array`, from row `start` on."""
@@ -515,10 +496,7 @@ class Run:
         flush_member(self.location, place)
 
     def drop_part(self, stage: str, part: range) -> None:
-        """Delete one part, or the sum of some, that is contained in another sum.
-
-        A part that a task still writes stays until all parts are deleted.
-        """
+        """Delete a part that another sum contains; a part that a task still writes stays."""
         with suppress(OSError):
             self.drop(part_place(stage, part))
 
@@ -552,12 +530,14 @@ class Run:
 
 def finish_refresh(location: Location) -> None:
     """Put a refreshed run in its place if a job was killed after it moved the old run away."""
-    if not is_moved_away(location):
+    if (local_path(location) is None and remote(location) is None) or exists(location):
         return
     building = hidden_sibling(location, REFRESH)
-    with locked_group(location), suppress(MissingDataError):
-        if is_moved_away(location) and REFRESH in Run.open(building).attributes:
-            replace_group(building, location)
+    with suppress(MissingDataError):
+        refreshed = Run.open(building)
+        with locked_group(location):
+            if REFRESH in refreshed.attributes and not exists(location):
+                replace_group(building, location)
 
 
 def part_place(stage: str, part: int | range) -> str:

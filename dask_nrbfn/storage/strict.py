@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import zarr.abc.store
@@ -14,10 +13,6 @@ from zarr.abc.store import ByteRequest
 from zarr.storage import WrapperStore
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
-
-# Every chunk ends in a checksum of its content, by Zstandard or CRC32C, which decoding compares. It
-# is also recorded in the attributes, so that exchanged chunks are detected.
-CHECKSUM_BYTES = 4
 
 RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
@@ -41,14 +36,7 @@ def guarded(method: Method) -> Method:
 
 
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
-    """A store that raises an error for a missing chunk, or a chunk with another checksum.
-
-    Metadata is not checked. Reads of a byte range do not compare checksums.
-
-    checksums: hexadecimal checksums by chunk key. Chunks without an entry are not compared.
-    """
-
-    checksums: Mapping[str, str] = MappingProxyType({})
+    """A store that raises an error for a missing chunk; zarr would read fill values."""
 
     def __str__(self) -> str:
         return str(self._store)
@@ -63,13 +51,6 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(METADATA_NAMES):
             raise self._missing(key)
-        expected = self.checksums.get(key)
-        if value is None or byte_range is not None or expected is None:
-            return value
-        if value[-CHECKSUM_BYTES:].to_bytes().hex() != expected:
-            raise DamagedDataError(
-                f"chunk {key} of {self._store} is not the one that was written there.", RESTORE
-            )
         return value
 
     async def getsize(self, key: str) -> int:

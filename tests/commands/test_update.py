@@ -596,9 +596,9 @@ def test_merge_runs__two_sites_are_one_fit(tmp_path, run, rows):
     assert describe(run.location)["n_rows"] == 450
 
 
-def test_merge_runs__of_another_basis_is_refused(tmp_path, run, rows):
+def test_merge_runs__of_another_fit_is_refused(tmp_path, run, rows):
     other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
-    with pytest.raises(RunMismatchError, match="differ in basis, width"):
+    with pytest.raises(RunMismatchError, match="did not begin as a copy of"):
         merge_runs(run.location, other.location, InlineEngine())
 
 

@@ -12,10 +12,6 @@ from tests.storage.written import flip_byte, swap
 CHANGED = "rows, labels or weights differ from those that ingest wrote."
 
 
-def not_written(dataset, key):
-    return f"chunk {key} of file://{dataset.location} is not the one that was written there."
-
-
 @pytest.fixture
 def dataset(tmp_path):
     X, y, weights = np.eye(23), np.arange(23) % 3, np.arange(23) + 0.5
@@ -50,17 +46,13 @@ def test_problems_of__all_chunks_of_an_array_are_missing(tmp_path, dataset):
 
 def test_problems_of__chunks_that_changed_places(tmp_path, dataset):
     swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
-    assert problems_of(dataset) == [
-        not_written(dataset, "X/c/0/0"),
-        not_written(dataset, "X/c/1/0"),
-        CHANGED,
-    ]
+    assert problems_of(dataset) == [CHANGED]
 
 
 def test_problems_of__weights_that_ingest_did_not_write(dataset):
     weights = stored_weights(dataset)
     weights[7] = np.nextafter(weights[7], np.inf)
-    assert problems_of(dataset) == [not_written(dataset, "weights/c/1"), CHANGED]
+    assert problems_of(dataset) == [CHANGED]
 
 
 @pytest.fixture
@@ -82,8 +74,6 @@ def test_problems_of__numbers_that_ingest_did_not_write(numbers):
     stored[7, 1] = np.nan
     stored[20, 0] = 0.5
     assert problems_of(numbers) == [
-        not_written(numbers, "y/c/1/0"),
         "target has nan in row 7, column 1.",
-        not_written(numbers, "y/c/3/0"),
         "rows or targets differ from those that ingest wrote.",
     ]

@@ -17,7 +17,6 @@ from dask_nrbfn.errors import (
     ParameterError,
     StorageError,
 )
-from dask_nrbfn.outputs import place_new
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import create_array, get_array, write_array
@@ -151,10 +150,13 @@ def test_replacing_group__removes_what_a_killed_process_left(tmp_path, written):
     with begun_writer(location, written) as killed, begun_writer(location, written):
         killed.kill()
         killed.wait()
-        assert len([*tmp_path.iterdir()]) == 2
+        assert len([*tmp_path.glob("*.unfinished")]) == 2
+        # Of a process that was killed before it made its directory.
+        (tmp_path / f"..{location.name}.{'0a' * 16}{BUILT}.lock").touch()
         begin(location, 5, overwrite=False)()
-        # That of the other process is still written to.
-        assert len([*tmp_path.iterdir()]) == 2
+        # That of the other process, and its lock, are still there.
+        assert len([*tmp_path.glob("*.unfinished")]) == 1
+        assert len([*tmp_path.iterdir()]) == 3
         assert location.exists()
 
 
@@ -246,11 +248,10 @@ def damage(place, *, kept):
     metadata.write_text(metadata.read_text().partition(kept)[0] + kept)
 
 
-def test_replacing_group__of_a_damaged_one_of_its_kind(tmp_path):
-    write_dataset(tmp_path / "data", table(9))
-    damage(tmp_path / "data", kept='"dask_nrbfn.dataset"')
-    write_over(tmp_path / "data", overwrite=True)
-    assert Dataset.open(tmp_path / "data").n_rows == 3
+def compact_array(place):
+    zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
+    metadata = json.loads((place / "zarr.json").read_text())
+    (place / "zarr.json").write_text(json.dumps(metadata, separators=(",", ":")))
 
 
 def group_of_others(place):
@@ -293,20 +294,13 @@ def test_replacing_group__in_a_store_an_unfinished_one_is_begun_anew():
     assert Dataset.open(store).n_rows == 3
 
 
-def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path, monkeypatch):
-    place = tmp_path / "data"
-    write_dataset(place, table(9, seed=9))
-    finish = begin(place, 5, overwrite=True)
-
-    def fail(new, target):
-        assert not target.exists()
-        monkeypatch.setattr(local, "place_new", place_new)
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(local, "place_new", fail)
-    with pytest.raises(OSError, match="Input/output error"):
+def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
+    finish = begin(tmp_path / "data", 5, overwrite=True)
+    make_model().save(tmp_path / "data")
+    with pytest.raises(ExistsError, match=r"data exists, but is a dask_nrbfn.model"):
         finish()
-    assert_only(place, 9, beside=tmp_path)
+    assert Model.load(tmp_path / "data").n_features == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_replacing_group__a_place_that_cannot_be_written(tmp_path):

@@ -1,14 +1,10 @@
-"""One job at a time on a run: with second processes that live, are killed, or stop renewing."""
+"""One job at a time on a run: with second processes that live or are killed."""
 
-import json
 import logging
 import os
 import subprocess
 import sys
-import threading
-import time
 import uuid
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,9 +18,8 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.remote import file_system
 from dask_nrbfn.storage.run import Run
-from tests.engine.processes import wait_until
+from tests.storage.replacing import files
 from tests.storage.written import table, write_dataset
 from tests.tables import spirals, write_table
 
@@ -37,19 +32,18 @@ with locked_run(sys.argv[1]):
 """
 
 
-@pytest.fixture(params=["path", "store of a path", "memory store", "url"])
+@pytest.fixture(params=["path", "store of a path", "memory store"])
 def place(request, tmp_path):
     return {
         "path": tmp_path / "run",
         "store of a path": LocalStore(tmp_path / "run"),
         "memory store": MemoryStore(),
-        "url": f"memory://lock-{uuid.uuid4().hex}/run",
     }[request.param]
 
 
 @pytest.fixture
 def url():
-    return RemoteLocation(f"memory://lock-{uuid.uuid4().hex}/run", {})
+    return f"memory://lock-{uuid.uuid4().hex}/run"
 
 
 def refuse(place):
@@ -70,16 +64,6 @@ def hold(place):
 def kill(holder):
     holder.kill()
     holder.communicate()
-
-
-def leases(url):
-    fs, path = file_system(RemoteLocation(f"{url}".replace("/run", "/.run.lock")))
-    return {name: json.loads(fs.cat_file(name)) for name in fs.find(path)}
-
-
-def write_lease(url, **holder):
-    fs, path = file_system(RemoteLocation(f"{url}".replace("/run", "/.run.lock")))
-    fs.pipe_file(f"{path}/other.json", json.dumps(holder).encode())
 
 
 def test_locked_run__second_is_refused_until_the_first_is_done(place):
@@ -103,7 +87,7 @@ def test_locked_run__leaves_nothing(tmp_path, url):
         with locked_run(place):
             pass
     assert list((tmp_path / "a").iterdir()) == []
-    assert leases(url) == {}
+    assert files(RemoteLocation(url.removesuffix("/run"))) == {}
 
 
 def test_locked_run__of_a_process_that_is_killed(tmp_path):
@@ -134,7 +118,7 @@ def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(lock.os, "open", refuse_opening)
-    with pytest.raises(ParameterError, match=r"lock file .*\.run\.lock cannot") as caught:
+    with pytest.raises(ParameterError, match=r"lock file of .*/run cannot") as caught:
         locked_run(tmp_path / "run").__enter__()
     assert "directory that you may write to" in caught.value.remedy
 
@@ -149,84 +133,17 @@ def test_locked_run__a_file_system_without_locks_warns(tmp_path, monkeypatch, ca
     assert "run only one job at a time there" in caplog.text
 
 
-def test_lease__is_renewed_and_keeps_others_out(url, monkeypatch):
-    now = [time.time()]
-    monkeypatch.setattr(lock, "time", SimpleNamespace(time=lambda: now[0], sleep=time.sleep))
-    monkeypatch.setattr(lock, "_RENEWAL_S", 0.01)
-    with locked_run(url) as check:
-        for _ in range(5):
-            now[0] += lock._EXPIRY_S / 2
-            wait_until(lambda: next(iter(leases(url).values()))["renewed"] == now[0])
-            refuse(url)
-        check()
-    assert leases(url) == {}
-
-
-def test_lease__of_another_machine_expires(url, monkeypatch):
-    holder = {"host": "elsewhere", "pid": 1, "since": "2026-01-01", "machine": "other"}
-    write_lease(url, **holder, renewed=time.time() - lock._EXPIRY_S + 10)
-    error = refuse(url)
-    assert "process 1 on elsewhere, since 2026-01-01, works on" in error.problem
-    assert "expires after 120 s" in error.remedy
-    write_lease(url, **holder, renewed=time.time() - lock._EXPIRY_S - 1)
-    with locked_run(url):
-        assert len(leases(url)) == 1
-
-
-def test_lease__of_a_dead_process_of_this_machine(url):
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    write_lease(url, **lock._holder() | {"pid": ended.pid}, renewed=time.time())
-    if lock._machine() is None:
-        refuse(url)
-    else:
-        with locked_run(url):
-            pass
-
-
-def is_lost(check):
-    try:
-        check()
-    except RunBusyError:
-        return True
-    return False
-
-
-def test_lease__taken_over_while_the_machine_slept(url, monkeypatch):
-    monkeypatch.setattr(lock, "_RENEWAL_S", 0.05)
-    with locked_run(url) as check:
-        check()
-        fs, path = file_system(RemoteLocation(f"{url}".replace("/run", "/.run.lock")))
-        fs.rm(path, recursive=True)
-        write_lease(url, renewed=time.time())
-        wait_until(lambda: is_lost(check))
-        with pytest.raises(RunBusyError, match="another job now writes to"):
-            check()
-    # The lease of the other job is its own.
-    assert len(leases(url)) == 1
-
-
-def test_lease__jobs_of_the_same_moment(url, monkeypatch):
-    monkeypatch.setattr(lock, "_LONGEST_PAUSE_S", 0.05)
-    inside, most = [], []
-
-    def work():
-        try:
-            with locked_run(url):
-                inside.append(1)
-                most.append(len(inside))
-                time.sleep(0.02)
-                inside.pop()
-        except RunBusyError:
-            pass
-
-    for _ in range(10):
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert set(most) == {1}
+def test_locked_run__of_an_object_store_belongs_to_the_job_that_began_last(url, caplog):
+    with locked_run(url) as check_first:
+        check_first()
+        with locked_run(url) as check_second:
+            assert f"process {os.getpid()} on " in caplog.text
+            check_second()
+            with pytest.raises(RunBusyError, match=f"process {os.getpid()} on .* works on {url}"):
+                check_first()
+        with pytest.raises(RunBusyError, match="another job works on"):
+            check_first()
+    assert files(RemoteLocation(url.removesuffix("/run"))) == {}
 
 
 # The fit

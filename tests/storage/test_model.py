@@ -203,22 +203,10 @@ def test_digest__of_every_parameter_that_predicts():
     for name, value in OTHER_PARAMS.items():
         changed = replace(model, params=FitParams(**{name: value}).resolve_auto(numbers=False))
         assert changed.digest() != model.digest()
-        assert changed.differences_of_sums(model) == ["parameters"]
     assert (
         replace(model, params=FitParams(alpha=1e-3).resolve_auto(numbers=False)).digest()
         == model.digest()
     )
-
-
-FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "calibration", "places"}
-
-
-@pytest.mark.parametrize("field", fields(Model), ids=lambda field: field.name)
-def test_differences_of_sums__of_every_field_that_sums_are_made_with(field):
-    model, other = make_model(params=FitParams()), OTHER_FIELDS[field.name]
-    name = "parameters" if field.name == "params" else field.name
-    expected = [] if field.name in {*FROM_SUMS, "read_as", "target_range"} else [name]
-    assert replace(model, **{field.name: other}).differences_of_sums(model) == expected
 
 
 def refuse(*arguments, **options):

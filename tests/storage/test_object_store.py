@@ -391,15 +391,8 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
 
     killed = start(options, "fit", data, run, *FIT, 1)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
-    # It must not be done before the second has started.
-    os.killpg(killed.pid, signal.SIGSTOP)
-    try:
-        second = called_here(options, "fit", data, run, *FIT, 0)
-        assert f"process {killed.pid} on " in second.stderr
-        assert second.exit_code == 2
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
     stages = Run.open(run).stages
     assert "neighbors" in stages
     assert "model" not in stages
