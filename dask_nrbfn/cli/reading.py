@@ -52,7 +52,8 @@ written_options = together(
         "--sql",
         metavar="QUERY",
         help="Read the rows of a query, such as \"FROM 'rides/*.parquet' WHERE fare > 0\". A file "
-        "that is given too is its table source; a DuckDB or SQLite file has its own tables.",
+        "that is given too is the table source in it; a DuckDB file has its own tables, and so has "
+        "a SQLite file, whose SQL is that of SQLite.",
     ),
     click.option(
         "--delimiter",

@@ -90,8 +90,8 @@ def update(
 ) -> None:
     """Add the rows of ROWS to RUN at its basis and width, without reading older rows.
 
-    ROWS is a dataset, or a file or directory that ingest accepts. Columns are found by name, in any
-    order, and read like the columns that RUN was trained on.
+    ROWS is a dataset, or a file, directory or SQL query that ingest accepts. Columns are found by
+    name, in any order, and read like the columns that RUN was trained on.
 
     The new version becomes the run's latest model. Rows that the run already holds are an error.
     Prints the error of the old model on the new rows, and whether a refresh of the basis is due.
@@ -169,7 +169,7 @@ def refresh(
 ) -> None:
     """Fit RUN again with a new basis on all ROWS, and replace RUN with the new run.
 
-    ROWS are datasets, or files or directories, as for update.  [default: all rows that RUN holds]
+    ROWS are datasets, files, directories or queries, as for update.  [default: all rows of RUN]
 
     To resume an interrupted refresh, repeat the command. RUN is not changed until the new run is
     complete, nor if the new model has more errors than --max-error-rate.

@@ -97,10 +97,10 @@ def predict(
 ) -> None:
     """Write the label, or the predicted numbers, of every row of ROWS to OUT.
 
-    RUN is a finished run or a saved model. ROWS is a dataset, or a file or directory that ingest
-    accepts. Columns are found by name, in any order, and read like the columns that RUN was trained
-    on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns of ROWS are
-    written instead.
+    RUN is a finished run or a saved model. ROWS is a dataset, or a file, directory or SQL query
+    that ingest accepts. Columns are found by name, in any order, and read like the columns that RUN
+    was trained on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns
+    of ROWS are written instead.
 
     With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
     a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
@@ -220,8 +220,8 @@ def _map(
 def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **options: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
-    ROWS is a dataset, or a file or directory that ingest accepts. Columns are found by name, in any
-    order, and read like the columns that RUN was trained on.
+    ROWS is a dataset, or a file, directory or SQL query that ingest accepts. Columns are found by
+    name, in any order, and read like the columns that RUN was trained on.
 
     For classes it prints the precision, recall, F1 and number of rows of each class, and the
     confusion of predicted labels. The reliability compares mean probabilities with observed shares;

@@ -17,6 +17,8 @@ _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?")
 _STORED_INDEX = re.compile(r"__index_level_\d+__")
 # Share of texts that are numbers or dates, from which a few others may be mistakes.
 _MOST = 0.5
+# Texts with several numbers, a currency or a unit.
+_FORMS = re.compile(r"[-+]?([$€£¥]\s?)?\d+(([.,/:' ]\d+)+\s?\w{0,3}|\s?[%$€£¥]|\s[a-zA-Z]{1,3})")
 
 
 class Remedies(NamedTuple):
@@ -28,6 +30,7 @@ class Remedies(NamedTuple):
     number_id: str
     misspelt: str
     others: str
+    forms: str
 
 
 FOR_FILES = Remedies(
@@ -37,12 +40,13 @@ FOR_FILES = Remedies(
     "Pass `unlabelled`='' to keep rows without a label ('nan' for numeric targets), and "
     "`missing`='impute' to fill in features. Or pass `missing`='drop' to leave out every row that "
     "lacks any value.",
-    "Pass `id`={0!r} to use the column as an id, or `categorical`={0!r} to use it as a feature. Read "
-    "numbers and dates of other forms with `sql`.",
+    "Pass `id`={0!r} to use the column as an id, or `categorical`={0!r} to use it as a feature.",
     "pass `drop`={0!r} to leave the column out, or `id`={0!r} to use it as an id.",
     "If {2!r} is a mistake, pass `{1}`={0!r} for an error that names its row; if {2!r} marks a "
     "missing value, pass it in `missing_values`. Other texts are converted with SQL.",
     " (`max_categories`)",
+    "Convert them with `sql`, as \"SELECT * REPLACE (replace({0}, ',', '.')::DOUBLE AS {0}) FROM "
+    'source" or with strptime.',
 )
 FOR_FRAMES = Remedies(
     "Fill in missing values, as networks do with `missing`='impute', or leave out rows that lack a "
@@ -53,14 +57,16 @@ FOR_FRAMES = Remedies(
     "If {2!r} is a mistake, correct it or make it missing, and convert the column to numbers or "
     "dates.",
     "",
+    "Convert the column to numbers or dates.",
 )
 
 
 class Decision(NamedTuple):
-    """The schema of a table, and log lines about choices that no option made."""
+    """The schema of a table, log lines about choices that no option made, and warnings."""
 
     schema: Schema
     lines: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def decide(
@@ -87,11 +93,13 @@ def decide(
     >>> decide({"kind": survey}, Roles("y"), TableOptions()).schema.feature_names
     ('kind=a', 'kind=b')
     """
-    lines, columns, left_out = [], [], []
+    lines, warnings, columns, left_out = [], [], [], []
     gaps = {name: count for name, count in label_gaps.items() if count}
     for name, given in cells.items():
         kind = options.kinds.get(name) or number_kind(given) or "category"
         own = given if kind == given.kind else _read_as(given, kind)
+        if name not in options.kinds:
+            warnings += _other_form(name, own, remedies)
         if reason := _reason_against(name, own, options, remedies):
             lines.append(f"{name or repr(name)} is left out: {reason}")
             left_out.append(name)
@@ -112,7 +120,7 @@ def decide(
         ignored=(*ignored, *left_out),
         missing=options.missing,
     )
-    return Decision(schema, tuple(lines))
+    return Decision(schema, tuple(lines), tuple(warnings))
 
 
 def _read_as(cells: Cells, kind: Kind) -> Cells:
@@ -150,6 +158,18 @@ def _reason_against(
         f"{many} different texts in {cells.n_values} rows look like ids or free text. "
         f"{remedies.text_id.format(name)}"
     )
+
+
+def _other_form(name: str, cells: Cells, remedies: Remedies) -> list[str]:
+    """Return the warning about text that may be numbers or dates of another form."""
+    texts = sorted(cells.texts or ())
+    formed = [text for text in texts if _FORMS.fullmatch(text)]
+    if cells.kind != "category" or len(formed) < 2 or len(formed) <= _MOST * len(texts):
+        return []
+    return [
+        f"{name} has texts such as {formed[0]!r}, which may be numbers or dates of another form. "
+        f"{remedies.forms.format(name)}"
+    ]
 
 
 def _misspelt(name: str, given: Cells, own: Cells, remedies: Remedies) -> list[str]:

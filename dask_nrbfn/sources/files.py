@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from glob import glob
 from typing import IO, Any
 
 from dask_nrbfn.errors import (
@@ -87,6 +88,17 @@ class File:
         # Some stores list the directory itself, as an object without bytes.
         inside = [name for name in names if name != path.rstrip("/")]
         return [replace(self, path=fs.unstrip_protocol(name)) for name in inside]
+
+    def matches(self) -> tuple["File", ...]:
+        """Return the files that match a path with *, in the order of names; none without a *."""
+        if "*" not in self.path:
+            return ()
+        if not self.is_remote:
+            return tuple(map(File, sorted(glob(self.path, recursive=True))))
+        with self.explained():
+            fs, path = self.file_system()
+            names = sorted(fs.glob(path))
+        return tuple(replace(self, path=fs.unstrip_protocol(name)) for name in names)
 
     def open(self) -> IO[bytes]:
         """Open the file to read bytes in any order."""

@@ -131,6 +131,8 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source, storage_options)
+    if place.matches():
+        return True
     by_name = suffix_of(place) in SUFFIXES
     try:
         if not place.is_directory():
@@ -166,7 +168,8 @@ def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
     if reading.variable is not None or reading.feature_dim is not None:
         place.is_directory()
         return "scene", ()
-    is_directory = place.is_directory()
+    matches = place.matches()
+    is_directory = not matches and place.is_directory()
     if is_directory and any(each.name in _ZARR for each in place.entries()):
         kind = _zarr_format(place)
         if kind is None:
@@ -175,7 +178,7 @@ def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
                 "Ingest the file or the Zarr group that has the rows.",
             )
         return kind, ()
-    files = data_files(place) if is_directory else (place,)
+    files = data_files(place) if is_directory else matches or (place,)
     for file in files:
         if file.n_bytes() == 0:
             if not (file.is_remote or os.path.isfile(file)):

@@ -81,11 +81,13 @@ def survey_columns(X: Any, kinds: Mapping[str, CellKind], *, fills: bool) -> dic
 def decided(cells: Mapping[str, Cells], missing: str) -> Schema:
     """Return the schema of surveyed columns; choices that no option made are logged."""
     options = TableOptions(missing=missing)
-    schema, lines = decide(cells, Roles(), options, remedies=FOR_FRAMES, origin="X")
+    schema, lines, warnings = decide(cells, Roles(), options, remedies=FOR_FRAMES, origin="X")
     if cells and not schema.columns:
         raise DataError(f"X has no feature: {lines[0]}", "Add feature columns.")
     for line in lines:
         logger.info("%s", Advice(line))
+    for warning in warnings:
+        logger.warning("%s", Advice(warning))
     return schema
 
 

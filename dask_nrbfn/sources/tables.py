@@ -227,9 +227,9 @@ def _is_float(type_name: str) -> bool:
 
 def _name_dtype(table: Table, name: str, classes: Sequence[int | str] | None) -> np.dtype[Any]:
     """Return the type of labels or ids: that of the classes of a model, or the column's."""
-    if classes:
-        return STRING if any(isinstance(known, str) for known in classes) else INT64
     kind = kind_of(table.types[name])
+    if classes and any(isinstance(known, str) for known in classes):
+        return STRING
     if kind in ("number", "boolean"):
         return INT64
     if kind != "category":
@@ -357,7 +357,7 @@ def _decided(
     n_rows = next(iter(cells.values())).n_rows
     check_size(table.origin, n_rows=n_rows, n_features=len(kinds))
     gaps = {name: cells.pop(name).n_missing for name in counted}
-    schema, lines = decide(
+    schema, lines, warnings = decide(
         cells,
         purposes.roles,
         replace(options, id=purposes.id),
@@ -368,6 +368,8 @@ def _decided(
     )
     for line in lines:
         logger.info("ingest: %s", Advice(line))
+    for warning in warnings:
+        logger.warning("ingest: %s", Advice(warning))
     return schema, n_rows
 
 

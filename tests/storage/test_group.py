@@ -248,12 +248,6 @@ def damage(place, *, kept):
     metadata.write_text(metadata.read_text().partition(kept)[0] + kept)
 
 
-def compact_array(place):
-    zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
-    metadata = json.loads((place / "zarr.json").read_text())
-    (place / "zarr.json").write_text(json.dumps(metadata, separators=(",", ":")))
-
-
 def group_of_others(place):
     zarr.create_group(str(place)).create_array("measured", shape=(3,), dtype="f8")[...] = 1.0
 
@@ -292,15 +286,6 @@ def test_replacing_group__in_a_store_an_unfinished_one_is_begun_anew():
         replace_and_fail(store, after_filling=True)
     write_over(store, overwrite=True)
     assert Dataset.open(store).n_rows == 3
-
-
-def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
-    finish = begin(tmp_path / "data", 5, overwrite=True)
-    make_model().save(tmp_path / "data")
-    with pytest.raises(ExistsError, match=r"data exists, but is a dask_nrbfn.model"):
-        finish()
-    assert Model.load(tmp_path / "data").n_features == 4
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_replacing_group__a_place_that_cannot_be_written(tmp_path):
