@@ -60,7 +60,7 @@ BUDGETS = {
     "neighbors": (1027, 6),
     "storage": (4366, 18),
     "engine": (961, 9),
-    "sources": (4077, 19),
+    "sources": (4153, 19),
     "stages": (7556, 34),
     "commands": (5031, 20),
     "estimators": (1891, 8),

@@ -123,7 +123,8 @@ def is_query(source: object) -> bool:
     >>> is_query("FROM 'rides.parquet' WHERE fare > 0"), is_query("from.csv")
     (True, False)
     """
-    return isinstance(source, str) and _QUERY.match(source) is not None
+    given = isinstance(source, str) and _QUERY.match(source) is not None
+    return given and not os.path.exists(str(source))
 
 
 def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) -> bool:

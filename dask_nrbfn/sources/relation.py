@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
+from urllib.request import pathname2url
 
 import duckdb
 import pyarrow as pa
@@ -21,8 +22,10 @@ from dask_nrbfn.sources.source import Reading
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
-_MOST_AGGREGATES = 1000
 _QUERY = "the query"
+_REORDERING = re.compile(
+    "group|join|sample|order|window|union|top|distinct|aggregate|product", re.IGNORECASE
+)
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
@@ -98,14 +101,9 @@ class Table:
         return dict(zip(self.types, map(quoted, self.relation.columns), strict=True))
 
     def aggregate(self, expressions: Sequence[str]) -> tuple[Any, ...]:
-        """Return the values of aggregates, in one pass; in more for hundreds of columns."""
-        # DuckDB plans a query in a time that grows with the square of its expressions.
-        step, values = _MOST_AGGREGATES, list[Any]()
+        """Return the values of aggregates, in one pass."""
         with explained(self.origin):
-            for start in range(0, len(expressions), step):
-                asked = ", ".join(expressions[start : start + step])
-                values += self.relation.aggregate(asked).fetchall()[0]
-        return tuple(values)
+            return tuple(self.relation.aggregate(", ".join(expressions)).fetchall()[0])
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query on the table "own"."""
@@ -142,6 +140,7 @@ class Table:
         for name in self.names:
             own = self.identifier(name)
             elements = {f"{name}_{j}": f"{own}[{j + 1}]" for j in range(lists.get(name, 0))}
+            _check_names(self.origin, [*columns, *elements])
             columns |= elements if name in lists else {name: own}
         named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in columns.items())
         return self.of(
@@ -203,8 +202,8 @@ def connected() -> duckdb.DuckDBPyConnection:
             "python_enable_replacements": False,
         }
     )
-    # It would be printed among the output of commands.
-    connection.execute("SET enable_progress_bar = false")
+    # A bar would be printed among the output of commands; times must not hang on the machine.
+    connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
     return connection
 
 
@@ -222,8 +221,9 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
     suffix = _suffix_of(files[0])
     connection = connected()
     _register(connection, files)
-    paths = "[" + ", ".join(map(literal, files)) + "]"
+    paths = "[" + ", ".join(map(_path, files)) + "]"
     origin = str(reading.place)
+    keyed = any("=" in file.path.removeprefix(reading.place.path) for file in files)
     with explained(origin):
         if suffix in _ARROW:
             from pyarrow import dataset
@@ -234,12 +234,31 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
                 rows = dataset.dataset(inside, format="feather", filesystem=fs)
             return Table.of(origin, connection.from_arrow(rows), marks=_marks(reading))
         if suffix in _PARQUET:
-            relation = connection.sql(f"FROM read_parquet({paths})")
+            _check_alike(connection, paths, origin)
+            how = f"union_by_name = true, hive_partitioning = {str(keyed).lower()}"
+            relation = connection.sql(f"FROM read_parquet({paths}, {how})")
             return Table.of(origin, relation, marks=_marks(reading))
         if suffix in _JSON:
-            relation = connection.sql(f"FROM read_json({paths})")
+            relation = connection.sql(f"FROM read_json({paths}, sample_size = -1)")
             return Table.of(origin, relation, marks=_marks(reading))
         return _of_text(connection, paths, reading, kinds)
+
+
+def _path(file: File) -> str:
+    """Return the SQL of a path, in which no mark stands for other characters."""
+    return literal(file if file.is_remote else re.sub(r"([\[?*])", r"[\1]", file.path))
+
+
+def _check_alike(connection: duckdb.DuckDBPyConnection, paths: str, origin: str) -> None:
+    """Raise DataError if Parquet files have columns of other names."""
+    names = f"SELECT list_sort(list(name)) AS n FROM parquet_schema({paths}) GROUP BY file_name"
+    first, *others = connection.sql(f"SELECT DISTINCT n FROM ({names})").fetchall()
+    if others:
+        apart = min({*first[0]} ^ {*others[0][0]})
+        raise DataError(
+            f"only some files of {origin} have the column {apart!r}.",
+            "Write the same columns to every file.",
+        )
 
 
 def _suffix_of(file: File) -> str:
@@ -281,7 +300,7 @@ def _of_text(
     blanks = ("",) if reading.delimiter == " " else ("", " ")
     nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
     options = [f"nullstr = [{', '.join(map(literal, nulls))}]"]
-    options += [f"sample_size = {_SNIFFED_ROWS}"]
+    options += [f"sample_size = {_SNIFFED_ROWS}", "hive_partitioning = false"]
     given = {"delim": reading.delimiter or known.get("delimiter")}
     given |= {name: known.get(name) for name in ("dateformat", "timestampformat")}
     options += [f"{name} = {literal(value)}" for name, value in given.items() if value]
@@ -312,9 +331,7 @@ def _of_text(
             f"FROM read_csv({paths}, types = {{{listed}}}, {', '.join(options)})"
         )
     written: dict[str, Any] = {"delimiter": reading.delimiter} if reading.delimiter else {}
-    if "missing_values" in reading.table.said:
-        written["missing_values"] = list(reading.table.missing_values)
-    written |= _found_by(connection, paths.strip("[]").split(", ")[0], options)
+    written |= _found_by(connection, _path(reading.files[0]), options)
     return Table.of(
         str(reading.place), relation, marks=reading.table.missing_values, written=written
     )
@@ -363,16 +380,41 @@ def _of_query(
     if suffix in _SQLITE:
         return _of_sqlite(reading, query)
     if files and suffix not in _DUCKDB:
-        source = table_of(replace(reading, query=None), files, kinds)
+        source = table_of(_as_for_a_fit(reading), files, kinds)
         with explained(_QUERY):
-            return Table.of(_QUERY, source.relation.query("source", query), marks=marks)
+            rows = source.relation.query("source", query)
+            return Table.of(_QUERY, _once(rows, query), marks=marks)
     with explained(_QUERY):
         if suffix in _DUCKDB:
             connection.execute(f"ATTACH {literal(reading.place)} AS given (READ_ONLY); USE given")
         for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
             file = File(f"{protocol}://", reading.storage_options)
             _register_protocol(connection, file)
-        return Table.of(_QUERY, connection.sql(query), marks=marks)
+        return Table.of(_QUERY, _once(connection.sql(query), query), marks=marks)
+
+
+def _as_for_a_fit(reading: Reading) -> Reading:
+    """Return how the file of a query is read: with the same types for a fit and for its model."""
+    schema = reading.schema
+    if schema is None:
+        return replace(reading, query=None)
+    written = schema.written
+    return replace(
+        reading,
+        query=None,
+        schema=None,
+        label=reading.label or schema.label,
+        delimiter=reading.delimiter or written.get("delimiter"),
+        no_header=reading.no_header or written.get("no_header", False),
+    )
+
+
+def _once(rows: Any, query: str) -> Any:
+    """Return the rows of a query, copied unless each pass gives them in the same order."""
+    if not (_REORDERING.search(rows.explain()) or "random" in query.lower()):
+        return rows
+    rows.create("once")
+    return rows.query("own", "FROM once")
 
 
 def _of_database(reading: Reading, suffix: str) -> Table:
@@ -406,8 +448,9 @@ def _of_sqlite(reading: Reading, query: str) -> Table:
     connection = connected()
     try:
         with (
-            sqlite.connect(f"file:{reading.place}?mode=ro") as database,
+            sqlite.connect(f"file:{pathname2url(reading.place.path)}?mode=ro") as database,
             database.cursor() as cursor,
+            explained(str(reading.place)),
         ):
             cursor.execute(query)
             rows = connection.from_arrow(cursor.fetch_record_batch())
@@ -442,9 +485,13 @@ def table_of_object(source: Any, marks: tuple[str, ...]) -> Table | None:
         return Table.of("the relation", source, marks=marks)
     if isinstance(source, pa.RecordBatchReader):
         connection = connected()
-        connection.from_arrow(source).create("rows")
+        with explained("the reader"):
+            connection.from_arrow(source).create("rows")
         return Table.of("the reader", connection.table("rows"), marks=marks)
     from dask_nrbfn.sources.frames import as_frame
 
     frame = as_frame(source, "the frame")
-    return None if frame is None else table_of_arrow("the frame", frame.to_arrow(), marks)
+    if frame is None:
+        return None
+    with explained("the frame"):
+        return table_of_arrow("the frame", frame.to_arrow(), marks)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Literal, Self
 
@@ -26,6 +27,8 @@ _EQUAL_TIMES = 1e-6
 # DuckDB's estimate of the number of different values is off by up to a tenth.
 _ESTIMATE = 1.2
 _BATCH_ROWS = 1 << 16
+# The time to plan a query grows with the square of its columns.
+_MOST_COLUMNS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,9 @@ def value_of(table: Table, name: str, kind: CellKind) -> str:
     """Return the SQL of the stored value of cells as DOUBLE; NULL where they cannot be read."""
     own = text_of(table, name) if _is_read(table, name, kind) else table.identifier(name)
     if kind == "date":
-        times = [f"TRY_CAST({own} AS TIMESTAMP)"]
+        # Text may have an offset from UTC.
+        is_text = _is_read(table, name, kind)
+        times = [f"TRY_CAST({own} AS {'TIMESTAMPTZ' if is_text else 'TIMESTAMP'})::TIMESTAMP"]
         if kind_of(table.types[name]) == "category":
             formats = [table.written.get(each) for each in ("timestampformat", "dateformat")]
             times = [f"try_strptime({own}, {literal(each)})" for each in formats if each] + times
@@ -191,19 +196,33 @@ def survey(
     fills: whether medians are needed.
     counted: SQL of further columns, of which only the values are counted.
     """
-    asked = [sql for name, kind in kinds.items() for sql in _aggregates(table, name, kind)]
-    also = [f"count({sql})" for sql in counted.values()]
-    n_rows, *found = table.aggregate(["count(*)", *asked, *also])
+    counts = ["count(*)", *(f"count({sql})" for sql in counted.values())]
+    n_rows, *given = table.aggregate(counts)
     cells = {
         name: Cells(
             kind="category", n_rows=n_rows, n_missing=n_rows - n_given, n_different=0, texts={}
         )
-        for name, n_given in zip(counted, found[len(asked) :], strict=True)
+        for name, n_given in zip(counted, given, strict=True)
     }
-    for place, (name, kind) in enumerate(kinds.items()):
-        n_values, n_different, n_numbers, n_dates, whole, low, high, first, last = found[
-            9 * place : 9 * place + 9
-        ]
+    names = [*kinds]
+    for start in range(0, len(names), _MOST_COLUMNS):
+        some = {name: kinds[name] for name in names[start : start + _MOST_COLUMNS]}
+        cells |= _cells(table, some, n_rows)
+    cells |= _with_texts(table, cells)
+    wanted = [name for name, each in cells.items() if fills and number_kind(each) is not None]
+    return cells | _with_bins(table, {name: cells[name] for name in wanted})
+
+
+def _cells(table: Table, kinds: Mapping[str, CellKind], n_rows: int) -> dict[str, Cells]:
+    """Return statistics of some columns, without texts and medians, from one pass."""
+    values = [sql for name, kind in kinds.items() for sql in _values(table, name, kind)]
+    named = ", ".join(f"{sql} AS c{j}" for j, sql in enumerate(values))
+    projected = replace(table, relation=table.relation.project(named))
+    asked = [sql for j in range(len(kinds)) for sql in _aggregates(3 * j)]
+    found = iter(projected.aggregate(asked))
+    cells = {}
+    for name, kind in kinds.items():
+        n_values, n_different, n_numbers, n_dates, whole, low, high, first, last = islice(found, 9)
         cells[name] = Cells(
             kind=kind,
             n_rows=n_rows,
@@ -216,9 +235,7 @@ def survey(
             high=-np.inf if high is None else high,
             times=(np.inf, -np.inf) if first is None else (first, last),
         )
-    cells |= _with_texts(table, cells)
-    wanted = [name for name, each in cells.items() if fills and number_kind(each) is not None]
-    return cells | _with_bins(table, {name: cells[name] for name in wanted})
+    return cells
 
 
 def number_kind(cells: Cells) -> Kind | None:
@@ -234,11 +251,17 @@ def number_kind(cells: Cells) -> Kind | None:
     return "date" if cells.n_dates == cells.n_values else None
 
 
-def _aggregates(table: Table, name: str, kind: CellKind) -> list[str]:
-    is_text = kind in ("category", "text")
-    value = text_of(table, name) if is_text else value_of(table, name, kind)
-    number = value_of(table, name, "number") if is_text else value
-    date = value_of(table, name, "date") if kind in ("text", "date") else "NULL::DOUBLE"
+def _values(table: Table, name: str, kind: CellKind) -> tuple[str, str, str]:
+    """Return the SQL of the values of a column, and of those as numbers and as dates."""
+    if kind not in ("category", "text"):
+        value = value_of(table, name, kind)
+        return value, value, value if kind == "date" else "NULL::DOUBLE"
+    date = value_of(table, name, "date") if kind == "text" else "NULL::DOUBLE"
+    return text_of(table, name), value_of(table, name, "number"), date
+
+
+def _aggregates(place: int) -> list[str]:
+    value, number, date = (f"c{place + j}" for j in range(3))
     return [
         f"count({value})",
         f"approx_count_distinct({value})",

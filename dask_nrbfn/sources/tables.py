@@ -315,7 +315,8 @@ def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
     else:
         used = {**purposes.roles._asdict(), "id": purposes.id, "ignored": purposes.ignored}
         schema, n_rows = replace(known, **used), None
-    schema = replace(schema, written={**table.written, **(known.written if known else {})})
+    marks = {"missing_values": list(options.missing_values)} if _given_marks(options) else {}
+    schema = replace(schema, written={**table.written, **marks, **(known.written if known else {})})
     if drops:
         table, n_rows = _whole_rows(table, schema, purposes, reading.unlabelled)
     if n_rows is None:
@@ -397,7 +398,11 @@ def _whole_rows(
     named = (weights,) if means_empty(unlabelled) else (label, *(targets or ()), weights)  # type: ignore[arg-type]
     wanted |= {name: _given_sql(table, name, purposes.roles) for name in named if name is not None}
     n_rows, *given = table.aggregate(["count(*)", *(f"count({sql})" for sql in wanted.values())])
-    whole = table.filtered(" AND ".join(f"({sql}) IS NOT NULL" for sql in wanted.values()))
+    # Cells that cannot be read are errors, not gaps.
+    kept = {name: f"({sql}) IS NOT NULL" for name, sql in wanted.items()}
+    for column in schema.columns:
+        kept[column.name] += f" OR ({unread_of(table, column)}) IS NOT NULL"
+    whole = table.filtered(" AND ".join(f"({sql})" for sql in kept.values()))
     (n_whole,) = whole.aggregate(["count(*)"])
     counts = zip(wanted, given, strict=True)
     where = ", ".join(f"{name} {n_rows - count}" for name, count in counts if count < n_rows)

@@ -206,7 +206,7 @@ def test_predict__a_column_of_another_type(tmp_path, place):
     file = write(tmp_path / "rows.csv", rows)
     problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     assert "Column 'age' of" in problem
-    assert "'old' in line 5" in problem
+    assert "'old' in row 3" in problem
     assert "pass its text in --missing-values" in fix
 
 
@@ -242,7 +242,7 @@ def test_predict__rows_that_are_bad(tmp_path, place):
     assert np.flatnonzero(found["prediction"].isna()).tolist() == bad
     pd.testing.assert_frame_equal(found.drop(index=bad), expected.drop(index=bad))
     problem, _ = refuse("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
-    assert "in line 5" in problem
+    assert "in row 3" in problem
     refused = refuse(
         "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
     )

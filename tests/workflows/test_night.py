@@ -98,9 +98,9 @@ def unknown_label(place):
 
 BAD = {
     "when written": {
-        not_a_number: "nan.csv has no value in line 32.",
-        other_format: "suffix .txt, which is not a known format, and does not look like a table",
-        cut_short: "but the first row has",
+        not_a_number: "nan.csv has no value in row 30",
+        other_format: "notes.txt has no column",
+        cut_short: "short.csv has no column",
         other_columns: "columns.csv has no column 'd'",
         other_kind: "Column 'b' of",
     },
