@@ -454,7 +454,7 @@ def test_directory__of_two_suffixes_is_refused(tmp_path):
 def test_directory__files_of_other_columns_are_refused(tmp_path):
     for name, columns in (("1.parquet", ["size", "y"]), ("2.parquet", ["y"])):
         as_parquet(people()[columns], tmp_path / name)
-    with pytest.raises(DataError, match="only some files of .* have the column 'size'"):
+    with pytest.raises(DataError, match=r"only some files of .* have the column 'size'"):
         ingest(tmp_path, label="y")
 
 
