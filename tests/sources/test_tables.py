@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import os
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source, relation
+from dask_nrbfn.sources.options import TableOptions
 
 N = 37
 
@@ -456,6 +458,84 @@ def test_directory__files_of_other_columns_are_refused(tmp_path):
         as_parquet(people()[columns], tmp_path / name)
     with pytest.raises(DataError, match=r"only some files of .* have the column 'size'"):
         ingest(tmp_path, label="y")
+
+
+def features(source, **options):
+    return np.concatenate([block.X for block in open_source(source, **options).blocks(5000)])
+
+
+def test_directory__files_of_whole_numbers_and_fractions(tmp_path):
+    for name, values in (("1", [1, 2]), ("2", [1.4, 2.6])):
+        as_parquet(pd.DataFrame({"a": values}), tmp_path / f"{name}.parquet")
+    assert features(tmp_path).ravel().tolist() == [1.0, 2.0, 1.4, 2.6]
+
+
+def test_json__fraction_after_many_whole_numbers(tmp_path):
+    lines = [*(f'{{"a": {n}}}' for n in range(30_000)), '{"a": 1.5}']
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    assert features(tmp_path / "d.jsonl")[-1] == 1.5
+
+
+@pytest.mark.parametrize("name", ["d[1].csv", "q?q.csv", "a, b.csv"])
+def test_path__marks_stand_for_themselves(tmp_path, name):
+    (tmp_path / "d1.csv").write_text("a\n7\n")
+    (tmp_path / name).write_text("a\n1\n")
+    assert features(tmp_path / name).tolist() == [[1.0]]
+
+
+def test_path__glob_gives_the_files_in_order(tmp_path):
+    for n in (2, 1):
+        (tmp_path / f"d{n}.csv").write_text(f"a\n{n}\n")
+    assert features(tmp_path / "d*.csv").ravel().tolist() == [1.0, 2.0]
+
+
+def test_path__key_above_the_file_is_no_column(tmp_path):
+    (tmp_path / "run=4").mkdir()
+    as_parquet(pd.DataFrame({"a": [1.0]}), tmp_path / "run=4/d.parquet")
+    assert open_source(tmp_path / "run=4/d.parquet").feature_names == ("a",)
+
+
+def test_query__kept_columns_lie_beside_their_rows():
+    pairs = "SELECT range % 100000 AS k, range AS v FROM range(300000)"
+    query = f"SELECT k, sum(v) AS s FROM ({pairs}) GROUP BY k"
+    source = open_source(query, table=TableOptions(id="k"))
+    ids = np.concatenate([block.ids for block in source.blocks(5000)])
+    assert source.carried(["k"]).read_all()["k"].to_pylist() == ids.tolist()
+
+
+def test_query__types_of_a_file_are_those_of_the_fit(tmp_path):
+    (tmp_path / "d.csv").write_text("a,b,c,y\n9,10,1,u\n10,9,2,v\n11,2,3,u\n")
+    query = "SELECT greatest(a, b) AS g, c, y FROM source WHERE a + b > 13"
+    source = open_source(tmp_path / "d.csv", sql=query, label="y")
+    again = features(tmp_path / "d.csv", sql=query, schema=source.schema)
+    assert again.tolist() == features(tmp_path / "d.csv", sql=query, label="y").tolist()
+    assert again[:, 0].tolist() == [10.0, 10.0]
+
+
+def test_dates__are_in_utc_on_every_machine(tmp_path):
+    (tmp_path / "d.csv").write_text("t,x\n2026-01-01T10:00:00+02:00,1\n2026-01-02T08:00:00Z,2\n")
+    code = "from tests.sources.test_tables import features\nprint(features('d.csv')[:, 0].tolist())"
+    environment = {**os.environ, "TZ": "America/New_York", "PYTHONPATH": os.getcwd()}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert told.stdout == f"{[20454 + 8 / 24, 20455 + 8 / 24]}\n", told.stderr
+
+
+def test_drop__cell_of_another_kind_is_an_error(tmp_path):
+    as_parquet(pd.DataFrame({"a": ["1", "x", None], "b": [1.0, 2, 3]}), tmp_path / "d.parquet")
+    options = TableOptions(numeric=("a",), missing="drop")
+    with pytest.raises(DataError, match=r"'a' of .* has 'x' in row 1"):
+        features(tmp_path / "d.parquet", table=options)
+
+
+def test_text__of_other_forms_is_a_warning(tmp_path, caplog):
+    rows = "".join(f"{n},{n % 10};{n:02d}.03.2024 10:00;{'uv'[n % 2]}\n" for n in range(10, 30))
+    (tmp_path / "d.csv").write_text(f"a;t;y\n{rows}")
+    features(tmp_path / "d.csv", label="y")
+    assert (
+        "a has texts such as '10,0', which may be numbers or dates of another form" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("name", ["d.parquet", "d.csv.gz", "d.csv.zst", "d.feather"])
