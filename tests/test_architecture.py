@@ -58,7 +58,7 @@ BUDGETS = {
     "root": (2193, 13),
     "numeric": (6369, 37),
     "neighbors": (1027, 6),
-    "storage": (4366, 18),
+    "storage": (4367, 18),
     "engine": (961, 9),
     "sources": (4153, 19),
     "stages": (7556, 34),

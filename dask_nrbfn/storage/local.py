@@ -180,5 +180,6 @@ def replace_path(new: Path, target: Path) -> None:
     with suppress(FileNotFoundError):
         os.rename(target, old)
     place_path(new, target)
-    # Other jobs remove it too.
-    shutil.rmtree(old, ignore_errors=True)
+    if old.exists():
+        # Other jobs remove it too.
+        shutil.rmtree(old, ignore_errors=True)

@@ -37,7 +37,6 @@ PRINTED = {
     "update": ("DATASET --basis-size 20 --share 0.1", r"ratio +[\d.e+-]+"),
     "files": ("--rows 3000 --basis-size 50", r"ratio +[\d.]+ "),
     "cells": ("--cells 600 --basis-size 50", r"predict +[\d.]+ "),
-    "tables": ("--rows 500 700 --repeats 1", r" *700 +[\d.]+"),
 }
 
 
