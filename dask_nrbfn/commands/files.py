@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class OpenedRows:
     """Rows that a model is used on.
 
-    kept: unchanged columns of the file.
+    kept: columns of the file, as they were read.
     ignored: columns of the file that are not used.
     bad_rows: indices of rows with a cell that cannot be read, even in an imputed column.
     unseen: number of rows with a category that the model does not know, by column.
@@ -72,7 +72,7 @@ def opened_rows(
     spoiled : bool
         Whether missing values and unreadable cells are allowed; their features are NaN.
     keep : sequence of str
-        Columns of a table that are returned unchanged. Ids are always returned.
+        Columns of a table that are returned as they were read. Ids are always returned.
     unlabelled, id, missing_values, **options
         How the file is read, as for `ingest_file`; by default as the training rows were read.
 

@@ -72,6 +72,11 @@ class TableOptions:
             for name in getattr(self, option)
         }
 
+    @property
+    def given_marks(self) -> tuple[str, ...]:
+        """The markers of a missing value, if they are not the default ones."""
+        return self.missing_values if "missing_values" in self.said else ()
+
     def beside(self, schema: Schema) -> Self:
         """Return the options to read a table whose schema is given."""
         for option in self.said:

@@ -4,6 +4,7 @@ import datetime
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,8 @@ from dask_nrbfn.sources.source import Reading
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
 _QUERY = "the query"
-_REORDERING = re.compile(
-    "group|join|sample|order|window|union|top|distinct|aggregate|product", re.IGNORECASE
-)
+# Steps of a plan that keep the order of rows.
+_ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
@@ -136,16 +136,14 @@ class Table:
         }
         if not lists:
             return self
-        columns: dict[str, str] = {}
+        columns: list[tuple[str, str]] = []
         for name in self.names:
             own = self.identifier(name)
-            elements = {f"{name}_{j}": f"{own}[{j + 1}]" for j in range(lists.get(name, 0))}
-            _check_names(self.origin, [*columns, *elements])
-            columns |= elements if name in lists else {name: own}
-        named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in columns.items())
-        return self.of(
-            self.origin, self.relation.project(named), marks=self.marks, written=self.written
-        )
+            elements = [(f"{name}_{j}", f"{own}[{j + 1}]") for j in range(lists.get(name, 0))]
+            columns += elements if name in lists else [(name, own)]
+        _check_names(self.origin, [name for name, _ in columns])
+        rows = self.relation.project(", ".join(f"{sql} AS {quoted(name)}" for name, sql in columns))
+        return self.of(self.origin, rows, marks=self.marks, written=self.written)
 
     def _length(self, name: str) -> int:
         own = self.identifier(name)
@@ -159,8 +157,8 @@ class Table:
 
 
 def _check_names(origin: str, names: Sequence[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    if len({*names}) < len(names):
+        twice, _ = Counter(names).most_common(1)[0]
         raise DataError(
             f"{origin} has several columns named {twice!r}.", "Give each column a different name."
         )
@@ -213,12 +211,11 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
     files: files of one suffix.
     kinds: kinds of columns that are known, with which text is read.
     """
-    suffix = _suffix_of(reading.place)
     if reading.query is not None:
         return _of_query(reading, files, reading.query, kinds)
+    suffix = _suffix_of(files[0])
     if suffix in _DUCKDB + _SQLITE:
         return _of_database(reading, suffix)
-    suffix = _suffix_of(files[0])
     connection = connected()
     _register(connection, files)
     paths = "[" + ", ".join(map(_path, files)) + "]"
@@ -232,15 +229,15 @@ def table_of(reading: Reading, files: Sequence[File], kinds: Mapping[str, Kind])
             inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
             with files[0].explained() if fs else nullcontext():
                 rows = dataset.dataset(inside, format="feather", filesystem=fs)
-            return Table.of(origin, connection.from_arrow(rows), marks=_marks(reading))
+            return Table.of(origin, connection.from_arrow(rows), marks=reading.marks)
         if suffix in _PARQUET:
             _check_alike(connection, paths, origin)
             how = f"union_by_name = true, hive_partitioning = {str(keyed).lower()}"
             relation = connection.sql(f"FROM read_parquet({paths}, {how})")
-            return Table.of(origin, relation, marks=_marks(reading))
+            return Table.of(origin, relation, marks=reading.marks)
         if suffix in _JSON:
             relation = connection.sql(f"FROM read_json({paths}, sample_size = -1)")
-            return Table.of(origin, relation, marks=_marks(reading))
+            return Table.of(origin, relation, marks=reading.marks)
         return _of_text(connection, paths, reading, kinds)
 
 
@@ -268,7 +265,7 @@ def _suffix_of(file: File) -> str:
 
 
 def _register(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> None:
-    if files and files[0].is_remote:
+    if files[0].is_remote:
         # What is not there, or not served, is named here.
         files[0].open().close()
         _register_protocol(connection, files[0])
@@ -282,12 +279,6 @@ def _register_protocol(connection: duckdb.DuckDBPyConnection, file: File) -> Non
         untimed = type("Untimed", (type(fs),), {"modified": lambda self, path: _NO_TIME})
         fs = untimed(**fs.storage_options)
     connection.register_filesystem(fs)
-
-
-def _marks(reading: Reading) -> tuple[str, ...]:
-    """Return the marks of missing values in text that is not of a text file."""
-    assert reading.table is not None
-    return reading.table.missing_values if "missing_values" in reading.table.said else ()
 
 
 def _of_text(
@@ -372,7 +363,7 @@ def _of_query(
     reading: Reading, files: Sequence[File], query: str, kinds: Mapping[str, Kind]
 ) -> Table:
     """Return the rows of a query, in which the given files are the table "source"."""
-    suffix, connection, marks = _suffix_of(reading.place), connected(), _marks(reading)
+    suffix, connection = _suffix_of(reading.place), connected()
     with explained(_QUERY):
         statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -383,14 +374,14 @@ def _of_query(
         source = table_of(_as_for_a_fit(reading), files, kinds)
         with explained(_QUERY):
             rows = source.relation.query("source", query)
-            return Table.of(_QUERY, _once(rows, query), marks=marks)
+            return Table.of(_QUERY, _once(rows, query), marks=reading.marks)
     with explained(_QUERY):
         if suffix in _DUCKDB:
             connection.execute(f"ATTACH {literal(reading.place)} AS given (READ_ONLY); USE given")
         for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
             file = File(f"{protocol}://", reading.storage_options)
             _register_protocol(connection, file)
-        return Table.of(_QUERY, _once(connection.sql(query), query), marks=marks)
+        return Table.of(_QUERY, _once(connection.sql(query), query), marks=reading.marks)
 
 
 def _as_for_a_fit(reading: Reading) -> Reading:
@@ -411,7 +402,8 @@ def _as_for_a_fit(reading: Reading) -> Reading:
 
 def _once(rows: Any, query: str) -> Any:
     """Return the rows of a query, copied unless each pass gives them in the same order."""
-    if not (_REORDERING.search(rows.explain()) or "random" in query.lower()):
+    steps = re.findall(r'"name": "(.*?)"', rows.explain(format="json"))
+    if all(map(_ORDERLY.fullmatch, steps)) and "random" not in query.lower():
         return rows
     rows.create("once")
     return rows.query("own", "FROM once")
@@ -459,7 +451,7 @@ def _of_sqlite(reading: Reading, query: str) -> Table:
         raise DataError(
             f"{reading.place} cannot be read ({error}).", "Correct the query."
         ) from error
-    return Table.of(str(reading.place), connection.table("rows"), marks=_marks(reading))
+    return Table.of(str(reading.place), connection.table("rows"), marks=reading.marks)
 
 
 def table_of_arrow(origin: str, rows: pa.Table, marks: tuple[str, ...] = ()) -> Table:

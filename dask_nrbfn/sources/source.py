@@ -147,6 +147,11 @@ class Reading:
         return None if given is None else named_columns(option, given)
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """The marks of missing values in text that a user gives."""
+        return () if self.table is None else self.table.given_marks
+
+    @property
     def given(self) -> dict[str, Any]:
         """All given options that some formats do not accept."""
         names = ("x", "y", "label", "target", "weights", "variable", "feature_dim", "delimiter")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
-from dask_nrbfn.numeric.schema import UNSEEN, Schema
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.decide import FOR_FRAMES, decide
 from dask_nrbfn.sources.frames import as_frame, has_kinds
@@ -25,7 +25,7 @@ from dask_nrbfn.sources.survey import (
     survey,
     unread_of,
 )
-from dask_nrbfn.sources.tables import bad_cells, schema_columns
+from dask_nrbfn.sources.tables import bad_cells, schema_columns, tell_unseen, unseen_in
 
 logger = logging.getLogger(__name__)
 
@@ -121,14 +121,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
         blocks.append(stored)
         n_rows += len(stored)
     rows = np.concatenate(blocks)
-    for place, column in enumerate(schema.columns):
-        if column.kind == "category" and (n_unseen := int((rows[:, place] == UNSEEN).sum())):
-            logger.warning(
-                "%s: column %s: %d rows have a category that training did not have",
-                name,
-                column.name,
-                n_unseen,
-            )
+    tell_unseen(unseen_in(rows, schema), name)
     return rows
 
 
@@ -193,7 +186,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 def _arrow_of(convert: Callable[[Any], Any], values: Any, label: Any, name: str) -> pa.Array:
     try:
         cells = convert(values)
-    except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise DataError(
             f"Column {label!r} of {name} has values of several types, or of an unknown type "
             f"({error}).",

@@ -91,11 +91,12 @@ class Cells:
     @property
     def looks_like_id(self) -> bool:
         """Whether nearly all values differ: texts, or whole numbers."""
-        n_different = self.n_different if self.texts is None else len(self.texts)
-        if self.kind not in ("category", "text"):
-            n_different = self.n_different if self.are_whole else 0
-        share = _TEXTS_OF_IDS if self.kind in ("category", "text") else _NUMBERS_OF_IDS
-        return self.n_rows >= _FEW_ROWS and n_different > share * self.n_values
+        if self.n_rows < _FEW_ROWS:
+            return False
+        if self.kind in ("category", "text"):
+            n_different = self.n_different if self.texts is None else len(self.texts)
+            return n_different > _TEXTS_OF_IDS * self.n_values
+        return self.are_whole and self.n_different > _NUMBERS_OF_IDS * self.n_values
 
     @property
     def counts_rows(self) -> bool:
@@ -142,14 +143,15 @@ def _marked(text: str, marks: Sequence[str]) -> str:
 
 def value_of(table: Table, name: str, kind: CellKind) -> str:
     """Return the SQL of the stored value of cells as DOUBLE; NULL where they cannot be read."""
-    own = text_of(table, name) if _is_read(table, name, kind) else table.identifier(name)
+    is_read = _is_read(table, name, kind)
+    own = text_of(table, name) if is_read else table.identifier(name)
+    if kind == "date" and not is_read:
+        return f"(epoch_us({own}) / 86400e6)"
     if kind == "date":
+        formats = [table.written.get(each) for each in ("timestampformat", "dateformat")]
+        times = [f"try_strptime({own}, {literal(each)})" for each in formats if each]
         # Text may have an offset from UTC.
-        is_text = _is_read(table, name, kind)
-        times = [f"TRY_CAST({own} AS {'TIMESTAMPTZ' if is_text else 'TIMESTAMP'})::TIMESTAMP"]
-        if kind_of(table.types[name]) == "category":
-            formats = [table.written.get(each) for each in ("timestampformat", "dateformat")]
-            times = [f"try_strptime({own}, {literal(each)})" for each in formats if each] + times
+        times.append(f"TRY_CAST({own} AS TIMESTAMPTZ)::TIMESTAMP")
         return f"(epoch_us(coalesce({', '.join(times)})) / 86400e6)"
     if kind == "boolean":
         return f"TRY_CAST(TRY_CAST({own} AS BOOLEAN) AS DOUBLE)"
@@ -196,31 +198,26 @@ def survey(
     fills: whether medians are needed.
     counted: SQL of further columns, of which only the values are counted.
     """
-    counts = ["count(*)", *(f"count({sql})" for sql in counted.values())]
-    n_rows, *given = table.aggregate(counts)
-    cells = {
-        name: Cells(
-            kind="category", n_rows=n_rows, n_missing=n_rows - n_given, n_different=0, texts={}
-        )
-        for name, n_given in zip(counted, given, strict=True)
-    }
-    names = [*kinds]
+    names, cells = [*kinds], dict[str, Cells]()
     for start in range(0, len(names), _MOST_COLUMNS):
         some = {name: kinds[name] for name in names[start : start + _MOST_COLUMNS]}
-        cells |= _cells(table, some, n_rows)
+        cells |= _cells(table, some, {} if start else counted)
     cells |= _with_texts(table, cells)
-    wanted = [name for name, each in cells.items() if fills and number_kind(each) is not None]
+    wanted = [name for name in kinds if fills and number_kind(cells[name]) is not None]
     return cells | _with_bins(table, {name: cells[name] for name in wanted})
 
 
-def _cells(table: Table, kinds: Mapping[str, CellKind], n_rows: int) -> dict[str, Cells]:
+def _cells(
+    table: Table, kinds: Mapping[str, CellKind], counted: Mapping[str, str]
+) -> dict[str, Cells]:
     """Return statistics of some columns, without texts and medians, from one pass."""
     values = [sql for name, kind in kinds.items() for sql in _values(table, name, kind)]
-    named = ", ".join(f"{sql} AS c{j}" for j, sql in enumerate(values))
+    named = ", ".join(f"{sql} AS c{j}" for j, sql in enumerate([*values, *counted.values()]))
     projected = replace(table, relation=table.relation.project(named))
     asked = [sql for j in range(len(kinds)) for sql in _aggregates(3 * j)]
-    found = iter(projected.aggregate(asked))
-    cells = {}
+    asked += [f"count(c{len(values) + j})" for j in range(len(counted))]
+    n_rows, *rest = projected.aggregate(["count(*)", *asked])
+    found, cells = iter(rest), {}
     for name, kind in kinds.items():
         n_values, n_different, n_numbers, n_dates, whole, low, high, first, last = islice(found, 9)
         cells[name] = Cells(
@@ -235,7 +232,10 @@ def _cells(table: Table, kinds: Mapping[str, CellKind], n_rows: int) -> dict[str
             high=-np.inf if high is None else high,
             times=(np.inf, -np.inf) if first is None else (first, last),
         )
-    return cells
+    return cells | {
+        name: Cells(kind="number", n_rows=n_rows, n_missing=n_rows - n_given, n_different=0)
+        for name, n_given in zip(counted, found, strict=True)
+    }
 
 
 def number_kind(cells: Cells) -> Kind | None:

@@ -61,7 +61,7 @@ class TableSource(Source):
     unseen: Counter[str] = field(default_factory=Counter)
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Return some columns of all rows unchanged."""
+        """Return some columns of all rows, as they were read."""
         for name in names:
             check_column(self.table.origin, name, self.table.names, "keep")
         own = self.table.relation.project(", ".join(map(self.table.identifier, names)))
@@ -90,11 +90,7 @@ class TableSource(Source):
             self._check_cells(X, columns[self.n_features : len(of_features)], first_row)
             yield self._block(X, others, first_row)
             first_row += batch.num_rows
-        for name, count in self.unseen.items():
-            rows_have = "1 row has" if count == 1 else f"{count} rows have"
-            logger.warning(
-                "ingest: column %s: %s a category that training did not have", name, rows_have
-            )
+        tell_unseen(self.unseen, "ingest")
 
     def _expressions(self) -> tuple[list[str], dict[str, str]]:
         """Return the SQL of features, then of whether they are unread; and of the other columns."""
@@ -114,9 +110,7 @@ class TableSource(Source):
 
     def _check_cells(self, X: np.ndarray, unread: Sequence[pa.Array], first_row: int) -> None:
         """Count unseen categories; note or refuse cells that are unreadable, infinite or empty."""
-        for j, column in enumerate(self.schema.columns):
-            if column.kind == "category" and (n_unseen := int((X[:, j] == UNSEEN).sum())):
-                self.unseen[column.name] += n_unseen
+        self.unseen += unseen_in(X, self.schema)
         bad = bad_cells(X, unread)
         if self.spoiled:
             X[bad] = np.nan
@@ -202,6 +196,23 @@ class TableSource(Source):
             )
 
 
+def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
+    """Return the number of cells (b, c) whose category training did not have, by column."""
+    categories = {each.name: j for j, each in enumerate(schema.columns) if each.kind == "category"}
+    counts = {name: int((stored[:, j] == UNSEEN).sum()) for name, j in categories.items()}
+    # A counter also keeps what occurs 0 times.
+    return Counter({name: count for name, count in counts.items() if count})
+
+
+def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
+    """Warn of categories that training did not have."""
+    for name, count in unseen.items():
+        rows_have = "1 row has" if count == 1 else f"{count} rows have"
+        logger.warning(
+            "%s: column %s: %s a category that training did not have", place, name, rows_have
+        )
+
+
 def bad_cells(X: np.ndarray, unread: Sequence[pa.Array]) -> np.ndarray:
     """Return which cells are infinite or, by the texts of `unread_of`, unread, bool (b, c)."""
     texts = [column.is_valid().to_numpy(zero_copy_only=False) for column in unread]
@@ -262,9 +273,7 @@ def open_rows(reading: Reading) -> TableSource:
         kinds = dict.fromkeys(kinds, "category")
     kinds |= dict.fromkeys(roles.targets or (), "number")
     kinds |= _label_kind(reading, roles.label or (schema.label if schema else None))
-    table = (
-        table_of_object(reading.rows, _given_marks(options)) if reading.rows is not None else None
-    )
+    table = table_of_object(reading.rows, options.given_marks) if reading.rows is not None else None
     if reading.rows is not None and table is None:
         raise ParameterError(
             f"source is of type {type(reading.rows).__name__}.",
@@ -294,10 +303,6 @@ def _with_elements(names: Sequence[str], table: Table, elements: Table) -> tuple
     )
 
 
-def _given_marks(options: TableOptions) -> tuple[str, ...]:
-    return options.missing_values if "missing_values" in options.said else ()
-
-
 def _label_kind(reading: Reading, label: str | None) -> dict[str, Kind]:
     of_text = any(isinstance(known, str) for known in reading.classes or ())
     return {label: "category"} if label is not None and of_text else {}
@@ -315,7 +320,8 @@ def _opened(table: Table, purposes: Purposes, reading: Reading) -> TableSource:
     else:
         used = {**purposes.roles._asdict(), "id": purposes.id, "ignored": purposes.ignored}
         schema, n_rows = replace(known, **used), None
-    marks = {"missing_values": list(options.missing_values)} if _given_marks(options) else {}
+    said = "missing_values" in options.said
+    marks = {"missing_values": list(options.missing_values)} if said else {}
     schema = replace(schema, written={**table.written, **marks, **(known.written if known else {})})
     if drops:
         table, n_rows = _whole_rows(table, schema, purposes, reading.unlabelled)

@@ -626,4 +626,4 @@ def test_memory__stays_below_a_bound_for_a_large_text(tmp_path):
     result = subprocess.run(program, capture_output=True, text=True, check=True)
     n_rows, peak = map(int, result.stdout.split())
     assert n_rows == 1_400_000
-    assert peak < 900 << 20
+    assert peak < 600 << 20
