@@ -82,7 +82,7 @@ def main() -> None:
         # A shell starts what it runs in the background with SIGINT ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
-    # Libraries read them when they are loaded. `worker_environment` explains the values.
+    # Libraries read these variables when they are loaded: see `worker_environment`.
     os.environ.setdefault("NUMBA_THREADING_LAYER", "threadsafe")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
     try:
@@ -96,17 +96,17 @@ def main() -> None:
 def _stop(number: int, _: object) -> NoReturn:
     """End the command and remove its unfinished files; the same signal again ends it at once."""
     signal.signal(number, signal.SIG_DFL)
+    Job.stop_code = 128 + number
     # dask logs what it misses of workers that are stopped.
     for handler in logging.root.handlers:
         handler.addFilter(logging.Filter("dask_nrbfn"))
-    sys.exit(128 + number)
+    sys.exit(Job.stop_code)
 
 
 def _end_at_once(code: int) -> NoReturn:
-    """End the process without the destructors of C++.
+    """End the process without the destructors of libraries.
 
-    If a thread of pyarrow still reads a CSV file, its destructors abort or never
-    end: of about a hundred such errors on two busy cores, four aborted and one did not end.
+    They warn of what was not finished: zarr of coroutines, dask of workers.
     """
     logging.shutdown()
     # The reader of the output may be gone.

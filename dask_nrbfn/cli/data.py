@@ -50,9 +50,10 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     SOURCE is a text table (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow, a DuckDB or
     SQLite file; .npy or .npz; a Zarr group or array; AnnData (.h5ad or Zarr); a directory of files
     of one suffix, for Parquet also in subdirectories key=value; or an SQL query that begins with
-    FROM, SELECT or WITH. With --sql it may be left out. It may be a URL such as
-    s3://bucket/rows.csv. With --variable it is a scene: its pixels with all features and a label
-    are rows. SOURCE is streamed; only .npz files are held in memory as a whole.
+    FROM, SELECT or WITH. With --sql alone, give only DATASET. SOURCE may be a URL such as
+    s3://bucket/rows.csv. With --variable, SOURCE is a scene: its pixels with all features and a
+    label are rows. Rows are read in blocks, but .npz files are held in memory as a whole. Rows of
+    SQLite files, and of queries that sort or join, are copied once.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

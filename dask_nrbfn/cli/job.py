@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -29,7 +29,10 @@ class Job:
     command, what: name and main argument of the command; empty for a short command.
     keeps: whether the same command continues one that was stopped.
     n_rows: number of rows of the work, once known.
+    stop_code: exit code of a stop, by the signal that a command got last.
     """
+
+    stop_code: ClassVar[int] = EXITS_STOPPED[0]
 
     bar: bool = False
     command: str = ""
@@ -66,8 +69,8 @@ class Job:
             self._log_summary(error.exit_code)
             raise
         except KeyboardInterrupt:
-            self._log_summary(EXITS_STOPPED[0])
-            raise SystemExit(EXITS_STOPPED[0]) from None
+            self._log_summary(self.stop_code)
+            raise SystemExit(self.stop_code) from None
         except BaseException as error:
             self._log_summary(getattr(error, "code", 1))
             raise

@@ -51,9 +51,9 @@ written_options = together(
     click.option(
         "--sql",
         metavar="QUERY",
-        help="Read the rows of a query, such as \"FROM 'rides/*.parquet' WHERE fare > 0\". A file "
-        "that is given too is the table source in it; a DuckDB file has its own tables, and so has "
-        "a SQLite file, whose SQL is that of SQLite.",
+        help='Read the rows of a query, such as "FROM source WHERE fare > 0"; source is the given '
+        "file. A query of a DuckDB or SQLite file names its tables. SQLite files take the SQL of "
+        "SQLite.",
     ),
     click.option(
         "--delimiter",
@@ -70,7 +70,7 @@ written_options = together(
         "--missing-values",
         metavar="MARKS",
         help="Markers of a missing value besides empty text, such as ?,-  [default: in "
-        "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A, n/a, <NA>]",
+        "text tables ?, NA, N/A, NaN, nan, null, NULL, None, #N/A, n/a, <NA>]",
     ),
 )
 

@@ -75,7 +75,8 @@ _SCENE = ("variable", "feature_dim")
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace OUT, or the columns of --to, once the new one is complete.",
+    help="Replace OUT once the new one is complete, or the columns of --to. A job that is killed "
+    "can leave a Zarr AnnData store without these columns.",
 )
 @_clip_option
 @x_option
@@ -116,7 +117,7 @@ def predict(
     if to is not None:
         figures = _annotate(job, model, run, rows, to, **options)
     elif maps:
-        figures = _map(job, model, run, rows, out, **options)
+        figures = _map(job, run, rows, out, **options)
     else:
         figures = _predict(job, model, run, rows, out, **options)
     targets = describe_targets(len(model.classes), model.target_names)
@@ -189,7 +190,7 @@ def _annotate(
 
 
 def _map(
-    job: Job, model: "Model", run: str, scene: str, out: Any, *, overwrite: bool, **options: Any
+    job: Job, run: str, scene: str, out: Any, *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_nothing_said

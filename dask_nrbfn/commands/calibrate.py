@@ -21,7 +21,7 @@ from dask_nrbfn.stages.stage import Rates
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 
-# Seconds for which each kernel runs, and rows of its blocks; all kernels take a second.
+# Seconds for which each kernel runs, and rows of its blocks.
 _SECONDS = 0.02
 _ROWS = 4096
 _SEARCHED_ROWS = 8192
@@ -33,7 +33,7 @@ _MAX_BASIS = 1500
 
 
 def measure_rates(context: FitContext) -> Rates:
-    """Return the rates of a worker of the engine of a fit, measured in a few seconds."""
+    """Return the rates of a worker of the engine of a fit, measured by `calibrate`."""
     n_basis, k = context.asked_size or context.dataset.n_rows, context.params.n_neighbors
     location = context.dataset.location
     return run_task(context.engine, calibrate, location, n_basis, k, label="calibrate")
@@ -87,7 +87,7 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
 def _pair_rate(X: Rows, k: int) -> float:
     rows, threads = X.astype(np.float32), blas_threads()
     few = rows[:_ROWS]
-    # Distances between some rows limit the search, as in a fit.
+    # Without limits, filling the lists takes half of the time for so few rows, but less in a fit.
     within = nearest_rows(few, rows, count=k + 1, threads=threads).distances[:, -1]
     search_s = _seconds(
         lambda: nearest_rows(rows, rows, count=k + 1, within=within, threads=threads)

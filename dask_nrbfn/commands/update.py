@@ -269,10 +269,11 @@ def merge_runs(
                 f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
                 "Merge runs of distinct rows, or forget these rows in one of the runs.",
             )
-        held_bytes = _checked_bytes(draft, read_full_model(run, draft.base), None, engine)
+        model = read_full_model(run, draft.base)
+        held_bytes = _checked_bytes(draft, model, None, engine)
         n_rows = n_rows_held(attributes)
         engine.begin_stage(held_bytes)
-        if read_full_model(run, draft.base).cells is None:
+        if model.cells is None:
             target_range = read_model(added, place).target_range
             arguments = (added.location, place, n_rows)
             figures = _solve(draft, engine, combine_runs, arguments, target_range)

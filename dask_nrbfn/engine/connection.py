@@ -76,7 +76,7 @@ class EngineOptions:
         if given and (self.scheduler or self.scheduler_file):
             raise ParameterError(
                 f"{' and '.join(given)} given with a running scheduler.",
-                "Leave them out: they configure a local cluster only.",
+                "Leave them out: they configure work on this machine only.",
             )
         for name, least in (("workers", 0), ("threads", 1)):
             if (value := local[name]) is not None:

@@ -24,7 +24,7 @@ Precision = type[np.float32] | type[np.float64]
 _TILE_ROWS, _TILE_TARGETS = 2048, 128
 
 # Rows in arrays, of at most so many elements, that a thread compares with a strip of targets at a
-# time: the products, about 1 MiB, stay in its cache.
+# time: the products, at most 2 MiB in single precision, stay in its cache.
 _BLOCK_ROWS, _BLOCK_ELEMENTS = 512, 2**19
 _STRIP_TARGETS, _STRIP_ELEMENTS, _STRIP_CANDIDATES = 1024, 2**19, 2**15
 # Strips of at least so many targets are a multiple of so many, which keeps as many threads busy.

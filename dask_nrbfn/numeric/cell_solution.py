@@ -43,7 +43,7 @@ class SolvedCell(NamedTuple):
         if math.isnan(alpha):
             return cls.constant(moments)
         system = RidgeSystem.of(moments, targets, normalized=normalized)
-        (solution,) = replace(system, penalty=penalty).path([alpha])
+        (solution,) = replace(system, penalty=penalty).path([alpha], in_place=True)
         if solution is None:
             return None
         weights = solution.weights

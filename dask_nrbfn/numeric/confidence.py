@@ -30,7 +30,7 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
 
 @dataclass(frozen=True, eq=False)
 class RowPool:
-    """Rows from which a basis is chosen: those of the smallest priority, then of the smallest hash.
+    """Rows from which a basis is chosen: the smallest priority first, then the smallest hash.
 
     priority (m,): confidence, or the result of `even_below`.
     tiebreak (m,): hashes; rows that share one are duplicates and enter once, see `hash_rows`.

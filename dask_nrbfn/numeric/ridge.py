@@ -256,9 +256,9 @@ class RidgeSystem:
             return IllConditionedError(
                 f"{singular} at every penalty.", "Check the features: they are 0 or not finite."
             )
-        told = ", ".join(f"{alpha:g}" for alpha in alphas)
+        tried = ", ".join(f"{alpha:g}" for alpha in alphas)
         return IllConditionedError(
-            f"`{option}`={told} {'is' if len(alphas) == 1 else 'are'} too small: {singular}.",
+            f"`{option}`={tried} {'is' if len(alphas) == 1 else 'are'} too small: {singular}.",
             f"Use `{option}`={least:g} or more.",
         )
 

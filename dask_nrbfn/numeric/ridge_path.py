@@ -67,7 +67,7 @@ def solve_all(
     if kept.all() or not kept.any():
         ones = np.ones_like(ones)
     else:
-        without = replace(system.keep(kept), cross=sums[kept][None], penalty=None, locality=None)
+        without = replace(system.keep(kept), cross=sums[kept][None])
         ones[:, kept] = _as_shrunk(ones[:, kept], tried, without)
     return FoldWeights(weights, system.intercept(weights), ones, kept), conditions
 
@@ -84,7 +84,7 @@ def _as_shrunk(ones: Floats, tried: Sequence[Ridge], system: RidgeSystem) -> Flo
     means: Floats = ones @ sums
     whole = means.max(where=means > 0, initial=0.0)
     if min(ridge.alpha for ridge in tried) > _LEAST_ALPHA:
-        (solution,) = system.path([_LEAST_ALPHA], estimated=False)
+        (solution,) = system.path([_LEAST_ALPHA], estimated=False, in_place=True)
         whole = whole if solution is None else float(solution.weights[0] @ sums)
     factors: Floats = np.ones_like(means)
     np.divide(whole, means, out=factors, where=means > 0)

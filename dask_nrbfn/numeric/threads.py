@@ -54,7 +54,7 @@ def beside_first(step_bytes: int) -> Callable[..., list[Any]]:
 
 
 def beside_bytes(n_steps: int, step_bytes: int) -> int:
-    """Return the largest number of bytes of the steps that run beside the first."""
+    """Return the largest number of bytes of the steps that run at the same time as the first."""
     return min(_BESIDE_BYTES, (n_steps - 1) * step_bytes)
 
 

@@ -29,7 +29,7 @@ class ConfusionTables(NamedTuple):
 
 
 def confusion_tables(title: str, labels: Sequence[str], confusion: ArrayLike) -> ConfusionTables:
-    """Return tables of counts (K or K + 1, K); the last row is of classes that `labels` lacks."""
+    """Return tables of counts (K or K + 1, K); row K + 1 is of classes that `labels` lacks."""
     counts = np.asarray(confusion, dtype=np.float64)
     own = [*labels, _UNKNOWN][: len(counts)]
     totals = counts.sum(axis=1, keepdims=True)

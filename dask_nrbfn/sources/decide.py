@@ -35,7 +35,7 @@ class Remedies(NamedTuple):
 
 FOR_FILES = Remedies(
     "Pass `missing`='impute' to fill in missing values, or `missing`='drop' to leave out every row "
-    "that lacks a value. In CSV, texts such as NA and None mark a missing value; pass "
+    "that lacks a value. In text tables, texts such as NA and None mark a missing value; pass "
     "`missing_values`='' if they are values.",
     "Pass `unlabelled`='' to keep rows without a label ('nan' for numeric targets), and "
     "`missing`='impute' to fill in features. Or pass `missing`='drop' to leave out every row that "
@@ -84,14 +84,6 @@ def decide(
     cells: statistics of each column that may become a feature, by name and in order.
     ignored: further columns that the table has.
     label_gaps: number of rows without a value in the label or target columns, by name.
-    remedies: for the errors and lines.
-    origin: name of the table, for errors.
-
-    Examples
-    --------
-    >>> survey = Cells(kind="text", n_rows=3, n_missing=0, n_different=2, texts={"a": 2, "b": 1})
-    >>> decide({"kind": survey}, Roles("y"), TableOptions()).schema.feature_names
-    ('kind=a', 'kind=b')
     """
     lines, warnings, columns, left_out = [], [], [], []
     gaps = {name: count for name, count in label_gaps.items() if count}

@@ -30,9 +30,12 @@ class Format(NamedTuple):
 _ARRAYS = ("y", "target", "weights")
 # Text tables may also be compressed.
 _TEXT = (".csv", ".tsv", ".txt")
-_TABLES = (
+_TYPED = (
     *(".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather"),
     *(".duckdb", ".ddb", ".sqlite", ".sqlite3"),
+)
+_TABLES = (
+    *_TYPED,
     *(f"{suffix}{packed}" for suffix in _TEXT for packed in ("", ".gz", ".zst")),
 )
 _OF_TABLES = (
@@ -96,9 +99,14 @@ def open_source(
 
         source, storage_options = place_of(source)
     reading = Reading(storage_options=storage_options or {}, query=sql, **options)
+    is_file = isinstance(source, str | os.PathLike) and not is_query(source)
+    if sql is not None and not (is_file or source is None):
+        raise ParameterError(
+            "`sql` is given for rows that are not a file.", "Leave `sql` out, or give a file."
+        )
     if is_query(source):
         reading = replace(reading, query=source)
-    elif isinstance(source, str | os.PathLike):
+    elif is_file:
         reading = replace(reading, place=_place(source, storage_options))
     elif source is not None:
         reading = replace(reading, rows=source)
@@ -107,7 +115,7 @@ def open_source(
     name, files = _recognized(reading)
     if reading.query is not None and name != "table":
         raise ParameterError(f"{source} has no table.", "Leave `sql` out, or give a table.")
-    _check_options(reading, name)
+    _check_options(reading, name, files)
     check_one_kind("y", reading.y, reading.target)
     check_one_kind("label", reading.label, reading.target)
     module = import_module(f"{__package__}.{FORMATS[name].module}")
@@ -200,8 +208,14 @@ def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
     return name, files
 
 
-def _check_options(reading: "Reading", name: str) -> None:
+def _check_options(reading: "Reading", name: str, files: tuple[File, ...]) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
+    is_text = name == "table" and files and suffix_of(files[0]) not in _TYPED
+    if name == "table" and not is_text and (reading.delimiter or reading.no_header):
+        raise ParameterError(
+            "`delimiter` or `no_header` is given, but the rows are not a text table.",
+            "Leave these options out.",
+        )
     taken, given = FORMATS[name].options, reading.given
     if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
         # Arrays have the columns of a plain schema, in the same order.

@@ -187,6 +187,11 @@ def explained(origin: str) -> Iterator[None]:
             'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
             "read_csv('FILE', decimal_separator = ',')\".",
         ) from error
+    except RuntimeError as error:
+        if "interrupted" not in str(error):
+            raise
+        # DuckDB raises its own error in place of what the handler of a signal raised.
+        raise KeyboardInterrupt from error
 
 
 def connected() -> duckdb.DuckDBPyConnection:

@@ -186,7 +186,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 def _arrow_of(convert: Callable[[Any], Any], values: Any, label: Any, name: str) -> pa.Array:
     try:
         cells = convert(values)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
         raise DataError(
             f"Column {label!r} of {name} has values of several types, or of an unknown type "
             f"({error}).",

@@ -37,8 +37,9 @@ _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 @dataclass(frozen=True)
 class ColumnsRecord:
-    """Columns whose changes are too small to change a distance.
+    """Properties of the columns.
 
+    unseen: columns whose changes are too small to change a distance.
     groups: first and last-plus-one column of the indicators of each category.
     """
 

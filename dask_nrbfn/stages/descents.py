@@ -149,7 +149,7 @@ _STORED = ("weights", "gradient")
 
 
 class Descent(NamedTuple):
-    """A descent to the weights of a loss without a fold; None: of all rows.
+    """A descent to the weights of a loss without the rows of `fold`; None: with all rows.
 
     judged: the parts of a validation dataset; None: there is no validation dataset.
     """

@@ -1,4 +1,4 @@
-"""Exact neighbours of a few rows among all rows, for audits, locality and incomplete lists."""
+"""Exact neighbours of some rows among all rows."""
 
 import logging
 from dataclasses import dataclass

@@ -96,7 +96,7 @@ def penalized_system(
     *,
     features: Callable[[], RadialFeatures] | None = None,
 ) -> RidgeSystem:
-    """Return a system with the terms of a ridge, by the features of a run or other ones."""
+    """Return a system with the terms of a ridge, by the features that `features` returns."""
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
     return replace(

@@ -73,8 +73,8 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
     """
     if params.prune is None:
         return None
-    told = system.standardized() if numbers else system
-    path = forward_selection(told, size=params.prune, alpha=params.alpha)
+    scaled = system.standardized() if numbers else system
+    path = forward_selection(scaled, size=params.prune, alpha=params.alpha)
     if not len(path.chosen):
         raise replace(system, penalty=None, locality=None).singular([params.alpha])
     return path

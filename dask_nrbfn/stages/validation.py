@@ -61,7 +61,8 @@ logger = logging.getLogger(__name__)
 class LabelFigures:
     """Figures of labels; None if the targets are numbers, or no row is held out.
 
-    With the calibration; `fold_deviation` is that of the error rate, of numbers the relative error.
+    The log loss and the reliability are those with the calibration. `fold_deviation` is the
+    standard deviation over the folds: of the error rate, or for numbers of the relative error.
     """
 
     error_rate: float | None = None

@@ -167,7 +167,7 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
             ) from error
         remedy = f"Give the path of a {kind}."
         if path is not None and (moved := _hidden(Path(os.path.realpath(path)), MOVED)):
-            remedy = f"Rename {moved[0]}: a job was killed while it replaced this {kind}."
+            remedy = f"Rename {moved[0]} to {path}: a job was killed while it replaced this {kind}."
         raise MissingDataError(f"there is no {kind} at {location}.", remedy) from error
 
 
@@ -192,7 +192,8 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
 
     It is built beside `location`, under a hidden name; a store object is written in place. An error
     leaves the old group. Of two jobs that write to one location, the group of the job that ends
-    first is kept, with `overwrite` the group of the job that ends last.
+    first is kept, with `overwrite` the group of the job that ends last. If both end at the same
+    moment, one raises ExistsError.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
@@ -376,18 +377,15 @@ def _kind_begun(
     )
 
 
-def _publish(
-    new: Location, location: Location, *, kind: str, overwrite: bool, flush: bool = True
-) -> None:
+def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
     """Move a complete group from beside `location` to `location`."""
     path, url = local_path(location), remote(location)
-    if path is not None and flush:
+    if path is not None:
         flush_tree(Path(str(new)))
     check_target(location, kind=kind, overwrite=overwrite)
     if path is not None:
         target = Path(os.path.realpath(path))
         (replace_path if overwrite else place_path)(Path(str(new)), target)
-        _remove_abandoned(target)
     elif url is not None:
         move_group(cast(RemoteLocation, remote(new)), url)
 

@@ -180,6 +180,5 @@ def replace_path(new: Path, target: Path) -> None:
     with suppress(FileNotFoundError):
         os.rename(target, old)
     place_path(new, target)
-    if old.exists():
-        # Other jobs remove it too.
-        shutil.rmtree(old, ignore_errors=True)
+    # Other jobs remove it too.
+    shutil.rmtree(old, ignore_errors=True)

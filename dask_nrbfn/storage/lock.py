@@ -45,7 +45,8 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
         target = Path(os.path.realpath(path))
         with ExitStack() as held:
             try:
-                held.enter_context(locked_path(target))
+                if not held.enter_context(locked_path(target)):
+                    logger.warning("cannot lock %s: run only one job at a time there", target)
             except PermissionError as error:
                 raise ParameterError(
                     f"the lock file of {target} cannot be written ({error}).",
@@ -101,10 +102,9 @@ def _lock(path: Path, target: Path) -> int | None:
             os.close(descriptor)
             remedy = "Wait until the other job is finished, or end it and start this job again."
             raise _busy(target, _read_holder(path), remedy) from error
-        except OSError as error:
+        except OSError:
             os.close(descriptor)
             path.unlink(missing_ok=True)
-            logger.warning("cannot lock %s (%s): run only one job at a time there", target, error)
             return None
         if _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from dask_nrbfn.storage.location import Location, RemoteLocation, join
 logger = logging.getLogger(__name__)
 
 # Attributes of an array of predictions in a Zarr group of another tool.
-_WRITTEN: dict[str, Any] = {"written_by": "dask_nrbfn predict"}
+_WRITER = "dask_nrbfn predict"
 
 
 class NewColumn(NamedTuple):
@@ -69,7 +69,7 @@ class Columns:
         self.inside = "obs/" if in_obs else ""
         self._file = Path(os.path.realpath(place)) if in_file else None
 
-    def check_free(self, names: Iterable[str], *, overwrite: bool) -> None:
+    def check_free(self, names: tuple[str, ...], *, overwrite: bool) -> None:
         """Raise ExistsError if columns of some names may not be written."""
         with (
             damage_named(self._place, "AnnData" if self.inside else "Zarr"),
@@ -80,7 +80,8 @@ class Columns:
                 kept, existing = {obs.attrs["_index"]}, column_names(obs)
             else:
                 existing = list(root.keys())
-                kept = {name for name in existing if _WRITTEN.items() - root[name].attrs.items()}
+                asked = {*names} & {*existing}
+                kept = {name for name in asked if root[name].attrs.get("written_by") != _WRITER}
         for name in names:
             if name in kept or (name in existing and not overwrite):
                 raise ExistsError(
@@ -170,7 +171,7 @@ def _write_array(group: zarr.Group, name: str, column: NewColumn) -> None:
         classes = classes.astype(STRING)
     dtype = (column.values if classes is None else classes).dtype
     array: Any = group.create_array(
-        name, shape=(n_rows,), chunks=(step,), dtype=dtype, attributes=_WRITTEN
+        name, shape=(n_rows,), chunks=(step,), dtype=dtype, attributes={"written_by": _WRITER}
     )
     for start in range(0, n_rows, step):
         values = column.read(start, min(start + step, n_rows))

@@ -94,3 +94,14 @@ def test_predict__stopped_keeps_nothing(place, tmp_path):
     (line,) = stopped(job, os.killpg, signal.SIGINT)
     assert (job.returncode, line.endswith(NOT_KEPT)) == (130, True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ingest__stopped_while_a_query_runs(tmp_path, number, code):
+    endless = "SELECT range AS a, range % 2 AS y FROM range(1_000_000_000_000)"
+    job = started(tmp_path, "ingest", "--sql", endless, "rows", "--label", "y")
+    wait_until(lambda: psutil.Process(job.pid).cpu_times().user > 1.5)
+    lines = stopped(job, os.kill, number)
+    assert job.returncode == code
+    assert NOT_KEPT in lines[-1]
+    assert os.listdir(tmp_path) == []

@@ -235,7 +235,8 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
             rmtree = shutil.rmtree
 
             def remove_or_die(path, **options):
-                (die if str(path).endswith(".replaced") else rmtree)(path, **options)
+                is_old = str(path).endswith(".replaced") and os.path.exists(path)
+                (die if is_old else rmtree)(path, **options)
 
             patched.setattr(shutil, "rmtree", remove_or_die)
         with pytest.raises(StoppedError):

@@ -26,10 +26,6 @@ def draw_penalties(n_basis=6, seed=0):
     return rng.uniform(0.1, 30, n_basis), root @ root.T
 
 
-def ridge(Phi, F, alpha, penalty=None):
-    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha, penalty=penalty).weights
-
-
 @given(n_rows=st.integers(1, 50), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
 @settings(max_examples=50)
 def test_risk__naive_second_pass(n_rows, n_basis, seed):

@@ -4,6 +4,7 @@ from importlib import import_module
 from inspect import signature
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_nrbfn import ingest_file
@@ -79,3 +80,15 @@ def test_formats__every_line_has_its_module_and_known_options():
         module = import_module(f"dask_nrbfn.sources.{each.module}")
         assert callable(module.open_rows)
         assert {*each.options} <= {*signature(ingest_file).parameters}
+
+
+def test_open_source__options_that_the_rows_cannot_have(tmp_path):
+    (tmp_path / "d.csv").write_text("a,y\n1,u\n")
+    for source, options in (
+        (f"FROM '{tmp_path}/d.csv'", {"sql": "FROM source"}),
+        (f"FROM '{tmp_path}/d.csv'", {"delimiter": ";"}),
+        (pd.DataFrame({"a": [1]}), {"sql": "FROM source"}),
+        (pd.DataFrame({"a": [1]}), {"no_header": True}),
+    ):
+        with pytest.raises(ParameterError, match=r"not a (file|text table)"):
+            open_source(source, **options)

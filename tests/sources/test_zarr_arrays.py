@@ -110,6 +110,8 @@ def test_predict__writes_into_the_group(group, tmp_path):
     place, run = tmp_path / "big.zarr", tmp_path / "run"
     succeed("ingest", place, tmp_path / "data", "--x", "X", "--y", "y", "--id", "key")
     fit_dataset(Dataset.open(tmp_path / "data"), run, FitParams(alpha=1e-6), InlineEngine())
+    # Other programs write lists as attributes.
+    zarr.open_group(place, mode="r+")["X"].attrs["_ARRAY_DIMENSIONS"] = ["row", "feature"]
     predict = ("predict", run, place, "--to", "kind", "--workers", 0)
     told = json.loads(succeed(*predict, "--json"))
     assert told["columns"] == ["kind", "kind_confidence"]

@@ -25,9 +25,6 @@ ENGINE = InlineEngine()
 PARAMS = FitParams(
     kernel="laplace-l1", basis="random", basis_size=30, features="plain", alpha=1e-6, n_parts=2
 )
-TUNING = TuneParams(
-    effort="quick", folds=2, alphas=(1e-2, 1e-5), width_factors=(0.5, 1.0), features=("plain",)
-)
 
 
 def fit(X, y, params=PARAMS, **options):

@@ -13,7 +13,7 @@ from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
-from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
+from tests.neighbors.naive import assert_valid, blobs, naive_neighbors
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
@@ -53,13 +53,6 @@ def assert_true_neighbors(run, X, *, rtol=1e-6):
     measured = np.sqrt(((X[indices] - X[:, None]) ** 2).sum(axis=2))
     np.testing.assert_allclose(distances, measured, rtol=rtol, atol=1e-9)
     assert np.all(np.diff(distances, axis=1) >= 0)
-
-
-def recall(run, X):
-    """Return the share of distances that are not beyond the k-th true one."""
-    k = run.chosen_params.n_neighbors
-    kth = np.sort(naive_distances(X), axis=1)[:, k - 1 : k]
-    return np.mean(run.read("neighbors/distances") <= kth * (1 + 1e-9) + 1e-12)
 
 
 def left_behind(run):

@@ -76,9 +76,9 @@ def fitted(params, *, tuning=None, basis=None, **options):
     return runs
 
 
-def scores(run, X=None):
+def scores(run):
     """Return the scores of rows, in CSR and in an array alike."""
-    X, model = texts(seed=1)[0] if X is None else X, Model.load(run.location)
+    X, model = texts(seed=1)[0], Model.load(run.location)
     found = model.scores(sparse.csr_array(X))
     np.testing.assert_allclose(model.scores(X), found, rtol=1e-9, atol=1e-11)
     return found
@@ -145,7 +145,7 @@ def test_update__of_sparse_rows():
 
 
 @pytest.mark.slow
-def test_predict__of_sparse_rows(tmp_path):
+def test_predict__of_sparse_rows():
     """Models of either kind of rows take rows of either kind."""
     runs, new = fitted({"scale": "standard"}), texts(90, seed=1)
     judged = []

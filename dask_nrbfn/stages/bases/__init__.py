@@ -115,7 +115,8 @@ class BasisSource:
         rows than are below the threshold.
     by_confidence: whether the source needs the confidence of rows, and therefore labels.
     draws: whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
-    n_sampled: returns the rows in memory, given rows, stored values of a row and basis rows.
+    n_sampled: returns the number of rows in memory, given the numbers of rows, of stored values of
+        a row, and of basis rows.
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
@@ -210,7 +211,7 @@ def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
 
 
 def rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
-    """Yield the searched rows in the order of their confidence."""
+    """Yield the searched rows in blocks, with their confidence as the priority."""
     run, threshold = of_searched(run), run.chosen_params.confidence_threshold
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     codes = codes if rows is None else codes[rows]
@@ -225,7 +226,7 @@ def rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
 
 
 def rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
-    """Yield all rows in the order of the hash of their row numbers."""
+    """Yield all rows in blocks, with the hashes of their row numbers as tiebreak."""
     codes = dataset.codes()
     for start in range(0, len(codes), _SELECTION_ROWS):
         rows = np.arange(start, min(start + _SELECTION_ROWS, len(codes)))
@@ -234,7 +235,7 @@ def rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
 
 
 def rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
-    """Yield all rows in the order of the hash of their values."""
+    """Yield all rows in blocks, with the hashes of their values as tiebreak."""
     start, seed = 0, run.chosen_params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
         if codes is None or dataset.of_numbers:
