@@ -140,7 +140,8 @@ class Scorer:
             check_finite(rows, **place)
             return rows
         # Imports pyarrow, which models without a schema do not need.
-        from dask_nrbfn.sources.stored import check_gaps, stored_rows
+        from dask_nrbfn.sources.stored import stored_rows
+        from dask_nrbfn.sources.tables import check_gaps
 
         check_finite(rows, **place, gaps=True)
         if not as_stored:

@@ -78,14 +78,15 @@ def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
 
 def _stored(X: Any, schema: Schema) -> "da.Array":
     """Return the rows of a dask collection as a schema encodes them, without counting them."""
-    from dask_nrbfn.sources.stored import column_labels, stored_rows
+    from dask_nrbfn.sources.stored import stored_rows
 
     n_columns, part = len(schema.columns), "a block of X"
-    if hasattr(X, "columns"):
-        own = X[column_labels(X._meta, schema)]
-        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
     # Raises errors before anything is computed.
     stored_rows(_no_rows(X), schema)
+    if hasattr(X, "columns"):
+        names = {column.name for column in schema.columns}
+        own = X[[label for label in X.columns if str(label) in names]]
+        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
     chunks = (X.chunks[0], (n_columns,))
     whole = X.rechunk({1: -1})
     return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
@@ -124,24 +125,16 @@ def _surveyed(X: Any, parts: "list[Delayed]", *, fills: bool) -> "Delayed":
     """Return the statistics of the cells of each column over all parts."""
     import dask
 
-    from dask_nrbfn.sources.stored import kinds_of, survey_columns, types_of
+    from dask_nrbfn.sources.stored import surveyed
     from dask_nrbfn.sources.survey import merged
 
-    found = [types_of(_no_rows(X))]
-    if '"NULL"' in found[0].values() or _has_unknown_categories(X):
-        # Only the parts show the types of these columns.
-        found = dask.compute(*map(dask.delayed(types_of), parts))
-    kinds = kinds_of({column: {part[column] for part in found} for column in found[0]})
-    surveys = [dask.delayed(survey_columns)(part, kinds, fills=fills) for part in parts]
+    # Raises errors before anything is computed.
+    surveyed(_no_rows(X), fills=False)
+    surveys = [dask.delayed(surveyed)(part, fills=fills) for part in parts]
     while len(surveys) > 1:
         groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
         surveys = list(map(dask.delayed(merged), groups))
     return surveys[0]
-
-
-def _has_unknown_categories(X: Any) -> bool:
-    dtypes = X.dtypes.items() if hasattr(X, "columns") else ()
-    return any(hasattr(of, "categories") and not X[column].cat.known for column, of in dtypes)
 
 
 def dask_labels(y: Any, unlabelled: Mark | None = None) -> "da.Array":

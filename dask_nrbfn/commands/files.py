@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dask_nrbfn.commands.ingest import Names, ingest_source, parsed_table_options
+from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
+from dask_nrbfn.sources.source import Names
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, kind_of, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation, normalize
@@ -103,7 +104,8 @@ def opened_rows(
         schema=_schema_of(trained, labelled=labelled),
         classes=trained.classes.tolist() if trained.target_names is None else None,
         spoiled=spoiled,
-        table=parsed_table_options({"missing_values": missing_values}, id=id),
+        missing_values=missing_values,
+        id=id,
         storage_options=storage_options,
         unlabelled=recorded if unlabelled is None else unlabelled,
         read_as=read_as,

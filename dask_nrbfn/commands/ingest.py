@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, check_one_kind, named_columns
+from dask_nrbfn.sources.source import Block, Names, check_one_kind
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -47,12 +47,7 @@ from dask_nrbfn.storage.location import RemoteLocation
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
-    from dask_nrbfn.sources.options import TableOptions
-
 logger = logging.getLogger(__name__)
-
-Names = str | Sequence[str] | None
-"""Names of columns, or marks: a text with commas, or a sequence."""
 
 
 def ingest_file(
@@ -140,7 +135,7 @@ def ingest_file(
         The most frequent categories get a feature each; all other categories share one feature.
     schema : Schema, path or Location, optional
         Schema of the columns of a table, or the TOML or JSON file, dataset, run or model with the
-        schema. A category column of a file may lack its categories: they are read from the rows.
+        schema.
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
     sparse : {"auto", "yes", "no"}
@@ -184,15 +179,6 @@ def ingest_file(
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
-    table = parsed_table_options(
-        {
-            **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
-            **{"date": date, "missing_values": missing_values},
-        },
-        id=id,
-        missing=missing,
-        max_categories=max_categories,
-    )
     if write_schema is not None:
         check_schema_file(write_schema)
         check_output_file(write_schema, overwrite=overwrite)
@@ -207,7 +193,15 @@ def ingest_file(
         delimiter=delimiter,
         no_header=no_header,
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
-        table=table,
+        columns=columns,
+        drop=drop,
+        id=id,
+        categorical=categorical,
+        numeric=numeric,
+        date=date,
+        missing=missing,
+        missing_values=missing_values,
+        max_categories=max_categories,
         variable=variable,
         feature_dim=feature_dim,
         unlabelled=unlabelled,
@@ -249,18 +243,6 @@ def _tell_targets(dataset: Dataset) -> None:
     elif dataset.n_classes < 2 and not dataset.of_numbers:
         only = f"1 class only: {dataset.classes.tolist()[0]!r}" if dataset.n_classes else "no label"
         logger.warning("ingest: the rows have %s. A fit needs at least two classes.", only)
-
-
-def parsed_table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
-    """Return the options of a table; names of columns, or marks, by option, without None."""
-    from dask_nrbfn.sources.options import TableOptions
-
-    given: dict[str, Any] = {
-        option: named_columns(option, value) if isinstance(value, str) else tuple(value)
-        for option, value in names.items()
-        if value is not None
-    }
-    return TableOptions(**given, **further)
 
 
 def ingest_arrays(

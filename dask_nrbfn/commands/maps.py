@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 from zarr.errors import ZarrUserWarning
 
-from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
@@ -25,7 +24,7 @@ from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Box, Scene, open_scene
-from dask_nrbfn.sources.source import named_columns
+from dask_nrbfn.sources.source import Names, named_columns
 from dask_nrbfn.storage.blocks import read_ahead
 from dask_nrbfn.storage.dense import Array, read_finished
 from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group

@@ -199,11 +199,6 @@ class Schema:
         return not self.fills and all(column.is_stored_as_feature for column in self.columns)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the categories of every category column are known."""
-        return all(column.categories or column.kind != "category" for column in self.columns)
-
-    @property
     def groups(self) -> tuple[tuple[int, int], ...]:
         """First and last-plus-one feature of each category column."""
         return tuple((of.start, of.stop) for of in self.features if of.column.kind == "category")
@@ -289,6 +284,8 @@ class Schema:
             place = f"column {name!r} of the schema"
             _check_fields(place, given, _COLUMN_FIELDS)
             _check_choice(place, "kind", given.get("kind"), KINDS)
+            if given["kind"] == "category" and not given.get("categories"):
+                raise DataError(f"{place} has no categories.", "List the texts of the column.")
             columns.append(Column(name, **_with_tuples(given)))
         return cls(**_with_tuples({**values, "columns": columns}))
 

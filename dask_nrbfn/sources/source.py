@@ -3,18 +3,15 @@
 import csv
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import Rows, stacked
-from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.files import File
-
-if TYPE_CHECKING:
-    from dask_nrbfn.sources.options import TableOptions
 
 # A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
 # damaged header, or from a number that is no feature index.
@@ -22,6 +19,20 @@ MAX_FEATURES = 2**24
 
 
 _NOWHERE = File("")
+
+Names = str | Sequence[str] | None
+"""Names of columns, or marks: a text with commas, or a sequence."""
+
+MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
+"""Markers of a missing value in text tables, besides empty text."""
+
+_LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
+_OF_NO_SCHEMA = {"missing", "max_categories", *_LISTS[:-1]}
+# Options that some formats do not accept.
+_OPTIONS = {
+    *("x", "y", "label", "target", "weights", "id", "variable", "feature_dim", "delimiter"),
+    *("no_header", "missing", "max_categories", "schema", *_LISTS),
+}
 
 
 class Block(NamedTuple):
@@ -109,14 +120,13 @@ class Reading:
     rows: a DuckDB relation, a frame or an Arrow reader.
     x, y, label, target, weights: where features, labels, numeric targets and sample weights are;
         `FORMATS` says which of them each format accepts.
+    columns to no_header: options of a table, as `ingest_file` describes them.
     schema: the columns of a table; by default inferred from the cells.
-    table: the other options of a table.
     variable, feature_dim: variables of a scene, and the dimensions along which its features lie.
     unlabelled: the marker for a missing label. In a table "" and nan mean empty cells.
     classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
-    delimiter, no_header: how CSV is written; by default found from the first lines.
     storage_options: arguments of fsspec file systems that a query reads from.
     """
 
@@ -129,17 +139,52 @@ class Reading:
     label: str | None = None
     target: str | None = None
     weights: str | None = None
+    id: str | None = None
+    columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    date: tuple[str, ...] = ()
+    missing: str = "error"
+    missing_values: tuple[str, ...] | None = None
+    max_categories: int = 100
+    delimiter: str | None = None
+    no_header: bool = False
     schema: Schema | None = None
-    table: "TableOptions | None" = None
     variable: str | None = None
     feature_dim: str | None = None
     unlabelled: int | str | float | None = None
     classes: tuple[int | str, ...] | None = None
     spoiled: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
-    delimiter: str | None = None
-    no_header: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for option in _LISTS:
+            given = getattr(self, option)
+            names = named_columns(option, given) if isinstance(given, str) else given
+            # None is no list of marks.
+            if names is not None or option != "missing_values":
+                object.__setattr__(self, option, tuple(names or ()))
+        if self.missing not in ("error", "impute", "drop"):
+            raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
+        if self.max_categories < 1:
+            raise ParameterError(
+                f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
+            )
+        for groups in (("columns", "drop"), ("drop", "categorical", "numeric", "date")):
+            named = [(name, option) for option in groups for name in getattr(self, option)]
+            for name, option in named:
+                if (first := dict(reversed(named))[name]) != option:
+                    raise ParameterError(
+                        f"`{first}` and `{option}` both name {name!r}.",
+                        "Name each column in one option only.",
+                    )
+        if self.schema is not None and (both := _OF_NO_SCHEMA & self.given.keys()):
+            raise ParameterError(
+                f"`{min(both)}` and `schema` are both given.",
+                f"Leave out `{min(both)}` or `schema`.",
+            )
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Return the comma-separated names in an option, None if the option is not given."""
@@ -147,19 +192,32 @@ class Reading:
         return None if given is None else named_columns(option, given)
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        """The marks of missing values in text that a user gives."""
-        return () if self.table is None else self.table.given_marks
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds of columns that options or the schema give."""
+        if self.schema is not None:
+            return {column.name: column.kind for column in self.schema.columns}
+        options: dict[Kind, Any] = {
+            "category": self.categorical,
+            "number": self.numeric,
+            "date": self.date,
+        }
+        return {name: kind for kind, names in options.items() for name in names}
+
+    def marks(self, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the texts that mean a missing value, as given now or at the fit."""
+        recorded = {} if self.schema is None else self.schema.written
+        marks = self.missing_values or recorded.get("missing_values", default)
+        return tuple(mark for mark in marks if mark != str(self.unlabelled))
 
     @property
     def given(self) -> dict[str, Any]:
-        """All given options that some formats do not accept."""
-        names = ("x", "y", "label", "target", "weights", "variable", "feature_dim", "delimiter")
-        given = {name: getattr(self, name) for name in names}
-        given |= {} if self.table is None else self.table.said
-        given["schema"] = None if self.schema is None else "FILE"
-        given["no_header"] = self.no_header or None
-        return {name: value for name, value in given.items() if value is not None}
+        """The options that differ from their defaults and that some formats do not accept."""
+        given = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        return {
+            name: "FILE" if name == "schema" else value
+            for name, (value, default) in given.items()
+            if name in _OPTIONS and value not in (None, default)
+        }
 
 
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:

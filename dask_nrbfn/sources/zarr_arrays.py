@@ -41,8 +41,8 @@ class ZarrRows(ArrayRows):
 def open_rows(reading: Reading) -> ZarrRows:
     """Return the rows of a Zarr group or array; `read_as` has the default names."""
     place, names = reading.place, named_roles(reading)
-    if reading.table is not None and reading.table.id:
-        names["id"] = reading.table.id
+    if reading.id:
+        names["id"] = reading.id
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
         if not is_array(root):
