@@ -63,24 +63,16 @@ class StoredAt(NamedTuple):
 class Source(ABC):
     """Rows of one table, in a fixed order. Size and types are known before the first block.
 
-    x_dtype: type of every ``X`` block: an integer type of 8 to 64 bits, float16, float32 or
-        float64; in CSR float32 or float64.
-    y_dtype: ``int64`` or ``numpy.dtypes.StringDType()`` for labels, ``float64`` for numeric
-        targets; None without labels and targets.
-    has_weights: whether every block has weights. Their values are checked when they are stored.
-    feature_names: column names, where the format has them.
-    target_names (q,): names of the numeric targets.
-    schema: the columns of a table. ``X`` then has the stored values of these columns, NaN for a
-        missing value.
-    id_dtype: ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None without ids.
+    x_dtype: type of every ``X`` block: integers of 8 to 64 bits, float16, float32 or float64; in
+        CSR float32 or float64.
+    y_dtype: ``int64`` or StringDType for labels, ``float64`` for targets; None without them.
+    schema: the columns of a table; ``X`` then has their stored values, NaN for a missing value.
     n_values: approximate number of stored values if blocks are in CSR; None for arrays.
     unlabelled: the marker in ``y`` for a missing label, where the source itself defines one.
-    read_as: the options with which the rows were read: names, for formats without named columns,
-        and the marker that a user gave for a missing label.
+    read_as: options with which the rows were read, as defaults for rows of a model.
     stored_at: where ``X`` is stored, if it need not be copied.
     boolean_labels: whether the labels 0 and 1 mean false and true.
-    bad_rows: indices of the rows, read so far, that have a cell of a wrong kind, which counts as
-        missing. Only for tables whose cells may be spoiled.
+    bad_rows: indices of the rows, read so far, with a cell that is not of its column's kind.
     unseen: number of cells, read so far, whose category is not in the given schema, by column.
     """
 
@@ -112,22 +104,15 @@ class Source(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A place and the options with which its rows are read, given to a format's `open_rows`.
+    """A place and the options with which its rows are read, as `ingest_file` describes them.
 
     place: the file or directory that the user named; empty if only a query or `rows` is given.
     files: its files in order.
     query: SQL whose rows are the table.
     rows: a DuckDB relation, a frame or an Arrow reader.
-    x, y, label, target, weights: where features, labels, numeric targets and sample weights are;
-        `FORMATS` says which of them each format accepts.
-    columns to no_header: options of a table, as `ingest_file` describes them.
-    schema: the columns of a table; by default inferred from the cells.
-    variable, feature_dim: variables of a scene, and the dimensions along which its features lie.
-    unlabelled: the marker for a missing label. In a table "" and nan mean empty cells.
     classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
-    storage_options: arguments of fsspec file systems that a query reads from.
     """
 
     place: File = _NOWHERE
@@ -207,7 +192,9 @@ class Reading:
         """Return the texts that mean a missing value, as given now or at the fit."""
         recorded = {} if self.schema is None else self.schema.written
         marks = self.missing_values or recorded.get("missing_values", default)
-        return tuple(mark for mark in marks if mark != str(self.unlabelled))
+        return tuple(
+            mark for mark in marks if self.unlabelled is None or mark != str(self.unlabelled)
+        )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -221,12 +208,9 @@ class Reading:
 
 
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
-    """Yield the rows of `batches` in order, `block_rows` at a time; the last block may be shorter.
+    """Yield the rows of blocks of any size in order, `block_rows` at a time; the last may be short.
 
     A view if all of its rows are in one batch.
-
-    batches: each may have any number of rows, 0 included.
-    block_rows: number of rows b of a block, at least 1.
     """
     held: list[Block] = []
     n_held = 0
@@ -262,11 +246,7 @@ def _joined(blocks: list[Block]) -> Block:
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
-    """Return the comma-separated names in an option; quotes protect a comma.
-
-    option: for errors.
-    given: such as "a,b".
-    """
+    """Return the comma-separated names in an option; quotes protect a comma."""
     try:
         # The csv module finds no cell in empty text.
         names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
@@ -282,20 +262,12 @@ def named_columns(option: str, given: str) -> tuple[str, ...]:
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:
-    """Return names for targets without names.
-
-    >>> numbered_targets(1), numbered_targets(2)
-    (('target',), ('target_0', 'target_1'))
-    """
+    """Return names for targets without names: target, or target_0, target_1 and so on."""
     return ("target",) if n_targets == 1 else tuple(f"target_{j}" for j in range(n_targets))
 
 
 def check_one_kind(option: str, labels: object, target: object) -> None:
-    """Raise ParameterError if both labels and numeric targets are given.
-
-    option: the option that gives labels.
-    labels, target: None where nothing is given.
-    """
+    """Raise ParameterError if both labels, by an option, and numeric targets are given."""
     if labels is not None and target is not None:
         raise ParameterError(
             f"`{option}` and `target` are both given.",
@@ -304,11 +276,7 @@ def check_one_kind(option: str, labels: object, target: object) -> None:
 
 
 def check_apart(option: str, name: str | None, *others: str | None) -> None:
-    """Raise ParameterError if an option names a column that has another role.
-
-    name: column or array that the option names.
-    *others: columns or arrays with another role.
-    """
+    """Raise ParameterError if an option names one of the columns with another role."""
     if name is not None and name in others:
         raise ParameterError(
             f"`{option}`={name} also has another role, such as features, labels or weights.",
@@ -317,16 +285,10 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
-    """Raise DataError if a table has no rows, no features, or more features than a row can have.
-
-    origin: the table, for errors.
-    """
-    if n_features == 0:
-        raise DataError(
-            f"{origin} is empty: it has no feature columns.", "Give at least one feature per row."
-        )
-    if n_rows == 0:
-        raise DataError(f"{origin} is empty: it has no rows.", "Give at least one row.")
+    """Raise DataError if a table has no rows, no features, or more features than a row can have."""
+    if not (n_features and n_rows):
+        lacking = "rows" if n_features else "feature columns"
+        raise DataError(f"{origin} is empty: it has no {lacking}.", f"Give some {lacking}.")
     if n_features > MAX_FEATURES:
         raise DataError(
             f"{origin} has {n_features} feature columns.",

@@ -316,11 +316,12 @@ def _decided(
     wanted = reading.columns or rest
     features = [name for name in rest if name in wanted and name not in reading.drop]
     check_size(table.origin, n_rows=1, n_features=len(features))
-    kinds = kinds_of(table, features, reading.kinds)
+    kinds: dict[str, Kind] = {}
     if not may_lack:
         # A message about gaps names all columns.
         kinds |= dict.fromkeys(filter(None, [roles.label]), "category")
         kinds |= dict.fromkeys(roles.targets or (), "number")
+    kinds |= kinds_of(table, features, reading.kinds)
     cells = survey(table, kinds, fills=reading.missing == "impute")
     n_rows = next(iter(cells.values())).n_rows
     check_size(table.origin, n_rows=n_rows, n_features=len(features))

@@ -16,7 +16,6 @@ from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.options import TableOptions
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 
@@ -51,8 +50,8 @@ def write(place, frame):
 def place(tmp_path_factory):
     """Give a directory with a run on the rows of a CSV file."""
     place = tmp_path_factory.mktemp("files")
-    table = TableOptions(id="person", drop=("note",), categorical=("code",))
-    source = open_source(write(place / "train.csv", people(150)), label="bought", table=table)
+    options = {"label": "bought", "id": "person", "drop": ("note",), "categorical": ("code",)}
+    source = open_source(write(place / "train.csv", people(150)), **options)
     dataset = ingest_source(source, place / "train")
     fit_dataset(dataset, place / "run", PARAMS, InlineEngine())
     return place
@@ -252,8 +251,8 @@ def test_predict__rows_that_are_bad(tmp_path, place):
 def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
     rows = people(90).astype({"age": object})
     rows.loc[[4, 9], "age"] = None
-    table = TableOptions(drop=("note", "person"), missing="impute")
-    source = open_source(write(tmp_path / "train.csv", rows), label="bought", table=table)
+    options = {"label": "bought", "drop": ("note", "person"), "missing": "impute"}
+    source = open_source(write(tmp_path / "train.csv", rows), **options)
     dataset = ingest_source(source, MemoryStore())
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
     rows.loc[5, "age"] = "old"
