@@ -140,13 +140,12 @@ class Scorer:
             check_finite(rows, **place)
             return rows
         # Imports pyarrow, which models without a schema do not need.
-        from dask_nrbfn.sources.stored import stored_rows
-        from dask_nrbfn.sources.tables import check_gaps
+        from dask_nrbfn.sources.stored import check_filled, stored_rows
 
         check_finite(rows, **place, gaps=True)
         if not as_stored:
             rows = stored_rows(rows, schema)
-        check_gaps(rows, schema, **place)
+        check_filled(rows, schema, **place)
         return schema.expand(rows)
 
 

@@ -19,8 +19,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.dtypes import to_labels
 from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
-from dask_nrbfn.sources.stored import stored_rows
-from dask_nrbfn.sources.tables import check_gaps
+from dask_nrbfn.sources.stored import check_filled, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
@@ -187,7 +186,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     """
     if schema is not None:
         stored = stored_rows(X, schema)
-        check_gaps(stored, schema)
+        check_filled(stored, schema)
         return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
     rows, names = plain_rows(X), column_names(X)
     if names is None:

@@ -40,40 +40,36 @@ def decide(
 ) -> Schema:
     """Return `roles` with the columns of a schema; log choices that no option made.
 
-    cells: statistics of each column that may become a feature, in order, and of those with labels
-        or targets that no row may lack.
+    cells: statistics of each column that may become a feature, in order.
     place: what log lines begin with.
     """
-    columns, left_out, gaps = [], dict[str, str](), dict[str, int]()
-    named = {roles.label, *(roles.targets or ())}
+    columns, left_out = [], dict[str, str]()
     for name, own in cells.items():
-        if name in named:
-            gaps |= {name: own.n_missing} if own.n_missing else {}
-        elif reason := _reason_against(name, own, reading):
+        if reason := _reason_against(name, own, reading):
             logger.info("%s%s", place, Advice(f"{name or repr(name)} is left out: {reason}"))
             left_out[name] = reason
-        elif own.n_missing and reading.missing == "error":
-            gaps[name] = own.n_missing
         else:
             columns.append(_decided(name, own, reading))
             for line in _doubts(name, own, reading):
                 logger.warning("%s%s", place, Advice(line))
-    if gaps:
-        counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
-        of = "a column" if len(gaps) == 1 else f"{len(gaps)} columns"
-        raise DataError(
-            f"{origin} has no value in some rows of {of}: {counts}.",
-            GAP if named.isdisjoint(gaps) else _LABEL_GAP,
-        )
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
-    return replace(
-        roles,
-        columns=tuple(columns),
-        ignored=(*roles.ignored, *left_out),
-        missing=reading.missing,
-    )
+    ignored = (*roles.ignored, *left_out)
+    return replace(roles, columns=tuple(columns), ignored=ignored, missing=reading.missing)
+
+
+def check_gaps(cells: Mapping[str, Cells], origin: str, schema: Schema) -> None:
+    """Raise DataError if any of the columns lacks a value in some rows."""
+    gaps = {name: own.n_missing for name, own in cells.items() if own.n_missing}
+    if gaps:
+        counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
+        of = "a column" if len(gaps) == 1 else f"{len(gaps)} columns"
+        labels = {schema.label, *(schema.targets or ())}
+        raise DataError(
+            f"{origin} has no value in some rows of {of}: {counts}.",
+            GAP if labels.isdisjoint(gaps) else _LABEL_GAP,
+        )
 
 
 def _reason_against(name: str, cells: Cells, reading: Reading) -> str | None:

@@ -120,9 +120,9 @@ class Table:
         """Return the SQL of a column."""
         return self.relation.columns[self.names.index(name)]
 
-    def kind(self, name: str) -> Kind | None:
-        """Return the kind that a column has by its type, or as text was found to have."""
-        return kind_of(self.found.get(name, self.types[name]))
+    def type_of(self, name: str) -> str:
+        """Return the type of a column, or the one that its text was found to have."""
+        return self.found.get(name, self.types[name])
 
     def aggregate(self, expressions: Sequence[str]) -> tuple[Any, ...]:
         """Return the values of aggregates, in one pass."""
@@ -133,6 +133,11 @@ class Table:
         """Return the cell of a column in a row."""
         cells = self.relation.project(self.column(name)).limit(1, offset=row)
         return self._ran(cells.fetchall)[0][0]
+
+    def first_row(self, condition: str) -> int:
+        """Return the first row that meets a condition."""
+        rows = self.relation.project(f"row_number() OVER () - 1 AS row, {condition} AS is_met")
+        return int(self._ran(rows.filter("is_met").limit(1).fetchall)[0][0])
 
     def batches(self, expressions: Sequence[str], batch_rows: int) -> Generator[pa.RecordBatch]:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""

@@ -1,7 +1,7 @@
 """The stored values of cells as SQL, and statistics of the cells that decide a schema."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -23,6 +23,8 @@ _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
 _BATCH_ROWS = 1 << 16
+Values = dict[str, tuple[Kind, str]]
+"""Kind and SQL of the values of each column."""
 
 
 def text_of(table: Table, name: str) -> str:
@@ -175,16 +177,20 @@ class Cells:
         return self.kind == "date" and self.times[1] - self.times[0] > _EQUAL_TIMES
 
 
-def survey(table: Table, kinds: Mapping[str, Kind], *, fills: bool) -> dict[str, Cells]:
-    """Return statistics of some columns of these kinds; `fills`: whether medians are needed."""
-    bins = Bins.of_sorts(1) if fills else None
-    cells = {name: Cells(kind=kind, bins=bins) for name, kind in kinds.items()}
-    values = [
-        text_of(table, name) if kind == "category" else value_of(table, name, kind)
+def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:
+    """Return what `survey` reads of columns of these kinds."""
+    return {
+        name: (kind, text_of(table, name) if kind == "category" else value_of(table, name, kind))
         for name, kind in kinds.items()
-    ]
-    for batch in table.batches(values, _BATCH_ROWS):
-        for own, column in zip(cells.values(), batch.columns, strict=True):
+    }
+
+
+def survey(table: Table, values: Sequence[tuple[Kind, str]], *, fills: bool) -> list[Cells]:
+    """Return statistics of values of SQL of these kinds; `fills`: whether medians are needed."""
+    bins = Bins.of_sorts(1) if fills else None
+    cells = [Cells(kind=kind, bins=bins) for kind, _ in values]
+    for batch in table.batches([sql for _, sql in values], _BATCH_ROWS):
+        for own, column in zip(cells, batch.columns, strict=True):
             own.add(Cells.of(own.kind, column, fills=fills))
     return cells
 

@@ -2,25 +2,24 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.decide import GAP, decide
+from dask_nrbfn.sources.decide import check_gaps, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
 from dask_nrbfn.sources.frames import as_frame
 from dask_nrbfn.sources.memory import table_in_memory
 from dask_nrbfn.sources.relation import Table, kind_of, table_of
 from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size
-from dask_nrbfn.sources.survey import stored_of, survey, text_of, value_of
+from dask_nrbfn.sources.survey import Cells, Values, stored_of, survey, text_of, value_of, values_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +36,12 @@ class TableSource(Source):
     """Rows of a table, in their order, and the stored values of their columns.
 
     schema: its label, targets, weights and id are columns of the table.
-    may_lack_labels: whether labels and targets may be missing.
     empty_label: the label that is stored for a missing one.
-    spoiled: whether cells may be missing, or not of their column's kind; both are read as missing.
     """
 
     table: Table
     schema: Schema
-    may_lack_labels: bool
     empty_label: int | str
-    spoiled: bool
     unseen: Counter[str] = field(default_factory=Counter)
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
@@ -62,140 +57,79 @@ class TableSource(Source):
     def _parts(self, block_rows: int) -> Iterator[Block]:
         self.unseen.clear()
         self.bad_rows.clear()
-        row_bytes = FLOAT64.itemsize * (self.n_features + len(self.target_names or ()))
+        table, own, first_row = self.table, self.schema, 0
+        numbers = numbers_of(own)
+        names = [(own.label, self.y_dtype)] if own.label is not None else []
+        names += [(own.id, self.id_dtype)] if own.id is not None else []
+        wanted = [value_of(table, name, "number") for name in numbers]
+        wanted += [_names_sql(table, name, dtype) for name, dtype in names]
+        row_bytes = FLOAT64.itemsize * (self.n_features + len(numbers))
         rows = max(_VECTOR, min(block_rows, _BATCH_BYTES // row_bytes))
-        others, first_row = self._others(), 0
-        for X, numbers, columns in stored_batches(
-            self.table, self.schema, rows, self._numbers(), [*others.values()], spoiled=self.spoiled
-        ):
-            if self.spoiled:
-                bad = np.isinf(X)
-                X[bad] = np.nan
-                self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
-            elif self.schema.missing == "error":
-                check_gaps(X, self.schema, first_row=first_row, origin=self.table.origin)
-            self.unseen += unseen_in(X, self.schema)
-            named = dict(zip(others, columns, strict=True))
-            X = X.astype(self.x_dtype, copy=False)
-            yield Block(X, *self._columns(numbers, named, first_row))
+        for X, others in stored_batches(table, own, rows, wanted):
+            bad = np.isinf(X)
+            X[bad] = np.nan
+            self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
+            self.unseen += unseen_in(X, own)
+            floats = [_numbers(column) for column in others[: len(numbers)]]
+            texts = [
+                self._names(*name, column, first_row)
+                for name, column in zip(names, others[len(numbers) :], strict=True)
+            ]
+            yield Block(
+                X.astype(self.x_dtype, copy=False),
+                np.stack(floats[: len(own.targets)], axis=1)
+                if own.targets
+                else texts[0]
+                if own.label is not None
+                else None,
+                floats[-1] if own.weights is not None else None,
+                texts[-1] if own.id is not None else None,
+            )
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
 
-    def _numbers(self) -> list[str]:
-        """Return the names of the columns with targets and weights."""
-        return [*(self.schema.targets or ()), *filter(None, [self.schema.weights])]
-
-    def _others(self) -> dict[str, str]:
-        """Return the SQL of labels and ids by their roles; a column of ids may be a feature too."""
-        roles = {"label": (self.schema.label, self.y_dtype), "id": (self.schema.id, self.id_dtype)}
-        return {
-            role: _names_sql(self.table, name, dtype)
-            for role, (name, dtype) in roles.items()
-            if name is not None
-        }
-
-    def _columns(
-        self, numbers: Floats, others: Mapping[str, pa.Array], first_row: int
-    ) -> tuple[np.ndarray | None, ...]:
-        """Return labels or targets, weights, and ids."""
-        own, y, weights, ids = self.schema, None, None, None
-        for name, values in zip(self._numbers(), numbers.T, strict=True):
-            if not self.may_lack_labels or name == own.weights:
-                self._check_given(np.isnan(values), name, first_row)
-        if own.targets is not None:
-            y = numbers[:, : len(own.targets)]
-        elif own.label is not None:
-            y = self._labels(others["label"], own.label, first_row)
-        if own.weights is not None:
-            weights = numbers[:, -1]
-        if own.id is not None:
-            ids = self._names(others["id"], self.id_dtype, own.id, first_row)
-        return y, weights, ids
-
-    def _labels(self, column: pa.Array, name: str, first_row: int) -> np.ndarray:
-        if not self.may_lack_labels:
-            return self._names(column, self.y_dtype, name, first_row)
-        labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
-        given = column.is_valid().to_numpy(zero_copy_only=False)
-        labels[given] = self._names(column.drop_null(), self.y_dtype, name, first_row)
-        return labels
-
-    def _names(
-        self, column: pa.Array, dtype: np.dtype[Any] | None, name: str, first_row: int
-    ) -> np.ndarray:
+    def _names(self, name: str, dtype: Any, column: pa.Array, first_row: int) -> np.ndarray:
         """Return labels or ids (b,), text or whole numbers."""
-        self._check_given(column.is_null().to_numpy(zero_copy_only=False), name, first_row)
-        values = column.to_numpy(zero_copy_only=False)
+        names = np.full(len(column), self.empty_label, dtype=dtype)
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        values = column.drop_null().to_numpy(zero_copy_only=False)
         values = values.astype(STRING) if dtype == STRING else values
-        return to_labels(values, f"Column {name!r} of {self.table.origin}", first_row=first_row)
+        place = f"Column {name!r} of {self.table.origin}"
+        names[given] = to_labels(values, place, first_row=first_row)
+        return names
 
-    def _check_given(self, missing: NDArray[np.bool_], name: str, first_row: int) -> None:
-        if missing.any():
-            raise DataError(
-                f"Column {name!r} of {self.table.origin} has no value in row "
-                f"{first_row + int(missing.argmax())} (the first is 0), or none of its kind.",
-                "Fill in the cell, or leave the row out. Pass `unlabelled`='' ('nan' for numeric "
-                "targets) to keep rows without a label.",
-            )
+
+def numbers_of(schema: Schema) -> list[str]:
+    """Return the names of the columns with targets and weights."""
+    return [*(schema.targets or ()), *filter(None, [schema.weights])]
 
 
 def stored_batches(
-    table: Table,
-    schema: Schema,
-    batch_rows: int,
-    numbers: Sequence[str] = (),
-    others: Sequence[str] = (),
-    *,
-    spoiled: bool = False,
-) -> Iterator[tuple[Floats, Floats, list[pa.Array]]]:
-    """Yield stored values (b, c), numbers (b, q) of other columns, and values of other SQL.
-
-    NaN is a missing value. A cell that cannot be read is an error, or infinite if `spoiled`.
-    """
-    names = [*(column.name for column in schema.columns), *numbers]
+    table: Table, schema: Schema, batch_rows: int, others: Sequence[str] = ()
+) -> Iterator[tuple[Floats, list[pa.Array]]]:
+    """Yield stored values (b, c), infinite where a cell cannot be read, and other SQL columns."""
+    n_columns = len(schema.columns)
     wanted = [stored_of(table, column) for column in schema.columns]
-    wanted += [value_of(table, name, "number") for name in numbers]
-    n_columns, first_row = len(schema.columns), 0
-    batches = table.batches([*wanted, *others], batch_rows)
-    for batch in batches:
-        values = np.empty((batch.num_rows, len(names)))
-        for j, column in enumerate(batch.columns[: len(names)]):
-            # NULL becomes NaN.
-            values[:, j] = column.to_numpy(zero_copy_only=False)
-        must_be_read = values[:, n_columns if spoiled else 0 :]
-        if (bad := np.isinf(must_be_read)).any():
-            row, j = np.argwhere(bad)[0] + (0, n_columns if spoiled else 0)
-            # A connection has one open result.
-            batches.close()
-            raise _bad_cell(table, names[j], first_row + int(row))
-        yield values[:, :n_columns], values[:, n_columns:], batch.columns[len(names) :]
-        first_row += len(values)
+    for batch in table.batches([*wanted, *others], batch_rows):
+        X = np.empty((batch.num_rows, n_columns))
+        for j, values in enumerate(batch.columns[:n_columns]):
+            X[:, j] = _numbers(values)
+        yield X, batch.columns[n_columns:]
 
 
-def _bad_cell(table: Table, name: str, row: int) -> DataError:
+def _numbers(column: pa.Array) -> Floats:
+    """Return numbers (b,) as float64, NaN for NULL."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def unreadable(table: Table, name: str, row: int) -> DataError:
+    """Return an error about a cell that is infinite, or that cannot be read."""
     return DataError(
         f"Column {name!r} of {table.origin} has {table.cell(name, row)!r} in row {row} (the first "
         "is 0), which is infinite or not of the column's kind.",
         "Correct the cell, or pass its text in `missing_values`; name a column of texts in "
         "`categorical`. `skip_bad` leaves out such rows of a prediction.",
     )
-
-
-def check_gaps(
-    stored: Floats, schema: Schema, *, first_row: int = 0, within: str = "", origin: str = "X"
-) -> None:
-    """Raise DataError naming the first value that is missing and is not filled in.
-
-    `first_row` is the index of the first row, in the part of the table that `within` names.
-    """
-    gaps = np.isnan(stored)
-    if gaps.any() and not schema.fills:
-        row, place = np.argwhere(gaps)[0]
-        raise DataError(
-            f"Column {schema.columns[place].name!r} of {origin} has no value in row "
-            f"{first_row + row}{within} (the first is 0).",
-            GAP,
-        )
 
 
 def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
@@ -219,7 +153,7 @@ def _names_sql(table: Table, name: str, dtype: np.dtype[Any] | None) -> str:
     """Return the SQL of labels or ids: text, or numbers that must be whole."""
     if dtype == STRING:
         return text_of(table, name)
-    of = table.found.get(name, table.types[name])
+    of = table.type_of(name)
     cell = f"TRY_CAST({table.column(name)} AS {of})"
     return f"TRY_CAST({cell} AS {'DOUBLE' if _is_float(of) else 'BIGINT'})"
 
@@ -228,10 +162,14 @@ def _is_float(type_name: str) -> bool:
     return type_name.startswith(("FLOAT", "DOUBLE", "DECIMAL"))
 
 
-def _names_dtype(table: Table, name: str, classes: Sequence[int | str] = ()) -> np.dtype[Any]:
+def _names_dtype(
+    table: Table, name: str | None, classes: Sequence[int | str] | None = None
+) -> np.dtype[Any] | None:
     """Return the type of labels or ids: that of the classes of a model, or the column's."""
-    kind, is_text = table.kind(name), kind_of(table.types[name]) == "category"
-    if is_text and any(isinstance(known, str) for known in classes):
+    if name is None:
+        return None
+    kind, is_text = kind_of(table.type_of(name)), kind_of(table.types[name]) == "category"
+    if is_text and any(isinstance(known, str) for known in classes or ()):
         return STRING
     if kind not in ("number", "boolean") and not is_text:
         raise DataError(
@@ -241,54 +179,48 @@ def _names_dtype(table: Table, name: str, classes: Sequence[int | str] = ()) -> 
     if is_text and kind in _PLAIN:
         is_plain = f"regexp_full_match({text_of(table, name)}, '{_PLAIN[kind]}', 'i')"
         (n_others,) = table.aggregate([f"count_if(NOT {is_plain})"])
-        kind = "category" if n_others else kind
-    return STRING if kind not in ("number", "boolean") else INT64
+        return STRING if n_others else INT64
+    return INT64 if kind in ("number", "boolean") else STRING
 
 
 def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
-    rows, known = reading.rows, reading.schema
-    if rows is None:
-        table = table_of(reading)
-    elif isinstance(rows, duckdb.DuckDBPyRelation):
-        table = Table.of("the relation", rows, marks=reading.marks())
-    elif isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
-        table = table_in_memory(rows, "the frame", marks=reading.marks())
-    else:
-        raise ParameterError(
-            f"source is of type {type(rows).__name__}.",
-            "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
-            "`ingest_arrays` takes arrays.",
-        )
-    roles, n_rows = _roles(table, reading), None
-    drops = (known or reading).missing == "drop" and not reading.spoiled
-    may_lack = drops or means_empty(reading.unlabelled)
+    table, known = _table(reading), reading.schema
+    schema = _roles(table, reading)
+    y_dtype = FLOAT64 if schema.targets else _names_dtype(table, schema.label, reading.classes)
+    id_dtype = _names_dtype(table, schema.id)
+    if schema.id is not None and _is_float(table.type_of(schema.id)):
+        id_dtype = STRING
+    roles = _role_values(table, schema, y_dtype, id_dtype)
+    columns: Values
     if known is None:
-        schema, n_rows = _decided(table, reading, roles, may_lack=may_lack)
+        columns = values_of(table, kinds_of(table, _features(table, reading, roles), reading.kinds))
     else:
-        schema = roles
+        columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
+    found = survey(table, [*roles.values(), *columns.values()], fills=reading.missing == "impute")
+    n_rows = found[0].n_rows if found else 0
+    check_size(table.origin, n_rows=n_rows, n_features=len(columns))
+    of_roles = dict(zip(roles, found, strict=False))
+    cells = dict(zip(columns, found[len(roles) :], strict=True))
+    if known is None:
+        ignored = tuple(name for name in table.names if name not in roles | columns)
+        schema = replace(schema, ignored=ignored)
+        schema = decide(cells, reading, schema, table.origin, "ingest: ")
+        cells = {column.name: cells[column.name] for column in schema.columns}
+    if means_empty(reading.unlabelled):
+        of_roles = {name: of_roles[name] for name in (schema.weights, schema.id) if name}
+    checked = of_roles if reading.spoiled else of_roles | cells
+    for name, own in checked.items():
+        if own.n_unread:
+            is_unread = f"isinf({(roles | columns)[name][1]})"
+            raise unreadable(table, name, table.first_row(is_unread))
+    if schema.missing == "drop" and not reading.spoiled:
+        values = {name: (roles | columns)[name][1] for name in checked}
+        table, n_rows = _whole_rows(table, values, checked)
+    else:
+        check_gaps(of_roles | ({} if schema.fills else checked), table.origin, schema)
     marks = {"missing_values": list(reading.missing_values)} if reading.missing_values else {}
-    schema = replace(schema, written={**table.written, **marks, **schema.written})
-    if drops:
-        table, n_rows = _whole_rows(table, schema, reading.unlabelled)
-    if n_rows is None:
-        (n_rows,) = table.aggregate(["count(*)"])
-    check_size(table.origin, n_rows=n_rows, n_features=len(schema.columns))
-    return _source(table, schema, reading, n_rows, may_lack_labels=may_lack)
-
-
-def _source(
-    table: Table, schema: Schema, reading: Reading, n_rows: int, *, may_lack_labels: bool
-) -> TableSource:
     types = {table.types[column.name] for column in schema.columns}
-    y_dtype = FLOAT64 if schema.targets is not None else None
-    if schema.label is not None:
-        y_dtype = _names_dtype(table, schema.label, reading.classes or ())
-    id_dtype = None
-    if schema.id is not None:
-        of = table.found.get(schema.id, table.types[schema.id])
-        id_dtype = STRING if _is_float(of) else _names_dtype(table, schema.id)
-    is_boolean = schema.label is not None and table.kind(schema.label) == "boolean"
     return TableSource(
         n_rows=n_rows,
         n_features=len(schema.columns),
@@ -297,44 +229,55 @@ def _source(
         has_weights=schema.weights is not None,
         feature_names=tuple(column.name for column in schema.columns),
         target_names=schema.targets,
-        schema=schema,
+        schema=replace(schema, written={**table.written, **marks, **schema.written}),
         id_dtype=id_dtype,
-        boolean_labels=is_boolean and y_dtype == INT64,
+        boolean_labels=y_dtype == INT64 and table.type_of(str(schema.label)) == "BOOLEAN",
         table=table,
-        may_lack_labels=may_lack_labels,
         empty_label=str(reading.unlabelled) if y_dtype == STRING else NO_LABEL,
-        spoiled=reading.spoiled,
     )
 
 
-def _decided(
-    table: Table, reading: Reading, roles: Schema, *, may_lack: bool
-) -> tuple[Schema, int]:
-    """Return the schema and the number of rows; `roles` has no columns yet."""
-    taken = {roles.label, *(roles.targets or ()), roles.weights, roles.id}
-    rest = [name for name in table.names if name not in taken]
-    wanted = reading.columns or rest
-    features = [name for name in rest if name in wanted and name not in reading.drop]
+def _table(reading: Reading) -> Table:
+    rows = reading.rows
+    if rows is None:
+        return table_of(reading)
+    if isinstance(rows, duckdb.DuckDBPyRelation):
+        return Table.of("the relation", rows, marks=reading.marks())
+    if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
+        return table_in_memory(rows, "the frame", marks=reading.marks())
+    raise ParameterError(
+        f"source is of type {type(rows).__name__}.",
+        "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
+        "`ingest_arrays` takes arrays.",
+    )
+
+
+def _role_values(table: Table, schema: Schema, y_dtype: Any, id_dtype: Any) -> Values:
+    """Return the values of targets and weights, and 0 where there is a label or an id."""
+    values: Values = {}
+    for name, dtype in ((schema.label, y_dtype), (schema.id, id_dtype)):
+        if name is not None:
+            given = f"WHEN {_names_sql(table, name, dtype)} IS NOT NULL THEN 0.0"
+            unread = f"WHEN {text_of(table, name)} IS NOT NULL THEN 'inf'::DOUBLE"
+            values[name] = "number", f"CASE {given} {unread} END"
+    for name in numbers_of(schema):
+        values[name] = "number", value_of(table, name, "number")
+    return values
+
+
+def _features(table: Table, reading: Reading, roles: Container[str]) -> list[str]:
+    """Return the names of the columns that may become features."""
+    names = [name for name in table.names if name not in roles]
+    features = [name for name in reading.columns or names if name not in reading.drop]
     check_size(table.origin, n_rows=1, n_features=len(features))
-    kinds: dict[str, Kind] = {}
-    if not may_lack:
-        # A message about gaps names all columns.
-        kinds |= dict.fromkeys(filter(None, [roles.label]), "category")
-        kinds |= dict.fromkeys(roles.targets or (), "number")
-    kinds |= kinds_of(table, features, reading.kinds)
-    cells = survey(table, kinds, fills=reading.missing == "impute")
-    n_rows = next(iter(cells.values())).n_rows
-    check_size(table.origin, n_rows=n_rows, n_features=len(features))
-    ignored = tuple(name for name in rest if name not in features)
-    roles = replace(roles, ignored=ignored)
-    return decide(cells, reading, roles, table.origin, "ingest: "), n_rows
+    return [name for name in names if name in features]
 
 
 def kinds_of(
     table: Table, names: Sequence[str], given: Mapping[str, Kind] | None = None
 ) -> dict[str, Kind]:
     """Return the kinds of columns: those that are given, or those of their types."""
-    kinds = {name: (given or {}).get(name) or table.kind(name) for name in names}
+    kinds = {name: (given or {}).get(name) or kind_of(table.type_of(name)) for name in names}
     for name, kind in kinds.items():
         if kind is None or kind_of(table.types[name]) is None:
             raise DataError(
@@ -347,21 +290,14 @@ def kinds_of(
 
 
 def _whole_rows(
-    table: Table, schema: Schema, unlabelled: int | str | float | None
+    table: Table, values: Mapping[str, str], cells: Mapping[str, Cells]
 ) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
-    wanted = {column.name: stored_of(table, column) for column in schema.columns}
-    if schema.label is not None and not means_empty(unlabelled):
-        wanted[schema.label] = text_of(table, schema.label)
-    numbers = () if means_empty(unlabelled) else schema.targets or ()
-    for name in (*numbers, *filter(None, [schema.weights])):
-        wanted[name] = value_of(table, name, "number")
-    n_rows, *given = table.aggregate(["count(*)", *(f"count({sql})" for sql in wanted.values())])
-    whole = table.filtered(" AND ".join(f"({sql}) IS NOT NULL" for sql in wanted.values()))
+    n_rows = next(iter(cells.values())).n_rows
+    whole = table.filtered(" AND ".join(f"({sql}) IS NOT NULL" for sql in values.values()))
     (n_whole,) = whole.aggregate(["count(*)"])
-    counts = zip(wanted, given, strict=True)
-    where = ", ".join(f"{name} {n_rows - count}" for name, count in counts if count < n_rows)
-    if n_rows and not n_whole:
+    where = ", ".join(f"{name} {own.n_missing}" for name, own in cells.items() if own.n_missing)
+    if not n_whole:
         raise DataError(
             f"every row of {table.origin} lacks a value: {where}.",
             "Pass `missing`='impute' for features, or leave columns out with `drop`. Set "

@@ -63,7 +63,7 @@ def test_ingest__rows_without_a_label_are_dropped(tmp_path, caplog, suffix, labe
     file = write(tmp_path / f"rows{suffix}", frame)
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         dataset = ingest_file(file, MemoryStore(), label="y", weights="w", missing="drop")
-    assert f"{N - whole.sum()} rows that lack values are left out: a 1, y 30, w 1" in caplog.text
+    assert f"{N - whole.sum()} rows that lack values are left out: y 30, w 1, a 1" in caplog.text
     assert dataset.unlabelled is None
     assert dataset.classes[dataset.codes()].tolist() == labels[whole].tolist()
     np.testing.assert_allclose(dataset.take(np.arange(whole.sum())), X[whole], rtol=1e-12)
