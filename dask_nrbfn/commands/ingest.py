@@ -110,9 +110,8 @@ def ingest_file(
         default the first lines decide.
     columns, drop : str or sequence of str, optional
         Columns of a table that become features, by default all without another use; and columns
-        to leave out. Each element of a list of numbers becomes a feature if `columns` names it.
-        Here and below, names can be given as "A,B", with double quotes around a name that has a
-        comma.
+        to leave out. Here and below, names can be given as "A,B", with double quotes around a
+        name that has a comma.
     id : str, optional
         Column or Zarr array that names the rows and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional

@@ -283,16 +283,17 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
 def _text_options(reading: Reading) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit."""
     known = {} if reading.schema is None else reading.schema.written
+    delimiter = reading.delimiter or known.get("delimiter")
     # Cells may have a blank before them.
-    blanks = ("",) if reading.delimiter == " " else ("", " ")
+    blanks = ("",) if delimiter == " " else ("", " ")
     nulls = [f"{blank}{mark}" for mark in ("", *reading.marks(MISSING_VALUES)) for blank in blanks]
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,
         "hive_partitioning": "false",
     }
-    given = {"delim": reading.delimiter or known.get("delimiter")}
-    given |= {name: known.get(name) for name in ("dateformat", "timestampformat")}
+    given = {name: known.get(name) for name in ("dateformat", "timestampformat")}
+    given["delim"] = delimiter
     options |= {name: literal(value) for name, value in given.items() if value}
     no_header = reading.no_header or known.get("no_header")
     if no_header or reading.schema is not None:
