@@ -50,8 +50,8 @@ def decide(
             left_out[name] = reason
         else:
             columns.append(_decided(name, own, reading))
-            for line in _doubts(name, own, reading):
-                logger.warning("%s%s", place, Advice(line))
+        for line in _doubts(name, own, reading) if name not in left_out or own.texts else ():
+            logger.warning("%s%s", place, Advice(line))
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
