@@ -32,10 +32,6 @@ def _decisions(model: Model, scores: Floats) -> Floats:
 
 RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
-    # Signed integers, like category codes in pandas and AnnData.
-    "codes": lambda model, scores: scores.argmax(axis=1).astype(
-        np.min_scalar_type(-len(model.classes))
-    ),
     "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
     "scores": lambda _, scores: scores,
     "decisions": _decisions,

@@ -44,12 +44,12 @@ def drawn_scene(sizes=(2, 7, 9), *, bands=BANDS, text=False):
     )
 
 
-def write_scene(scene, place, *, zarr_format=3, **encoding):
-    """Write a Dataset as Zarr; `encoding` is that of its reflectances."""
+def write_scene(scene, place, *, name="reflectance", zarr_format=3, **encoding):
+    """Write a Dataset as Zarr; `encoding` is that of the variable `name`."""
     with warnings.catch_warnings():
         # Text in Zarr v3, and metadata in one place.
         warnings.simplefilter("ignore")
-        scene.to_zarr(place, mode="w", zarr_format=zarr_format, encoding={"reflectance": encoding})
+        scene.to_zarr(place, mode="w", zarr_format=zarr_format, encoding={name: encoding})
     return str(place)
 
 

@@ -18,17 +18,15 @@ from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
-from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.arrays import columns_by_name
 from dask_nrbfn.sources.scene import Box, Scene, open_scene
 from dask_nrbfn.sources.source import Names, named_columns
 from dask_nrbfn.storage.blocks import read_ahead
-from dask_nrbfn.storage.dense import Array, read_finished
 from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group
-from dask_nrbfn.storage.location import RemoteLocation, normalize
+from dask_nrbfn.storage.location import file_of
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
 if TYPE_CHECKING:
@@ -51,20 +49,6 @@ class MapResult:
 
     n_pixels: int
     n_missing: int
-
-
-@dataclass(frozen=True)
-class _Map:
-    """A map to write.
-
-    order: index of each column of the model among the features of the scene; empty if equal.
-    names: results; the first one is written last, and marks a box as finished.
-    """
-
-    model: PinnedModel
-    scene: Scene
-    order: list[int]
-    names: tuple[str, ...]
 
 
 def predict_scene(
@@ -121,19 +105,17 @@ def predict_scene(
     check_map_place(out, overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
     opened, digest = pinned.open(), found.digest()
-    asked = {"probability": probabilities, "score": scores}
-    names = _checked_names(opened, found, [name for name, is_asked in asked.items() if is_asked])
-    work = _Map(pinned, found, _feature_order(opened, found), names)
+    names = _checked_names(opened, found, probabilities=probabilities, scores=scores)
+    order = _feature_order(opened, found)
     _check_memory(found, opened, engine)
     identity = {"of_model": opened.digest(), "of_scene": digest, "of_choice": ", ".join(names)}
     with (
         open_scene(found.place) as stored,
         resumed_group(out, kind=_KIND, identity=identity, overwrite=overwrite) as group,
     ):
-        _prepare(group, work, opened, stored)
-        counts = run_tasks(engine, _map_boxes, _spans(work, group, engine), label="predict")
-        if n_found := sum(n_found for _, n_found in counts):
-            logger.info("predict: %d of %d boxes were found finished", n_found, len(found.boxes()))
+        _prepare(group, names, found, opened, stored)
+        tasks = [(pinned, found, order, names, group, *span) for span in _spans(found, engine)]
+        n_missing = sum(run_tasks(engine, _map_boxes, tasks, label="predict"))
         if found.digest() != digest:
             raise RunMismatchError(
                 f"{found.place} changed while it was mapped.",
@@ -149,7 +131,7 @@ def predict_scene(
             # xarray warns if there is no consolidated metadata, and zarr if there is.
             warnings.simplefilter("ignore", ZarrUserWarning)
             zarr.consolidate_metadata(group.store)
-    return MapResult(found.n_pixels, sum(n_missing for n_missing, _ in counts))
+    return MapResult(found.n_pixels, n_missing)
 
 
 def check_map_place(out: Location, *, overwrite: bool) -> None:
@@ -165,37 +147,32 @@ def check_map_place(out: Location, *, overwrite: bool) -> None:
 
 def scene_at(scene: Location, variable: Names, feature_dim: str | None) -> Scene:
     """Return the scene of the arguments of `predict_scene`."""
-    place = normalize(scene)
-    if not isinstance(place, str | RemoteLocation):
-        raise ParameterError(
-            f"{scene} is a Zarr store object, but a path or URL is needed here.",
-            "Give the path or URL of a scene.",
-        )
-    file = File(place) if isinstance(place, str) else File(place.url, place.storage_options)
     names = named_columns("variable", variable) if isinstance(variable, str) else variable
-    return Scene.at(file, tuple(names or ()), feature_dim)
+    return Scene.at(file_of(scene), tuple(names or ()), feature_dim)
 
 
-def _checked_names(model: Model, scene: Scene, further: list[str]) -> tuple[str, ...]:
-    """Return the names of the results to write, of which `further` are for classes only."""
+def _checked_names(
+    model: Model, scene: Scene, *, probabilities: bool, scores: bool
+) -> tuple[str, ...]:
+    """Return the names of the results to write."""
     dimension, _ = _layers(model)
-    if further and dimension != "class":
-        option = _RESULTS[further[0]]
+    if dimension != "class" and (probabilities or scores):
+        option = "probabilities" if probabilities else "scores"
         raise ParameterError(
             f"`{option}` is set, but the model predicts numbers.", f"Leave `{option}` out."
         )
-    names = ("label" if dimension == "class" else "value", *further)
-    for name in (*names, dimension):
-        if name in scene.sizes:
-            raise DataError(
-                f"{scene.place} has a dimension {name}, which is the name of an array of the map.",
-                "Rename the dimension.",
-            )
-    return names
+    names = ["label" if dimension == "class" else "value"]
+    names += ["probability"] * probabilities + ["score"] * scores
+    if taken := {*names, dimension} & {*scene.sizes}:
+        raise DataError(
+            f"{scene.place} has a dimension {min(taken)}, as an array of the map is named.",
+            "Rename the dimension.",
+        )
+    return tuple(names)
 
 
 def _feature_order(model: Model, scene: Scene) -> list[int]:
-    """Return `_Map.order`; columns are found by name if the model has names."""
+    """Return the index of each column of the model among the features; none if equal."""
     found, wanted, n_columns = scene.feature_names, model.feature_names, model.n_features
     if model.schema is not None:
         wanted = tuple(column.name for column in model.schema.columns)
@@ -203,17 +180,8 @@ def _feature_order(model: Model, scene: Scene) -> list[int]:
     if wanted is None or wanted == found:
         check_columns(len(found), n_columns)
         return []
-    for name in wanted:
-        if found.count(name) != 1:
-            raise DataError(
-                f"{scene.place} has {found.count(name) or 'no'} features named {name!r}; its "
-                f"features are {', '.join(found[:20])}.",
-                "Give all features of the training rows, each once and in any order.",
-            )
-    if ignored := [name for name in found if name not in wanted]:
-        shown = ", ".join(ignored[:20])
-        logger.info("%d features of %s are ignored: %s", len(ignored), scene.place, shown)
-    return [found.index(name) for name in wanted]
+    remedy = "Give all features of the training rows, each once and in any order."
+    return columns_by_name(wanted, found, str(scene.place), remedy)
 
 
 def _layers(model: Model) -> tuple[str, NDArray[Any]]:
@@ -225,10 +193,6 @@ def _layers(model: Model) -> tuple[str, NDArray[Any]]:
     return "class", model.classes
 
 
-def _is_layered(name: str, model: Model) -> bool:
-    return name != "label" and (name != "value" or model.n_targets > 1)
-
-
 def _codes(classes: NDArray[Any]) -> NDArray[Any]:
     """Return the codes of classes, numbers as they are; the largest value of the dtype is free."""
     codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes
@@ -236,41 +200,39 @@ def _codes(classes: NDArray[Any]) -> NDArray[Any]:
     return codes.astype(np.result_type(*map(np.min_scalar_type, bounds)))
 
 
-def _flags(classes: NDArray[Any], codes: NDArray[Any]) -> dict[str, Any]:
-    """Return the attributes that explain the codes of classes that are not numbers."""
-    if classes.dtype.kind not in "TUb":
-        return {}
-    # The CF conventions separate the meanings by blanks.
-    meanings = ["_".join(str(label).split()) for label in classes.tolist()]
-    return {"flag_values": codes.tolist(), "flag_meanings": " ".join(meanings)}
-
-
-def _prepare(group: zarr.Group, work: _Map, model: Model, stored: "xr.Dataset") -> None:
+def _prepare(
+    group: zarr.Group, names: tuple[str, ...], scene: Scene, model: Model, stored: "xr.Dataset"
+) -> None:
     """Write the coordinates of the pixels, and the layout of results that do not exist yet."""
     import xarray as xr
 
-    scene, (dimension, layers) = work.scene, _layers(model)
-    sources = [stored[name] for name in scene.variables]
+    dimension, layers = _layers(model)
+    is_text = layers.dtype.kind in "TU"
     coords = {
         name: each.variable.drop_encoding()
         for name, each in stored.coords.items()
-        if {*each.dims} <= scene.sizes.keys() and name not in work.names
+        if {*each.dims} <= scene.sizes.keys() and name not in names
     }
-    texts = layers.astype(object) if layers.dtype.kind in "TU" else layers
-    coords[dimension] = xr.Variable(dimension, texts)
-    mapping = max(each.encoding.get("grid_mapping", "") for each in sources)
-    about = {"grid_mapping": mapping} if mapping else {}
+    coords[dimension] = xr.Variable(dimension, layers.astype(object) if is_text else layers)
+    mapping = max(stored[name].encoding.get("grid_mapping", "") for name in scene.variables)
     results = {}
-    for name in work.names:
-        own = {dimension: len(layers)} if _is_layered(name, model) else {}
-        chunks = (*own.values(), *scene.steps)
-        how = {"chunks": chunks, "compressors": ZstdCodec(level=1, checksum=True)}
-        dtype, attributes = np.dtype(np.float32), about
+    for name in names:
+        attributes: dict[str, Any] = {"grid_mapping": mapping} if mapping else {}
+        dtype = np.dtype(np.float32)
+        how: dict[str, Any] = {"compressors": ZstdCodec(level=1, checksum=True)}
+        is_single = name == "label" or (name == "value" and model.n_targets == 1)
+        own = {} if is_single else {dimension: len(layers)}
         if name == "label":
             codes = _codes(layers)
-            dtype, attributes = codes.dtype, about | _flags(layers, codes)
+            dtype = codes.dtype
             # Zarr's own fill value too, so that a lost chunk is missing and not the first class.
             how |= dict.fromkeys(("_FillValue", "fill_value"), np.iinfo(codes.dtype).max)
+            if is_text or layers.dtype.kind == "b":
+                # The CF conventions separate the meanings by blanks.
+                meanings = ["_".join(str(label).split()) for label in layers.tolist()]
+                attributes["flag_values"] = codes.tolist()
+                attributes["flag_meanings"] = " ".join(meanings)
+        how["chunks"] = (*own.values(), *scene.steps)
         # A single block, which is never computed.
         empty = da.empty((*own.values(), *scene.sizes.values()), dtype=dtype, chunks=-1)
         results[name] = xr.Variable((*own, *scene.sizes), empty, attributes, how)
@@ -282,12 +244,12 @@ def _prepare(group: zarr.Group, work: _Map, model: Model, stored: "xr.Dataset") 
         shown.to_zarr(group.store, mode="a", zarr_format=3, consolidated=False, compute=False)
 
 
-def _spans(work: _Map, group: zarr.Group, engine: Engine) -> list[tuple[Any, ...]]:
-    """Return the arguments of the tasks: equal numbers of consecutive boxes."""
-    n_boxes = len(work.scene.boxes())
-    wanted = max(_TASKS_PER_WORKER * engine.n_workers, work.scene.n_pixels // _TASK_PIXELS)
+def _spans(scene: Scene, engine: Engine) -> list[tuple[int, int]]:
+    """Return the first and last-plus-one box of every task."""
+    n_boxes = len(scene.boxes())
+    wanted = max(_TASKS_PER_WORKER * engine.n_workers, scene.n_pixels // _TASK_PIXELS)
     length = -(-n_boxes // min(n_boxes, wanted))
-    return [(work, group, start, start + length) for start in range(0, n_boxes, length)]
+    return [(start, start + length) for start in range(0, n_boxes, length)]
 
 
 def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
@@ -302,40 +264,55 @@ def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
 
-def _map_boxes(work: _Map, group: zarr.Group, start: int, stop: int) -> tuple[int, int]:
-    """Map some boxes; return how many pixels have no result and how many boxes were finished."""
-    scene, scorer = work.scene, Scorer(work.model.open())
-    arrays: dict[str, Any] = {name: group[name] for name in reversed(work.names)}
-    every = scene.boxes()[start:stop]
-    found = [_n_missing(arrays[work.names[0]], scene, box) for box in every]
-    boxes = [box for box, n_missing in zip(every, found, strict=True) if n_missing is None]
-    total = sum(filter(None, found))
+def _map_boxes(
+    model: Model,
+    scene: Scene,
+    order: list[int],
+    names: tuple[str, ...],
+    group: zarr.Group,
+    start: int,
+    stop: int,
+) -> int:
+    """Map boxes that are not finished; return how many pixels of all boxes have no result.
+
+    The first result is written last, and marks a box as finished.
+    """
+    scorer = Scorer(model)
+    arrays: dict[str, Any] = {name: group[name] for name in reversed(names)}
+    boxes, total = [], 0
+    for box in scene.boxes()[start:stop]:
+        n_missing = _n_missing(arrays[names[0]], box)
+        if n_missing is None:
+            boxes.append(box)
+        total += n_missing or 0
+    logger.info("predict: %d boxes of %d to %d are to do", len(boxes), start, stop)
     with open_scene(scene.place) as stored:
 
         def read(box: Box) -> NDArray[Any]:
             rows = scene.rows(stored, box)
-            return rows[:, work.order] if work.order else rows
+            return rows[:, order] if order else rows
 
         for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
             scores = scorer.pixels(rows)
             lengths = [each.stop - each.start for each in box]
             for name, array in arrays.items():
-                # Chunks of missing pixels are written too, so that they are known to be finished.
-                array = array.with_config({"write_empty_chunks": True})
                 values = _values(name, scorer, scores)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
             total += int(np.count_nonzero(np.isnan(scores[:, 0])))
-    return total, len(every) - len(boxes)
+    return total
 
 
-def _n_missing(array: Array, scene: Scene, box: Box) -> int | None:
+def _n_missing(array: Any, box: Box) -> int | None:
     """Return the number of pixels of a box without a result; None if the box is not finished."""
-    index = [each.start // step for each, step in zip(box, scene.steps, strict=True)]
-    values = read_finished(array, (*(0,) * (array.ndim - len(box)), *index))
-    if values is None:
+    try:
+        values = array[(..., *box)]
+    except (ValueError, RuntimeError, TypeError):
+        # A power cut has left an empty file.
         return None
-    first = values.reshape(-1, *values.shape[-len(box) :])[0]
-    return int(np.count_nonzero(np.isnan(first) | (first == array.fill_value)))
+    # Of several layers, the first. zarr does not store a chunk without any result.
+    first = values[(0,) * (values.ndim - len(box))]
+    missing = np.isnan(first) | (first == array.fill_value)
+    return None if missing.all() else int(missing.sum())
 
 
 def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:
@@ -343,12 +320,7 @@ def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:
     missing = np.isnan(scores[:, 0])
     if name == "label":
         codes = _codes(scorer.model.classes)
-        labels = codes[scores.argmax(axis=1)]
-        labels[missing] = np.iinfo(codes.dtype).max
-        return labels
+        return np.where(missing, np.iinfo(codes.dtype).max, codes[scores.argmax(axis=1)])
     values = scorer.result(_RESULTS[name], scores).astype(np.float32)
-    if name != "value":
-        # Rounding to float32 must not make another class the largest.
-        keep_largest(values, scores)
     values[missing] = np.nan
     return values

@@ -1,28 +1,49 @@
-"""Predict rows of a store: labels and their probabilities as new columns of the same store."""
+"""Predict rows of a store: labels and their probabilities as new columns of the same store.
+
+Columns of obs are listed after they are written, because readers look at the listed columns. A copy
+of an .h5ad file, and arrays of a Zarr group, are moved into place when they are complete.
+"""
 
 import os
-from contextlib import ExitStack
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+import zarr
 
 from dask_nrbfn.commands.predict import write_results
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ExistsError, ParameterError
+from dask_nrbfn.sources.anndata import import_anndata, is_anndata, obs_of
+from dask_nrbfn.sources.zarr_arrays import damage_named, is_plain_zarr
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group, scratch_beside
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.dense import Array, read_dense
+from dask_nrbfn.storage.group import (
+    flush_member,
+    open_group,
+    replace_group,
+    scratch_beside,
+    store_at,
+)
+from dask_nrbfn.storage.local import flush_tree, replace_path
+from dask_nrbfn.storage.location import Location, RemoteLocation, file_of, join
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.obs import Columns, NewColumn
+
+# Attribute of an array of predictions in a Zarr group of another tool.
+_WRITER = "dask_nrbfn predict"
 
 
 def check_one_place(out: object, to: str | None) -> None:
     """Raise ParameterError unless exactly one of `out` and `to` is given."""
     if (out is None) == (to is None):
-        given = "neither `out` nor `to` is" if out is None else "`out` and `to` are both"
         raise ParameterError(
-            f"{given} given.",
+            "`out` and `to` are both given, or neither of them.",
             "Give `out` for the predictions, or `to` for a name in the store of the rows.",
         )
 
@@ -44,36 +65,129 @@ class ObsTarget:
         overwrite: bool,
     ) -> None:
         self.cells, self.model, self.overwrite = cells, model, overwrite
-        self._store = Columns(cells)
-        self.inside = inside = self._store.inside
-        name = to.removeprefix(inside)
+        self._place = place = file_of(cells)
+        is_zarr = place.is_directory()
+        in_file = place.name.endswith(".h5ad") and not (is_zarr or place.is_remote)
+        in_obs = in_file or (is_zarr and is_anndata(place))
+        # The superuser could write to a protected file, but should not.
+        if not (os.stat(place).st_mode & 0o222 if in_file else in_obs or is_plain_zarr(place)):
+            raise ParameterError(
+                f"`to` is given, but {cells} is no AnnData store, no Zarr group and no local .h5ad "
+                "file without write protection.",
+                "Give such a store, or `out` instead of `to`.",
+            )
+        if in_obs:
+            import_anndata()
+        self._file = Path(os.path.realpath(place)) if in_file else None
+        self.inside = "obs/" if in_obs else ""
         # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
-        if not to.startswith(inside) or "/" in name or name.startswith((".", "__")) or not name:
+        if not re.fullmatch(rf"{self.inside}(?!\.|__)[^/]+", to):
             raise ParameterError(
                 f"`to` is {to!r}.",
-                f"Give a name without slashes: {inside}NAME, such as {inside}predicted.",
+                f"Give a name without slashes: {self.inside}NAME, such as {self.inside}predicted.",
             )
-        targets = model.target_names
+        name, targets = to.removeprefix(self.inside), model.target_names
         self.columns: tuple[str, ...] = (name, f"{name}_confidence")
         if targets is not None:
             self.columns = tuple(f"{name}_{each}" for each in targets) if targets[1:] else (name,)
-        self._store.check_free(self.columns, overwrite=overwrite)
+        self._check_free()
 
     def write(self, run: Location, dataset: Dataset, engine: Engine) -> None:
         """Predict all rows with a model or a finished run, then write the columns."""
-        of_classes = self.model.target_names is None
-        names = ("codes", "confidence") if of_classes else ("values",)
-        with ExitStack() as stack:
-            check_still_locked = stack.enter_context(locked_run(self.cells))
-            scratch = stack.enter_context(scratch_beside(self.cells))
+        of_classes, n_columns = self.model.target_names is None, len(self.columns)
+        names = ("labels", "confidence") if of_classes else ("values",)
+        with locked_run(self.cells) as check_still_locked, scratch_beside(self.cells) as scratch:
             # Another job may have written a column since.
-            self._store.check_free(self.columns, overwrite=self.overwrite)
+            self._check_free()
             write_results(run, dataset, scratch, engine, names)
             group = open_group(scratch, kind="predictions")
-            results = [get_array(group, name) for name in names]
-            columns = [NewColumn(results[0], place) for place in range(len(self.columns))]
-            if of_classes:
-                classes = np.asarray(self.model.classes)
-                columns = [NewColumn(results[0], classes=classes), NewColumn(results[1])]
+            # One array (n, q) has all targets.
+            results = [get_array(group, name) for name in names] * (1 if of_classes else n_columns)
             check_still_locked()
-            self._store.add(dict(zip(self.columns, columns, strict=True)), scratch)
+            self._add(dict(zip(self.columns, results, strict=True)), scratch)
+
+    def _check_free(self) -> None:
+        """Raise ExistsError if a column may not be written."""
+        package = "AnnData" if self.inside else "Zarr"
+        with damage_named(self._place, package), self._opened() as root:
+            if self.inside:
+                obs = obs_of(root, self._place)
+                existing, kept = list(obs.attrs["column-order"]), {obs.attrs["_index"]}
+            else:
+                existing = [name for name in self.columns if name in root]
+                kept = {name for name in existing if root[name].attrs.get("written_by") != _WRITER}
+        for name in self.columns:
+            if name in kept or (name in existing and not self.overwrite):
+                raise ExistsError(
+                    f"{self.cells} already has {self.inside}{name}.",
+                    "Give another name, or set `overwrite` to replace earlier predictions.",
+                )
+
+    def _opened(self) -> AbstractContextManager[Any]:
+        """Return the root group; a Zarr group is writable."""
+        if self._file is None:
+            store = store_at(self.cells)
+            return nullcontext(zarr.open_group(store, mode="r+", use_consolidated=False))
+        import h5py
+
+        opened: AbstractContextManager[Any] = h5py.File(self._file, "r")
+        return opened
+
+    def _add(self, results: Mapping[str, Array], scratch: Location) -> None:
+        """Write columns; `scratch` is a location beside the store."""
+        if self._file is not None:
+            import h5py
+
+            # HDF5 does not survive a kill while it is written.
+            copy = Path(str(scratch), self._file.name)
+            shutil.copy2(self._file, copy)
+            with h5py.File(copy, "r+") as root:
+                self._add_to_obs(root, results)
+            flush_tree(copy.parent)
+            replace_path(copy, self._file)
+            return
+        with self._opened() as root:
+            if self.inside:
+                self._add_to_obs(root, results)
+                return
+            scratch = join(scratch, "columns")
+            new = zarr.open_group(store_at(scratch), zarr_format=root.metadata.zarr_format)
+            for name, stored in results.items():
+                n_rows, step = stored.shape[0], stored.chunks[0]
+                sizes: Any = {"shape": (n_rows,), "chunks": (step,), "dtype": stored.dtype}
+                array: Any = new.create_array(name, **sizes, attributes={"written_by": _WRITER})
+                for start in range(0, n_rows, step):
+                    array[start : start + step] = self._values(name, stored, start, start + step)
+                replace_group(join(scratch, name), join(self.cells, name))
+
+    def _values(self, name: str, stored: Array, start: int = 0, stop: int | None = None) -> Any:
+        """Return some values of a column, (stop - start,), from results (n,) or (n, q)."""
+        rows = read_dense(stored, start, stop)
+        return rows if rows.ndim == 1 else rows[:, self.columns.index(name)]
+
+    def _add_to_obs(self, root: Any, results: Mapping[str, Array]) -> None:
+        import pandas as pd
+
+        others = [name for name in root["obs"].attrs["column-order"] if name not in results]
+        self._list(root, others)
+        for name, stored in results.items():
+            values = self._values(name, stored)
+            if stored.basename == "labels":
+                values = pd.Categorical(values.tolist(), self.model.classes.tolist())
+            with warnings.catch_warnings():
+                # AnnData warns about its next version.
+                warnings.filterwarnings("ignore", "zarr v3 autosharding")
+                import_anndata().io.write_elem(root["obs"], name, values)
+            if self._file is None:
+                flush_member(self.cells, f"obs/{name}")
+        self._list(root, [*others, *results])
+
+    def _list(self, root: Any, names: list[str]) -> None:
+        """List the columns of obs, and renew the consolidated metadata of a Zarr store."""
+        root["obs"].attrs["column-order"] = names
+        if self._file is None:
+            with warnings.catch_warnings():
+                # zarr warns that Zarr 3 does not specify this metadata yet; AnnData reads it.
+                warnings.simplefilter("ignore")
+                if zarr.open_group(root.store, mode="r").metadata.consolidated_metadata:
+                    zarr.consolidate_metadata(root.store)

@@ -1,10 +1,12 @@
 """Arrays as columns of one table: one array for each role, read by slices of rows."""
 
 import io
+import logging
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from dask_nrbfn.numeric.rows import Rows
 
+logger = logging.getLogger(__name__)
+
 # numpy refuses longer headers too, but only after it has read them.
 _MAX_HEADER_BYTES = 10_000
 _NOUNS = {"y": "label", "target": "target", "weights": "weight", "id": "id"}
@@ -48,7 +52,7 @@ class ArrayRows(Source):
         check_apart("weights", names.get("weights"), *map(names.get, ("x", "y", "target")))
         self.arrays, self.names = arrays, names
         x, (y, target, weights, ids) = arrays["x"], map(arrays.get, _NOUNS)
-        n_values = x.nnz if is_sparse(x) else None
+        n_values = getattr(x, "nnz", None)
         x_dtype = (feature_dtype if n_values is None else sparse_dtype)(x.dtype, names["x"])
         if len(x.shape) < 2:
             raise DataError(
@@ -135,6 +139,23 @@ class ArraySource(ArrayRows):
 def _table(rows: Any, dtype: np.dtype) -> Any:
     table = rows if is_sparse(rows) else as_features(rows).reshape(len(rows), -1)
     return table.astype(dtype, copy=False)
+
+
+def columns_by_name(
+    wanted: Sequence[str], found: Sequence[str], origin: str, remedy: str
+) -> list[int]:
+    """Return the index of each feature of a model among the features found, each of them once."""
+    counts = Counter(found)
+    if wrong := [name for name in wanted if counts[name] != 1]:
+        listed = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
+        raise DataError(
+            f"{origin} lacks or repeats {listed}, of {len(wanted)} features the model was trained "
+            f"on; its features begin with {', '.join(found[:20])}.",
+            remedy,
+        )
+    logger.info("%d of %d features of %s are used, by name.", len(wanted), len(found), origin)
+    places = {name: j for j, name in enumerate(found)}
+    return [places[name] for name in wanted]
 
 
 def check_header(stream: IO[bytes], n_bytes: int, name: str) -> None:

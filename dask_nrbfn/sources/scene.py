@@ -2,13 +2,11 @@
 
 import hashlib
 import itertools
-import json
 import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import dtypes
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Reading, Source, check_size, named_columns
-from dask_nrbfn.sources.zarr_arrays import opened_zarr
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,22 +58,20 @@ class Scene:
                 "`feature_dim`, or several variables with `variable`.",
             )
         with open_scene(place) as stored:
-            arrays = {name: _variable(stored, name, "variable", place) for name in variables}
-            by_rank = sorted(arrays.values(), key=lambda each: -each.ndim)
+            arrays = [_variable(stored, name, "variable", place) for name in variables]
+            by_rank = sorted(arrays, key=lambda each: -each.ndim)
             dims = dict.fromkeys(str(dim) for each in by_rank for dim in each.dims)
-            what = f"{', '.join(arrays)} in {place}"
-            for dim in along:
-                if dim not in dims:
-                    raise DataError(
-                        f"{what} has the dimensions {', '.join(dims) or 'none'}, not {dim}.",
-                        "Name existing dimensions with `feature_dim`, with commas between several.",
-                    )
+            what = f"{', '.join(variables)} in {place}"
+            if missing := [dim for dim in along if dim not in dims]:
+                raise DataError(
+                    f"{what} has the dimensions {', '.join(dims) or 'none'}, not {missing[0]}.",
+                    "Name existing dimensions with `feature_dim`, with commas between several.",
+                )
             sizes = {dim: stored.sizes[dim] for dim in dims if dim not in along}
-            kinds = (dtypes.feature_dtype(each.dtype, name) for name, each in arrays.items())
+            kinds = (dtypes.feature_dtype(each.dtype, str(each.name)) for each in arrays)
             names = tuple(_feature_names(arrays, along))
-            n_rows = math.prod(sizes.values()) if sizes else 0
-            check_size(what, n_rows=n_rows, n_features=len(names))
-            steps = _steps(sizes, by_rank)
+            check_size(what, n_rows=math.prod(sizes.values()) * bool(sizes), n_features=len(names))
+            steps = _steps(sizes, arrays)
             return cls(place, variables, along, names, np.result_type(*kinds), sizes, steps)
 
     @property
@@ -92,46 +87,26 @@ class Scene:
         )
         return [*itertools.product(*cuts)]
 
-    def numbers(self, box: Box) -> np.ndarray:
-        """Return the index of each pixel of a box among all pixels, int64 (b,)."""
-        places = np.ix_(*(np.arange(each.start, each.stop) for each in box))
-        return np.ravel_multi_index(places, tuple(self.sizes.values())).ravel()
-
-    def rows(self, stored: "xr.Dataset", box: Box) -> np.ndarray:
-        """Return the features of the pixels of a box, (b, p)."""
-        parts = [self.read(stored[name], box) for name in self.variables]
+    def rows(self, stored: "xr.Dataset", box: Box, names: tuple[str, ...] = ()) -> np.ndarray:
+        """Return the features, or other variables, of the pixels of a box, (b, p)."""
+        places: dict[Any, Any] = dict(zip(self.sizes, box, strict=True))
+        lengths = {dim: each.stop - each.start for dim, each in places.items()}
+        parts = []
+        for name in names or self.variables:
+            along = {
+                dim: stored.sizes[dim] for dim in self.feature_dims if dim in stored[name].dims
+            }
+            problem = f"{name} in {self.place} cannot be read"
+            remedy = "Restore the damaged chunk from a copy, or write the scene again."
+            with damage_named(problem, remedy, *_UNREADABLE):
+                values: Any = stored[name].variable.isel(places, missing_dims="ignore").compute()
+            part = values.set_dims({**lengths, **along}).to_numpy()
+            parts.append(part.reshape(math.prod(lengths.values()), -1))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-    def read(self, array: "xr.DataArray", box: Box) -> np.ndarray:
-        """Return the values of a variable at the pixels of a box, (b, its features)."""
-        place: dict[Any, Any] = dict(zip(self.sizes, box, strict=True))
-        lengths = {dim: each.stop - each.start for dim, each in place.items()}
-        along = {dim: array.sizes[dim] for dim in self.feature_dims if dim in array.dims}
-        problem = f"{array.name} in {self.place} cannot be read"
-        remedy = "Restore the damaged chunk from a copy, or write the scene again."
-        with damage_named(problem, remedy, *_UNREADABLE):
-            values: Any = array.variable.isel(place, missing_dims="ignore").compute()
-        rows = values.set_dims({**lengths, **along}).to_numpy()
-        return rows.reshape(math.prod(lengths.values()), -1)
-
-    def column(self, stored: "xr.Dataset", name: str, option: str) -> "xr.DataArray":
-        """Return a variable that has only dimensions of the pixels."""
-        array = _variable(stored, name, option, self.place)
-        if not {*array.dims} <= {*self.sizes}:
-            raise DataError(
-                f"{name} has the dimensions {', '.join(map(str, array.dims))}, but the pixels have "
-                f"{', '.join(self.sizes)}.",
-                f"Give {name} with some or all dimensions of the pixels.",
-            )
-        return array
 
     def digest(self) -> str:
         """Return a digest of the layout of the pixels, and of sizes and times of the files."""
-        names = (str(self.place), self.variables, self.feature_dims, self.feature_names)
-        told = (*names, [*self.sizes.items()], self.steps, str(self.dtype), self.place.stamps())
-        return hashlib.blake2b(
-            json.dumps(told, sort_keys=True).encode(), digest_size=16
-        ).hexdigest()
+        return hashlib.blake2b(f"{self}{self.place.stamps()}".encode(), digest_size=16).hexdigest()
 
 
 def _variable(stored: "xr.Dataset", name: str, option: str, place: File) -> "xr.DataArray":
@@ -146,30 +121,27 @@ def _variable(stored: "xr.Dataset", name: str, option: str, place: File) -> "xr.
 
 def _steps(sizes: Mapping[str, int], arrays: "list[xr.DataArray]") -> tuple[int, ...]:
     """Return the sizes of boxes of `BOX_PIXELS`, or of one chunk if it has more pixels."""
-    steps = dict.fromkeys(sizes, 1)
-    for dim, array in itertools.product(sizes, arrays):
-        chunk = array.encoding.get("preferred_chunks", {}).get(dim, 1)
-        steps[dim] = max(steps[dim], min(sizes[dim], int(np.max(chunk))))
+    steps = {}
+    for dim, size in sizes.items():
+        chunks = [each.encoding.get("preferred_chunks", {}).get(dim, 1) for each in arrays]
+        steps[dim] = min(size, max(int(np.max(chunk)) for chunk in chunks))
     for dim in reversed(steps):
         # Along the last dimension neighbours lie side by side.
-        wanted = steps[dim] * (BOX_PIXELS // math.prod(steps.values()))
-        steps[dim] = max(steps[dim], min(wanted, sizes[dim]))
+        n_steps = max(1, BOX_PIXELS // math.prod(steps.values()))
+        steps[dim] = min(steps[dim] * n_steps, sizes[dim])
     return tuple(steps.values())
 
 
-def _feature_names(arrays: "Mapping[str, xr.DataArray]", along: tuple[str, ...]) -> Iterator[str]:
+def _feature_names(arrays: "list[xr.DataArray]", along: tuple[str, ...]) -> Iterator[str]:
     """Yield coordinates or indices joined by _, for several variables after the name and _."""
-    for name, array in arrays.items():
-        dims = [dim for dim in along if dim in array.dims]
-        own = [] if len(arrays) == 1 and dims else [[name]]
-        known = (array.indexes.get(dim, range(array.sizes[dim])) for dim in dims)
-        yield from map("_".join, itertools.product(*own, *(map(_as_text, each) for each in known)))
-
-
-def _as_text(value: Any) -> str:
-    """Return a coordinate as text; dates of any calendar, and durations, as in ISO 8601."""
-    told = value.isoformat() if hasattr(value, "isoformat") else str(value)
-    return str(told).removesuffix("T00:00:00")
+    for array in arrays:
+        parts = [] if len(arrays) == 1 else [[array.name]]
+        for dim in along:
+            if dim in array.dims:
+                parts.append(array.indexes.get(dim, range(array.sizes[dim])))
+        for name in itertools.product(*parts):
+            # Dates of any calendar are texts that begin as in ISO 8601.
+            yield "_".join(str(part).removesuffix(" 00:00:00") for part in name)
 
 
 @dataclass(kw_only=True)
@@ -183,55 +155,63 @@ class PixelSource(Source):
     columns: tuple[str, ...]
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
+        sizes = tuple(self.scene.sizes.values())
         with open_scene(self.scene.place) as stored:
             for box in self.scene.boxes():
-                numbers = self.scene.numbers(box)
-                y, kept = self._targets(stored, box, len(numbers))
+                places = np.ix_(*(np.arange(each.start, each.stop) for each in box))
+                ids = np.ravel_multi_index(places, sizes).ravel()
+                y, kept = None, np.ones(len(ids), dtype=np.bool_)
+                if self.columns:
+                    y, missing = self._targets(self.scene.rows(stored, box, self.columns))
+                    if self.unlabelled is None:
+                        kept = ~missing
+                    else:
+                        y[missing] = self.unlabelled
                 if kept.any():
                     # Most boxes may have no label, and their features are not read.
                     X = self.scene.rows(stored, box)
                     kept &= ~np.isnan(X).any(axis=1)
                     X = X[kept].astype(self.x_dtype, copy=False)
-                    yield Block(X, None if y is None else y[kept], None, numbers[kept])
+                    yield Block(X, None if y is None else y[kept], None, ids[kept])
 
-    def _targets(self, stored: "xr.Dataset", box: Box, n_rows: int) -> tuple[Any, np.ndarray]:
-        """Return labels (b,), targets (b, q) or None, and which pixels to keep."""
-        kept = np.ones(n_rows, dtype=np.bool_)
-        if not self.columns:
-            return None, kept
-        given = np.hstack([self.scene.read(stored[name], box) for name in self.columns])
-        if given.dtype.kind == "O":
-            from pandas import isna
-
-            given = np.where(isna(given), "", given).astype(dtypes.STRING)
-        is_text = given.dtype.kind in "TUS"
-        missing = (np.strings.str_len(given) == 0 if is_text else np.isnan(given)).any(axis=1)
-        if self.target_names:
-            y = given.astype(dtypes.FLOAT64)
-        else:
-            y = np.zeros(n_rows, self.y_dtype)
-            y[~missing] = dtypes.to_labels(given[~missing, 0], self.columns[0])
-        if self.unlabelled is None:
-            return y, ~missing
-        y[missing] = self.unlabelled
-        return y, kept
+    def _targets(self, given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return labels (b,) or targets (b, q), and which of them are missing."""
+        if self.target_names is not None:
+            return given.astype(dtypes.FLOAT64), np.isnan(given).any(axis=1)
+        labels = given[:, 0]
+        if self.y_dtype == dtypes.STRING:
+            if labels.dtype.kind == "O":
+                # With nan where text is missing.
+                labels = np.where(labels == labels, labels, "").astype(dtypes.STRING)
+            y = dtypes.to_labels(labels, self.columns[0])
+            return y, y == ""
+        missing = np.isnan(labels)
+        return dtypes.to_labels(np.where(missing, 0, labels), self.columns[0]), missing
 
 
 def open_rows(reading: Reading) -> PixelSource:
-    """Return the pixels of a scene as rows; reads the scene once to count them."""
-    targets = reading.names("target")
-    columns = targets or tuple(filter(None, [reading.label]))
-    option = "target" if targets else "label"
+    """Return the pixels of a scene as rows; reads the scene once to count them.
+
+    The ids of the rows number all pixels of the scene, in the order of its dimensions.
+    """
     scene = Scene.at(reading.place, reading.names("variable") or (), reading.feature_dim)
+    targets = reading.names("target")
+    columns = targets or (() if reading.label is None else (reading.label,))
+    check = dtypes.feature_dtype if targets else dtypes.label_dtype
+    y_dtype, is_boolean = None, False
     with open_scene(scene.place) as stored:
-        kinds = [scene.column(stored, name, option).dtype for name in columns]
-    for name, kind in zip(targets or (), kinds, strict=False):
-        # Raises an error for text.
-        dtypes.feature_dtype(kind, name)
-    y_dtype = dtypes.FLOAT64 if targets else None
-    if reading.label is not None:
-        kind = dtypes.STRING if kinds[0].kind == "O" else kinds[0]
-        y_dtype = dtypes.label_dtype(kind, reading.label)
+        for name in columns:
+            array = _variable(stored, name, "target" if targets else "label", scene.place)
+            if not {*array.dims} <= {*scene.sizes}:
+                raise DataError(
+                    f"{name} has the dimensions {', '.join(map(str, array.dims))}, but the pixels "
+                    f"have {', '.join(scene.sizes)}.",
+                    f"Give {name} with some or all dimensions of the pixels.",
+                )
+            # xarray reads the text of netCDF as Python objects.
+            y_dtype = check(dtypes.STRING if array.dtype == object else array.dtype, name)
+            is_boolean = not targets and array.dtype == np.bool_
+    y_dtype = dtypes.FLOAT64 if targets else y_dtype
     source = PixelSource(
         n_rows=0,
         n_features=len(scene.feature_names),
@@ -241,19 +221,14 @@ def open_rows(reading: Reading) -> PixelSource:
         target_names=targets,
         id_dtype=dtypes.INT64,
         unlabelled=dtypes.checked_mark(reading.unlabelled, y_dtype, targets),
-        boolean_labels=not targets and kinds[:1] == [np.bool_],
+        boolean_labels=is_boolean,
         scene=scene,
         columns=columns,
     )
     source.n_rows = sum(len(block.X) for block in source._parts(0))
-    left_out = f"{scene.n_pixels - source.n_rows} of {scene.n_pixels} pixels of {scene.place} "
-    needs_label = bool(columns) and reading.unlabelled is None
-    left_out += "lack a feature" + ", or a label or target" * needs_label
-    if source.n_rows == 0:
-        remedy = "Check the markers of missing values, or set `unlabelled` to keep these pixels."
-        raise DataError(f"{left_out}.", remedy)
-    order = ", ".join(f"{dim}: {size}" for dim, size in scene.sizes.items())
-    logger.info("%s; ids of the rows number the pixels in the order of (%s)", left_out, order)
+    known = f"{scene.place}, without pixels that lack a feature{', or a label' * bool(columns)},"
+    check_size(known, n_rows=source.n_rows, n_features=source.n_features)
+    logger.info("%s has %d of %d pixels", known, source.n_rows, scene.n_pixels)
     return source
 
 
@@ -263,27 +238,19 @@ def open_scene(place: File) -> "xr.Dataset":
     While a process has a file open, HDF5 returns the old values even if the file is written again.
     """
     # Some servers do not list directories.
-    by_name = place.is_remote and PurePath(place.name).suffix in ("", ".zarr")
-    is_zarr = by_name or place.name.endswith(".zip") or place.is_directory()
-    options = dict(place.storage_options) or None
-    how: dict[str, Any] = {"engine": "zarr", "storage_options": options} if is_zarr else {}
+    is_zarr = place.name.endswith(".zarr") if place.is_remote else place.is_directory()
+    how: dict[str, Any] = {}
+    if is_zarr:
+        how = {"engine": "zarr", "storage_options": dict(place.storage_options) or None}
     target = place.open() if place.is_remote and not is_zarr else place.path
-    problem = f"{place} cannot be opened by xarray"
     remedy = (
         "Give a file whose dimensions have names. dask-nrbfn[xarray] installs xarray and h5netcdf "
         "for netCDF; other formats may need another engine."
     )
+    problem = f"{place} cannot be opened by xarray"
     with damage_named(problem, remedy, *_UNREADABLE), warnings.catch_warnings():
         # Warnings about metadata that is not consolidated, and about changes in later versions.
         warnings.simplefilter("ignore")
         import xarray as xr
 
-        raw = xr.open_dataset(target, **how, cache=False, decode_cf=False)
-        if is_zarr and (root := opened_zarr(place)).metadata.zarr_format == 2:
-            # The default fill value of Zarr v2 is 0, which xarray reads as missing. Its option
-            # `use_zarr_fill_value_as_mask` would keep -9999 as a value too.
-            for name, each in raw.variables.items():
-                stored = root[str(name)].attrs
-                if each.attrs.get("_FillValue") == 0 and "_FillValue" not in stored:
-                    del each.attrs["_FillValue"]
-        return xr.decode_cf(raw, decode_coords="all")
+        return xr.open_dataset(target, **how, cache=False, decode_coords="all")

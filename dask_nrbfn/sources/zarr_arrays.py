@@ -24,6 +24,8 @@ MAX_CHUNK_BYTES = 2**27
 class ZarrRows(ArrayRows):
     """Rows of Zarr arrays, read by whole chunks where they are not too large."""
 
+    package = "Zarr"
+
     def __init__(self, place: File, arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
         super().__init__(arrays, {"x": str(place), **names})
         self.place = place
@@ -34,7 +36,7 @@ class ZarrRows(ArrayRows):
         return super()._parts(rows_at_once(self.arrays["x"], block_rows))
 
     def _block(self, start: int, stop: int) -> Block:
-        with damage_named(f"rows {start} to {stop} of {self.place}", "Zarr"):
+        with damage_named(f"rows {start} to {stop} of {self.place}", self.package):
             return super()._block(start, stop)
 
 
@@ -93,7 +95,7 @@ def rows_at_once(array: Any, block_rows: int) -> int:
 
 def place_in_zarr(place: File, array: Any) -> StoredAt | None:
     """Return the location of rows that can be read without a copy; None if rows are copied."""
-    if place.storage_options or array.ndim != 2 or not hasattr(array, "metadata"):
+    if place.storage_options or not hasattr(array, "metadata") or array.ndim != 2:
         return None
     chunk_bytes = array.chunks[0] * array.shape[1] * array.dtype.itemsize
     if chunk_bytes > MAX_CHUNK_BYTES:

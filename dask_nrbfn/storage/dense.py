@@ -140,26 +140,6 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
         ) from error
 
 
-def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return one chunk of an array that is being written, None if it is missing or damaged.
-
-    index: indices of the chunk in the grid of chunks.
-    """
-    place = array.store_path / array.metadata.encode_chunk_key(index)
-    if not run_in_zarr(place.exists()):
-        return None
-    starts = (i * size for i, size in zip(index, array.chunks, strict=True))
-    box = tuple(
-        slice(start, start + size) for start, size in zip(starts, array.chunks, strict=True)
-    )
-    try:
-        return np.asarray(array[box])
-    except (ValueError, RuntimeError, TypeError) as error:
-        if is_our_mistake(error):
-            raise
-        return None
-
-
 def check_stored(array: Array) -> None:
     """Raise MissingDataError if the last chunk is missing."""
     if 0 in array.shape:

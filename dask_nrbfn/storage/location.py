@@ -9,6 +9,7 @@ import zarr.abc.store
 from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.sources.files import File
 
 
 @dataclass(frozen=True)
@@ -133,3 +134,16 @@ def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
             f"Give a name in the bucket, such as {location}/name.zarr.",
         )
     return replace(location, url=f"{place}/.{name}.{suffix}")
+
+
+def file_of(location: Location) -> File:
+    """Return a path or URL as a file for `dask_nrbfn.sources`."""
+    place = normalize(location)
+    if isinstance(place, RemoteLocation):
+        return File(place.url, place.storage_options)
+    if isinstance(place, str):
+        return File(place)
+    raise ParameterError(
+        f"{location} is a Zarr store object, but a path or URL is needed here.",
+        "Give a path or URL.",
+    )

@@ -51,35 +51,28 @@ def test_rows__are_what_xarray_reads(tmp_path, monkeypatch, zarr_format, packing
         read(place, **WHERE, label="cover", unlabelled="none")
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_rows__zero_is_a_value_and_left_out_pixels_are_counted(tmp_path, caplog, zarr_format):
-    root = zarr.create_group(tmp_path / "scene.zarr", zarr_format=zarr_format)
-    cover = np.arange(36).reshape(6, 6) % 3
-    bands = cover[..., None] * np.ones(4, "i2")
-    for name, values, dims in (("cover", cover, "y x"), ("bands", bands, "y x band")):
-        # The default fill value of Zarr is 0.
-        named = {"dimension_names": dims.split()} if zarr_format == 3 else {}
-        array = root.create_array(name, data=values, **named)
-        array.attrs["_ARRAY_DIMENSIONS"] = dims.split()
+def test_rows__left_out_pixels_are_counted(tmp_path, caplog):
+    cover, bands = np.arange(36).reshape(6, 6) % 3, np.ones((6, 6, 4), "i2")
+    scene = xr.Dataset({"cover": (("y", "x"), cover), "bands": (("y", "x", "band"), bands)})
     where = {"variable": "bands", "feature_dim": "band", "label": "cover"}
-    source, _, y, _ = read(tmp_path / "scene.zarr", **where)
-    assert np.bincount(y).tolist() == [12, 12, 12]
-    assert source.feature_names == ("0", "1", "2", "3")
-    # A stored `_FillValue` of 0 means missing.
-    root["cover"].attrs["_FillValue"] = 0
     caplog.set_level("INFO", logger="dask_nrbfn")
-    assert read(tmp_path / "scene.zarr", **where)[0].n_rows == 24
-    assert "12 of 36 pixels of" in caplog.text
-    root["cover"][:] = 0
-    with pytest.raises(DataError, match=r"36 of 36 pixels .* lack a feature, or a label"):
-        read(tmp_path / "scene.zarr", **where)
+    for name, least, n_rows in (("all", 0, 36), ("some", 1, 24), ("none", 3, 0)):
+        place = write_scene(scene.where(scene["cover"] >= least), tmp_path / name, name="bands")
+        if n_rows:
+            source, _, y, _ = read(place, **where)
+            assert len(y) == n_rows
+            assert source.feature_names == ("0", "1", "2", "3")
+            assert f"has {n_rows} of 36 pixels" in caplog.text
+        else:
+            with pytest.raises(DataError, match=r"without pixels that lack .* no rows"):
+                read(place, **where)
 
 
 def test_features__dates_of_any_calendar(tmp_path):
     hours = np.array(["2016-01-11T00", "2016-01-11T06"], "M8[ns]")
     noleap = xr.date_range("2016-02-28", periods=2, calendar="noleap", use_cftime=True)
     for name, dates, expected in (
-        ("hours", hours, ("2016-01-11", "2016-01-11T06:00:00")),
+        ("hours", hours, ("2016-01-11", "2016-01-11 06:00:00")),
         ("noleap", noleap, ("2016-02-28", "2016-03-01")),
     ):
         scene = drawn_scene()[["reflectance"]].assign_coords(time=dates)
