@@ -29,8 +29,8 @@ from dask_nrbfn.cli.show import show
     type=click.Choice(["auto", "yes", "no"]),
     default="auto",
     show_default=True,
-    help="Rows in CSR; auto: of sparse matrices and tables of indicators or categories, "
-    "if they have 256 features or more and take less than half as many bytes.",
+    help="Rows in CSR; auto: of sparse matrices and features of categories, if there are 256 "
+    "features or more that take less than half as many bytes.",
 )
 @scene_options
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of rows]")

@@ -138,9 +138,9 @@ def ingest_file(
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
     sparse : {"auto", "yes", "no"}
-        Whether rows are stored in CSR. "auto" does so for rows of at least 256 features, mostly 0,
-        that take less than half as many bytes in CSR. It applies to sparse matrices, tables of
-        0 and 1, and tables whose categories make such features.
+        Whether rows are stored in CSR. "auto" does so for rows of at least 256 features that take
+        less than half as many bytes in CSR, if they come from a sparse matrix, or if categories of
+        a table make the features. With "yes", tables of numbers are stored in CSR too.
     unlabelled : str, int or float, optional
         Marker of a missing label, such as -1, "?", or "" for an empty cell. For numeric targets, a
         marker such as "nan" that must be set for every target of a row. Unlabelled rows take part

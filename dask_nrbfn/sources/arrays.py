@@ -1,14 +1,10 @@
 """Arrays as columns of one table: one array for each role, read by slices of rows."""
 
-import io
 import logging
 import math
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,15 +12,12 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import is_sparse, unmasked
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
-    as_features,
     check_weight_dtype,
     feature_dtype,
     label_dtype,
-    refuse_objects,
     sparse_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Source, check_apart, check_size, numbered_targets
 
 if TYPE_CHECKING:
@@ -32,71 +25,72 @@ if TYPE_CHECKING:
 
     from dask_nrbfn.numeric.rows import Rows
 
+
 logger = logging.getLogger(__name__)
 
-# numpy refuses longer headers too, but only after it has read them.
-_MAX_HEADER_BYTES = 10_000
-_NOUNS = {"y": "label", "target": "target", "weights": "weight", "id": "id"}
+
+class _Role(NamedTuple):
+    """The dimensions and types that an array may have, and what it has for each row."""
+
+    least: int
+    most: float
+    stored: Callable[[np.dtype, str], np.dtype]
+    noun: str
+
+
+_ROLES = {
+    "x": _Role(2, math.inf, feature_dtype, "row of features"),
+    "y": _Role(1, 1, label_dtype, "label"),
+    "target": _Role(1, 2, feature_dtype, "target"),
+    "weights": _Role(1, 1, check_weight_dtype, "weight"),
+    "id": _Role(1, 1, label_dtype, "id"),
+}
 
 
 class ArrayRows(Source):
     """Rows of arrays by role: "x", "y" or "target", "weights" and "id".
 
-    arrays: anything with a shape, a dtype and slices of rows. "x" (n, ...) has two dimensions or
-        more and is flattened to (n, p), "target" is (n,) or (n, q), the others are (n,).
-    names: for errors.
+    arrays: anything with a shape, a dtype and slices of rows; None is left out. "x" (n, ...) has
+        two dimensions or more and is flattened to (n, p).
+    names: for errors; by default X and the roles.
     """
 
-    def __init__(self, arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    def __init__(self, arrays: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+        self.arrays = {role: array for role, array in arrays.items() if array is not None}
+        self.names = names = names or {**{role: role for role in arrays}, "x": "X"}
         check_apart("target", names.get("target"), names["x"])
         check_apart("weights", names.get("weights"), *map(names.get, ("x", "y", "target")))
-        self.arrays, self.names = arrays, names
-        x, (y, target, weights, ids) = arrays["x"], map(arrays.get, _NOUNS)
+        stored = {role: self._stored(role) for role in _ROLES if role in self.arrays}
+        x, y, target = self.arrays["x"], self.arrays.get("y"), self.arrays.get("target")
         n_values = getattr(x, "nnz", None)
-        x_dtype = (feature_dtype if n_values is None else sparse_dtype)(x.dtype, names["x"])
-        if len(x.shape) < 2:
-            raise DataError(
-                f"{names['x']} has shape {x.shape}.",
-                "Write one row of features per sample: (n, p).",
-            )
-        n_rows, n_features = x.shape[0], math.prod(x.shape[1:])
-        check_size(names["x"], n_rows=n_rows, n_features=n_features)
-        y_dtype = target_names = None
-        if target is not None:
-            feature_dtype(target.dtype, names["target"])
-            y_dtype, target_names = FLOAT64, numbered_targets(math.prod(target.shape[1:]))
-        elif y is not None:
-            y_dtype = label_dtype(y.dtype, names["y"])
-        if weights is not None:
-            check_weight_dtype(weights.dtype, names["weights"])
         super().__init__(
-            n_rows=n_rows,
-            n_features=n_features,
-            x_dtype=x_dtype,
-            y_dtype=y_dtype,
-            has_weights=weights is not None,
-            target_names=target_names,
-            id_dtype=None if ids is None else label_dtype(ids.dtype, names["id"]),
+            n_rows=x.shape[0],
+            n_features=math.prod(x.shape[1:]),
+            x_dtype=stored["x"] if n_values is None else sparse_dtype(x.dtype, names["x"]),
+            y_dtype=FLOAT64 if target is not None else stored.get("y"),
+            has_weights="weights" in stored,
+            id_dtype=stored.get("id"),
             n_values=n_values,
             boolean_labels=target is None and y is not None and y.dtype.kind == "b",
         )
-        for role, noun in _NOUNS.items():
-            if role in arrays:
-                self._check_shape(role, noun)
+        if target is not None:
+            self.target_names = numbered_targets(math.prod(target.shape[1:]))
+        check_size(names["x"], n_rows=self.n_rows, n_features=self.n_features)
 
-    def _check_shape(self, role: str, noun: str) -> None:
-        name, shape, x = self.names[role], self.arrays[role].shape, self.names["x"]
-        shapes = {1: "(n,)", 2: "(n, q)"} if role == "target" else {1: "(n,)"}
-        if len(shape) not in shapes or 0 in shape[1:]:
+    def _stored(self, role: str) -> np.dtype:
+        """Return the type that an array is stored as, if it has one and a shape of its role."""
+        (least, most, stored, noun), array = _ROLES[role], self.arrays[role]
+        name, x, shape = self.names[role], self.names["x"], array.shape
+        if not least <= len(shape) <= most or 0 in shape[1:]:
+            allowed = "(n, ...)" if most > 1 else "(n,)"
+            raise DataError(f"{name} has shape {shape}.", f"Write one {noun} per row: {allowed}.")
+        n_rows = self.arrays["x"].shape[0]
+        if shape[0] != n_rows:
             raise DataError(
-                f"{name} has shape {shape}.",
-                f"Write one {noun} per row: {' or '.join(shapes.values())}.",
-            )
-        if shape[0] != self.n_rows:
-            raise DataError(
-                f"{name} has {shape[0]} rows but {x} has {self.n_rows}.",
+                f"{name} has {shape[0]} rows but {x} has {n_rows}.",
                 f"Write {name} with one {noun} per row of {x}.",
             )
+        return stored(array.dtype, name)
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         for start in range(0, self.n_rows, block_rows):
@@ -117,27 +111,8 @@ class ArrayRows(Source):
         )
 
 
-class ArraySource(ArrayRows):
-    """Rows of arrays in memory: X (n, ...), y (n,), weights (n,), target (n,) or (n, q)."""
-
-    def __init__(
-        self,
-        X: "Rows | ArrayLike",
-        y: "ArrayLike | None" = None,
-        weights: "ArrayLike | None" = None,
-        target: "ArrayLike | None" = None,
-    ) -> None:
-        given = {"X": X, "y": y, "weights": weights, "target": target}
-        given = {name: array for name, array in given.items() if array is not None}
-        arrays: dict[str, Any] = {
-            name.lower(): array if is_sparse(array) else np.asarray(unmasked(array))
-            for name, array in given.items()
-        }
-        super().__init__(arrays, {name.lower(): name for name in given})
-
-
 def _table(rows: Any, dtype: np.dtype) -> Any:
-    table = rows if is_sparse(rows) else as_features(rows).reshape(len(rows), -1)
+    table = rows if is_sparse(rows) else rows.reshape(len(rows), -1)
     return table.astype(dtype, copy=False)
 
 
@@ -158,34 +133,19 @@ def columns_by_name(
     return [places[name] for name in wanted]
 
 
-def check_header(stream: IO[bytes], n_bytes: int, name: str) -> None:
-    """Raise an error unless `n_bytes` of a stream are the header of an array and all its values.
+class ArraySource(ArrayRows):
+    """Rows of arrays in memory: X (n, ...), y (n,), weights (n,), target (n,) or (n, q)."""
 
-    Raises ValueError or EOFError for damage, DataError for Python objects, which are pickles.
-    """
-    start = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
-    version = np.lib.format.read_magic(start)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    try:
-        shape, _, dtype = readers[version](start)
-    except Exception as error:
-        # The header is a Python expression, which may raise any error.
-        raise ValueError(f"the header of {name} cannot be read ({error})") from error
-    refuse_objects(dtype, name)
-    if dtype.kind == "T" or any(size < 0 for size in shape):
-        raise ValueError(f"{name} has shape {shape} and dtype {dtype}")
-    if n_bytes - start.tell() < math.prod(shape) * dtype.itemsize:
-        raise EOFError(f"{name} ends before its last row")
+    def __init__(
+        self,
+        X: "Rows | ArrayLike",
+        y: "ArrayLike | None" = None,
+        weights: "ArrayLike | None" = None,
+        target: "ArrayLike | None" = None,
+    ) -> None:
+        given = {"x": X, "y": y, "weights": weights, "target": target}
+        super().__init__({role: _in_memory(values) for role, values in given.items()})
 
 
-def numpy_damage_named(file: File | str) -> AbstractContextManager[None]:
-    """Return a context manager that raises DamagedDataError if a numpy file cannot be read."""
-    # zipfile raises RuntimeError for encryption, and a subclass for unknown compression.
-    causes = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OverflowError)
-    # For members that are missing or of a wrong type.
-    of_scipy = (LookupError, TypeError, AttributeError)
-    problem = f"{file} is damaged or not a numpy file"
-    return damage_named(problem, "Write the file again.", *causes, *of_scipy)
+def _in_memory(values: Any) -> Any:
+    return values if values is None or is_sparse(values) else np.asarray(unmasked(values))

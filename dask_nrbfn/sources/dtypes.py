@@ -6,6 +6,7 @@ labels.
 """
 
 from contextlib import suppress
+from decimal import Decimal
 
 import numpy as np
 
@@ -23,40 +24,12 @@ NO_LABEL = int(np.iinfo(np.int64).min)
 
 
 def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """Return the type that features are stored as: bool as uint8, bfloat16 as float32."""
-    refuse_objects(dtype, name)
+    """Return the type that features are stored as: bool as uint8."""
     if dtype.kind == "b":
         return np.dtype(np.uint8)
-    if _is_bfloat16(dtype):
-        return np.dtype(np.float32)
     if _is_number(dtype):
         return dtype.newbyteorder("=")
-    raise DataError(
-        f"{name} has dtype {dtype}.",
-        "Write numbers as bool, integers, float16, bfloat16, float32 or float64.",
-    )
-
-
-def as_features(rows: np.ndarray) -> np.ndarray:
-    """Return features of a type that numpy computes with: bfloat16 as float32.
-
-    Zarr has no bfloat16 either. The additional zero bits of float32 compress to nothing.
-
-    >>> as_features(np.array([0x3F80, 0xC040], np.uint16).view("V2"))
-    array([ 1., -3.], dtype=float32)
-    """
-    if not _is_bfloat16(rows.dtype):
-        return rows
-    return (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
-def _is_bfloat16(dtype: np.dtype) -> bool:
-    # To numpy and its .npy files, types of other packages such as bfloat16 are void.
-    return dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
-
-
-def _is_number(dtype: np.dtype) -> bool:
-    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.type is not np.longdouble)
+    raise _wrong(dtype, name, "Write numbers as bool, integers, float16, float32 or float64.")
 
 
 def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
@@ -70,30 +43,27 @@ def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Return the type that labels are stored as: int64 for numbers, StringDType for text."""
-    refuse_objects(dtype, name)
     if dtype.kind == "b" or _is_number(dtype):
         return INT64
     if dtype.kind in "US" or (dtype.kind == "T" and not hasattr(dtype, "na_object")):
         return STRING
-    raise DataError(f"{name} has dtype {dtype}.", LABEL_RULE)
+    raise _wrong(dtype, name, LABEL_RULE)
 
 
-def check_weight_dtype(dtype: np.dtype, name: str) -> None:
-    """Raise DataError if weights have a type that cannot be stored as float64."""
-    refuse_objects(dtype, name)
+def check_weight_dtype(dtype: np.dtype, name: str) -> np.dtype:
+    """Return float64 for weights that can be stored as such; other types are an error."""
     if not _is_number(dtype):
-        raise DataError(f"{name} has dtype {dtype}.", "Write weights as integers or floats.")
+        raise _wrong(dtype, name, "Write weights as integers or floats.")
+    return FLOAT64
 
 
-def refuse_objects(dtype: np.dtype, name: str) -> None:
-    """Raise DataError if an array has Python objects."""
-    # numpy counts StringDType as an object type too.
-    if dtype.hasobject and dtype.kind != "T":
-        raise DataError(
-            f"{name} holds Python objects, not numbers or text of one type.",
-            "Convert the values to one type, such as X.astype(float), X.toarray() of a sparse "
-            "matrix, or y.astype(str).",
-        )
+def _is_number(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.type is not np.longdouble)
+
+
+def _wrong(dtype: np.dtype, name: str, remedy: str) -> DataError:
+    what = "holds Python objects" if dtype.kind == "O" else f"has dtype {dtype}"
+    return DataError(f"{name} {what}.", remedy)
 
 
 def means_empty(unlabelled: int | str | float | None) -> bool:
@@ -125,14 +95,13 @@ def checked_mark(
         return str(unlabelled)
     if means_empty(unlabelled):
         return NO_LABEL if target_names is None else np.nan
-    # Through float, long integers would lose their last digits.
-    for number in (float,) if target_names is not None else (int, float):
-        with suppress(ValueError, OverflowError):
-            mark = number(str(unlabelled))
-            if target_names is not None:
-                return mark
-            if mark == int(mark) and -(2**63) <= mark < 2**63:
-                return int(mark)
+    with suppress(ArithmeticError):
+        # A float would lose the last digits of long integers.
+        number = Decimal(str(unlabelled))
+        if target_names is not None:
+            return float(number)
+        if -(2**63) <= number < 2**63 and number == int(number):
+            return int(number)
     noun = "label" if target_names is None else "target"
     raise ParameterError(
         f"`unlabelled` is {unlabelled!r}, but the {noun}s are numbers.",
@@ -142,9 +111,8 @@ def checked_mark(
 
 def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarray:
     """Return labels (b,) as int64 or StringDType; `first_row` is the index of the first."""
-    target = label_dtype(values.dtype, name)
-    if target == INT64:
-        wrong = ~are_whole(values)
+    if label_dtype(values.dtype, name) == INT64:
+        wrong = ~_are_whole(values)
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
@@ -166,13 +134,11 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
     return values.astype(STRING)
 
 
-def are_whole(values: np.ndarray) -> np.ndarray:
+def _are_whole(values: np.ndarray) -> np.ndarray:
     """Return which numbers are labels: whole, within int64, and exact if they are floats."""
     if values.dtype.kind == "f":
         # As float64, because the bound overflows float16. Above the bound, a float may stand for
         # several whole numbers.
         wide = values.astype(np.float64)
         return (wide == np.floor(wide)) & (abs(wide) < 2.0**53)
-    if values.dtype.kind == "u":
-        return values <= np.uint64(np.iinfo(np.int64).max)
-    return np.ones(values.shape, dtype=bool)
+    return values <= np.uint64(np.iinfo(np.int64).max)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import glob
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from dask_nrbfn.errors import (
@@ -38,15 +39,10 @@ class File:
         return "://" in self.path
 
     @property
-    def is_web(self) -> bool:
-        """Whether a web server, which lists no files, has the file."""
-        return self.path.startswith(("http://", "https://"))
-
-    @property
     def name(self) -> str:
-        """The last part of the path; without the query of a web address."""
-        path = self.path.partition("?")[0] if self.is_web else self.path
-        return path.rstrip("/").rpartition("/")[2] if self.is_remote else os.path.basename(path)
+        """The last part of the path; without the query of a URL."""
+        path = self.path.partition("?")[0] if self.is_remote else self.path
+        return path.rstrip("/").rpartition("/")[2]
 
     def is_directory(self) -> bool:
         """Return whether the path is a directory, or a prefix in an object store."""
@@ -60,45 +56,41 @@ class File:
         """Return the size of the file; None if the server does not send it."""
         return self._info()["size"] if self.is_remote else os.path.getsize(self)
 
-    def stamps(self) -> dict[str, str]:
-        """Return size and time (or entity tag) of each file by its path in the directory.
-
-        Empty for web servers.
-        """
-        if self.is_web:
-            return {}
+    def _info(self) -> dict[str, Any]:
         with self.explained():
             fs, path = self.file_system()
-            found = fs.find(path, detail=True)
-        tags = ("ETag", "etag", "mtime", "updated", "LastModified", "created")
-        return {
-            name.removeprefix(path.rstrip("/")).lstrip("/"): (
-                f"{info['size']} {next((info[tag] for tag in tags if info.get(tag)), None)}"
-            )
-            for name, info in found.items()
-        }
+            return dict(fs.info(path))
+
+    def stamps(self) -> list[str]:
+        """Return the size, time and tag of each file in a directory; none on a web server."""
+        with self.explained():
+            fs, path = self.file_system()
+            # Web servers do not list files.
+            found = {} if "http" in fs.protocol else fs.find(path, detail=True)
+        tags = ("size", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
+        return [str([each.get(tag) for tag in tags]) for each in found.values()]
 
     def entries(self) -> list["File"]:
         """Return the entries of a directory, in the order of names."""
-        if not self.is_remote:
-            return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
+        if self.is_remote:
+            return self._listed("ls", detail=False)
+        return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
+
+    def matches(self) -> list["File"]:
+        """Return the files that match a path with *, in the order of names; none without a *."""
+        if "*" not in self.path:
+            return []
+        if self.is_remote:
+            return self._listed("glob")
+        return [*map(File, sorted(glob(self.path, recursive=True)))]
+
+    def _listed(self, method: str, **options: bool) -> list["File"]:
         with self.explained():
             fs, path = self.file_system()
-            names = sorted(name.rstrip("/") for name in fs.ls(path, detail=False))
+            names = sorted(name.rstrip("/") for name in getattr(fs, method)(path, **options))
         # Some stores list the directory itself, as an object without bytes.
         inside = [name for name in names if name != path.rstrip("/")]
         return [replace(self, path=fs.unstrip_protocol(name)) for name in inside]
-
-    def matches(self) -> tuple["File", ...]:
-        """Return the files that match a path with *, in the order of names; none without a *."""
-        if "*" not in self.path:
-            return ()
-        if not self.is_remote:
-            return tuple(map(File, sorted(glob(self.path, recursive=True))))
-        with self.explained():
-            fs, path = self.file_system()
-            names = sorted(fs.glob(path))
-        return tuple(replace(self, path=fs.unstrip_protocol(name)) for name in names)
 
     def open(self) -> IO[bytes]:
         """Open the file to read bytes in any order."""
@@ -107,11 +99,18 @@ class File:
             opened: IO[bytes] = fs.open(path, "rb")
             return opened
 
-    def copy_to(self, path: str) -> None:
-        """Copy the file to a local path; servers without range requests are read too."""
-        with self.explained():
-            fs, own = self.file_system()
-            fs.get_file(own, path)
+    @contextmanager
+    def local(self) -> Iterator[str]:
+        """Yield the path of a local file, or of a temporary copy of a URL."""
+        if not self.is_remote:
+            yield self.path
+            return
+        with TemporaryDirectory(prefix="dask-nrbfn-") as directory:
+            copy = os.path.join(directory, "copy")
+            with self.explained():
+                fs, path = self.file_system()
+                fs.get_file(path, copy)
+            yield copy
 
     def file_system(self) -> tuple[Any, str]:
         """Return the fsspec file system, and the path in it."""
@@ -119,23 +118,13 @@ class File:
 
         try:
             fs, path = url_to_fs(self.path, use_listings_cache=False, **self.storage_options)
-        except ImportError as error:
-            raise ParameterError(
-                f"{self} needs a package that is not installed ({error}).",
-                "Install dask-nrbfn[s3] for s3://, dask-nrbfn[gcs] for gs:// or "
-                "dask-nrbfn[http] for http://.",
-            ) from error
-        except (TypeError, ValueError) as error:
+        except (ImportError, TypeError, ValueError) as error:
             raise ParameterError(
                 f"{self} cannot be opened with these storage options ({error}).",
-                "Check the URL's protocol and the arguments of its fsspec file system.",
+                "Check the URL and the arguments of its fsspec file system. Install dask-nrbfn[s3] "
+                "for s3://, dask-nrbfn[gcs] for gs:// or dask-nrbfn[http] for http://.",
             ) from error
         return fs, path
-
-    def _info(self) -> dict[str, Any]:
-        with self.explained():
-            fs, path = self.file_system()
-            return dict(fs.info(path))
 
     @contextmanager
     def explained(self) -> Iterator[None]:

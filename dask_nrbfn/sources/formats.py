@@ -6,7 +6,7 @@ is read, so that a command starts without its libraries.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import PurePath
@@ -28,43 +28,30 @@ class Format(NamedTuple):
 
 
 _ARRAYS = ("y", "target", "weights")
-# Text tables may also be compressed.
-_TEXT = (".csv", ".tsv", ".txt")
-_TYPED = (
-    *(".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather"),
-    *(".duckdb", ".ddb", ".sqlite", ".sqlite3"),
-)
-_TABLES = (
-    *_TYPED,
-    *(f"{suffix}{packed}" for suffix in _TEXT for packed in ("", ".gz", ".zst")),
-)
+_PARQUET = (".parquet", ".pq")
+_TYPED = (*_PARQUET, ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
+_DATABASES = (".duckdb", ".ddb", ".sqlite", ".sqlite3")
+_TEXT = tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", ".gz", ".zst"))
 _OF_TABLES = (
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
-    *("missing", "missing_values", "max_categories", "schema", "delimiter", "no_header"),
+    *("missing", "missing_values", "max_categories", "schema"),
 )
 FORMATS = {
-    "npz": Format("npz", (".npz",), ("x", *_ARRAYS)),
-    "npy": Format("npy", (".npy",), _ARRAYS),
-    "table": Format("tables", _TABLES, _OF_TABLES),
+    "npz": Format("numpy_files", (".npz",), ("x", *_ARRAYS)),
+    "npy": Format("numpy_files", (".npy",), _ARRAYS),
+    "table": Format("tables", _TYPED + _DATABASES, _OF_TABLES),
+    "text": Format("tables", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
     "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
     "anndata": Format("anndata", (".h5ad",), ("x", *_ARRAYS)),
     "scene": Format("scene", (), ("label", "target", "variable", "feature_dim")),
 }
-"""Every format by name."""
+"""Every format by name. A file with an unknown suffix is a text table."""
 
 SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
-# What to do with files that are read otherwise, or not at all.
-_REMEDIES = dict.fromkeys(
-    (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers"),
-    "Save the sheet as CSV in the program that wrote the file, or read it with pandas.",
-)
-_REMEDIES |= dict.fromkeys(
-    (".nc", ".nc4", ".cdf", ".grib", ".grib2", ".grb", ".tif", ".tiff"),
-    "For a scene, name its variables with `variable`, and the dimension of their features with "
-    "`feature_dim`.",
-)
+# Files that are not text.
+_NOT_READ = (".xls", ".xlsx", ".ods", ".nc", ".nc4", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
-# Metadata of a Zarr group.
+# Metadata of a Zarr group or array.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
 
@@ -75,47 +62,37 @@ def open_source(
     sql: str | None = None,
     **options: Any,
 ) -> "Source":
-    r"""Return the rows of a file, a directory, a store, a query, a relation, a frame or a reader.
+    """Return the rows of a file, a directory, a store, a query, a relation, a frame or a reader.
 
     source: files of a directory have one suffix and are read in the order of their names. Parquet
         files may be in subdirectories key=value, whose keys become columns.
     storage_options: arguments of the fsspec file system that opens a URL.
     sql: a query of the source, which is its table "source" or, for databases, has its own tables.
     **options: attributes of `Reading`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "iris.csv")
-    >>> _ = path.write_text("width,length,species\n1.5,2,setosa\n3,4,virginica\n")
-    >>> source = open_source(path, label="species")
-    >>> source.n_rows, source.feature_names
-    (2, ('width', 'length'))
     """
     from dask_nrbfn.sources.source import Reading, check_one_kind
 
     if hasattr(source, "store_path"):
-        from dask_nrbfn.sources.zarr_arrays import place_of
-
-        source, storage_options = place_of(source)
-    reading = Reading(storage_options=storage_options or {}, query=sql, **options)
-    is_file = isinstance(source, str | os.PathLike) and not is_query(source)
-    if sql is not None and not (is_file or source is None):
+        # An open Zarr group or array.
+        source = str(source.store_path)
+        if not source.startswith("file://"):
+            raise ParameterError(
+                f"source is the open Zarr group {source}.",
+                "Pass its URL, or its arrays to ingest_dask as dask.array.from_zarr returns them.",
+            )
+    given: dict[str, Any] = {"query": sql, "storage_options": storage_options or {}}
+    if isinstance(source, str | os.PathLike) and not is_query(source):
+        given["place"] = _place(source, storage_options)
+    elif (source is None) == (sql is None):
         raise ParameterError(
-            "`sql` is given for rows that are not a file.", "Leave `sql` out, or give a file."
+            "no source is given, or `sql` is given for rows that are not a file.",
+            "Give a file, a query or rows; `sql` goes with a file, or stands alone.",
         )
-    if is_query(source):
-        reading = replace(reading, query=source)
-    elif is_file:
-        reading = replace(reading, place=_place(source, storage_options))
     elif source is not None:
-        reading = replace(reading, rows=source)
-    elif sql is None:
-        raise ParameterError("no source is given.", "Give a file, a directory or a query.")
+        given["query" if is_query(source) else "rows"] = source
+    reading = Reading(**given, **options)
     name, files = _recognized(reading)
-    if reading.query is not None and name != "table":
-        raise ParameterError(f"{source} has no table.", "Leave `sql` out, or give a table.")
-    _check_options(reading, name, files)
+    _check_options(reading, name)
     check_one_kind("y", reading.y, reading.target)
     check_one_kind("label", reading.label, reading.target)
     module = import_module(f"{__package__}.{FORMATS[name].module}")
@@ -126,11 +103,7 @@ def open_source(
 
 
 def is_query(source: object) -> bool:
-    """Return whether a source is an SQL query.
-
-    >>> is_query("FROM 'rides.parquet' WHERE fare > 0"), is_query("from.csv")
-    (True, False)
-    """
+    """Return whether a source is an SQL query: a text that begins with FROM, SELECT or WITH."""
     given = isinstance(source, str) and _QUERY.match(source) is not None
     return given and not os.path.exists(str(source))
 
@@ -140,10 +113,10 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source, storage_options)
-    if place.matches():
-        return True
     by_name = suffix_of(place) in SUFFIXES
     try:
+        if place.matches():
+            return True
         if not place.is_directory():
             # Some servers do not list directories.
             return not place.is_remote or by_name
@@ -169,113 +142,78 @@ def _zarr_format(place: File) -> str | None:
     return "zarr" if is_plain_zarr(place) else None
 
 
-def _recognized(reading: "Reading") -> tuple[str, tuple[File, ...]]:
+def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
     """Return the name of the format of a place, and its files."""
     place = reading.place
     if not place.path:
         return "table", ()
     if reading.variable is not None or reading.feature_dim is not None:
-        place.is_directory()
         return "scene", ()
     matches = place.matches()
     is_directory = not matches and place.is_directory()
     if is_directory and any(each.name in _ZARR for each in place.entries()):
-        kind = _zarr_format(place)
-        if kind is None:
+        name = _zarr_format(place)
+        if name is None:
             raise DataError(
                 f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
                 "Ingest the file or the Zarr group that has the rows.",
             )
-        return kind, ()
-    files = data_files(place) if is_directory else matches or (place,)
-    for file in files:
-        if file.n_bytes() == 0:
-            if not (file.is_remote or os.path.isfile(file)):
-                raise DataError(
-                    f"{file} is a pipe, which can be read only once.",
-                    "Write its rows to a file first, and give the file.",
-                )
-            raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
-    name = _format_of(files[0])
-    if is_directory and name in ("npz", "anndata"):
+        return name, ()
+    files = data_files(place) if is_directory else matches or [place]
+    empty = next((file for file in files if file.n_bytes() == 0), None)
+    if empty is not None:
+        raise DataError(f"{empty} is empty: it has no bytes.", "Give a file with rows, not a pipe.")
+    suffix = suffix_of(files[0])
+    name = SUFFIXES.get(suffix, "text")
+    if suffix in _NOT_READ or (name in ("npz", "anndata") and files != [place]):
         raise DataError(
-            f"{place} is a directory of {suffix_of(files[0])} files.",
-            f"Give one {suffix_of(files[0])} file instead.",
+            f"{place} is not read as rows: its suffix is {suffix}.",
+            "Save tables as CSV or Parquet, and give one .npz or .h5ad file. For a scene, name its "
+            "variables with `variable`.",
         )
-    keyed = [file for file in files if "=" in file.path.removeprefix(place.path)]
-    if keyed and suffix_of(files[0]) not in (".parquet", ".pq"):
-        raise _subdirectory_error(place, "key=value")
     return name, files
 
 
-def _check_options(reading: "Reading", name: str, files: tuple[File, ...]) -> None:
+def _check_options(reading: "Reading", name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
-    is_text = name == "table" and files and suffix_of(files[0]) not in _TYPED
-    if name == "table" and not is_text and (reading.delimiter or reading.no_header):
-        raise ParameterError(
-            "`delimiter` or `no_header` is given, but the rows are not a text table.",
-            "Leave these options out.",
-        )
-    taken, given = FORMATS[name].options, reading.given
+    taken, given, place = FORMATS[name].options, reading.given, reading.place.path or "the rows"
+    if reading.query is not None and FORMATS[name].module != "tables":
+        raise ParameterError(f"{place} has no table.", "Leave `sql` out, or give a table.")
     if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
         # Arrays have the columns of a plain schema, in the same order.
         del given["schema"]
     for option, value in given.items():
         if option not in taken:
-            others = [other for other, each in FORMATS.items() if option in each.options]
-            mend = f"`{option}` goes with {', '.join(others)}; " * bool(others)
             raise ParameterError(
-                f"`{option}`={value} does not go with {reading.place.path or 'the rows'}, whose "
-                f"format is {name}.",
-                f"{mend}{name} takes {', '.join(f'`{own}`' for own in taken)}.",
+                f"`{option}`={value} does not go with {place}, whose format is {name}.",
+                f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )
 
 
-def data_files(directory: File) -> tuple[File, ...]:
+def data_files(directory: File) -> list[File]:
     """Return the files of a directory and of its directories key=value, in order."""
-    found = tuple(_files_below(directory))
-    suffixes = sorted({suffix_of(file) for file in found})
-    if len(suffixes) > 1:
-        raise DataError(
-            f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
-            "Keep files of one suffix in a directory.",
-        )
-    return found
-
-
-def _files_below(directory: File) -> Iterator[File]:
     # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
-    entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
-    if not entries:
-        raise DataError(
-            f"{directory} is empty: it has no files.", "Give a directory with data files."
-        )
+    entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
+    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
+    files: list[File] = []
     for entry in entries:
         if not entry.is_directory():
-            yield entry
+            files.append(entry)
         elif "=" in entry.name:
-            yield from _files_below(entry)
+            files += data_files(entry)
         else:
-            raise _subdirectory_error(directory, entry.name)
-
-
-def _subdirectory_error(directory: File, name: str) -> DataError:
-    return DataError(
-        f"{directory} has a subdirectory, {name}.",
-        "Put all data files into one directory; Parquet files may be in subdirectories named "
-        "key=value.",
-    )
+            raise DataError(f"{directory} has a subdirectory, {entry.name}.", remedy)
+    suffixes = sorted({suffix_of(file) for file in files})
+    if len(suffixes) != 1:
+        problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
+        raise DataError(f"{directory} has {problem}.", remedy)
+    if files != entries and suffixes[0] not in _PARQUET:
+        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
+    return files
 
 
 def suffix_of(file: File) -> str:
-    """Return the longest known suffix of a file's name, or its last one."""
-    matches = [suffix for suffix in SUFFIXES if file.name.lower().endswith(suffix)]
-    return max(matches, key=len) if matches else PurePath(file.name).suffix or "(none)"
-
-
-def _format_of(file: File) -> str:
-    """Return the format of a file by its suffix; a file of another suffix is a text table."""
-    suffix = suffix_of(file)
-    if remedy := _REMEDIES.get(suffix.lower()):
-        raise DataError(f"{file} has the suffix {suffix}, which is not read as a table.", remedy)
-    return SUFFIXES.get(suffix, "table")
+    """Return the longest known suffix of a file's name, or its last one, in small letters."""
+    name = file.name.lower()
+    known = [suffix for suffix in SUFFIXES if name.endswith(suffix)]
+    return max(known, key=len, default=PurePath(name).suffix)

@@ -47,17 +47,29 @@ def open_rows(reading: Reading) -> ZarrRows:
         names["id"] = reading.id
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
+        arrays = {"x": root}
         if not is_array(root):
             names.setdefault("x", "X")
-            arrays = {role: _array(root, role, name, place) for role, name in names.items()}
-            return ZarrRows(place, arrays, names)
-    if names:
-        role, name = next(iter(names.items()))
-        raise ParameterError(
-            f"`{role}`={name} is given, but {place} is one array.",
-            "Pass the group that has all arrays.",
+            arrays = {role: _member(root, role, name, place) for role, name in names.items()}
+        elif names:
+            raise ParameterError(
+                f"{', '.join(f'`{role}`={name}' for role, name in names.items())} is given, but "
+                f"{place} is one array.",
+                "Pass the group that has all arrays.",
+            )
+        return ZarrRows(place, arrays, names)
+
+
+def _member(root: Any, role: str, name: str, place: File) -> Any:
+    array = root.get(name)
+    if not is_array(array):
+        shapes = [f"{own} {each.shape}" for own, each in sorted(root.arrays())]
+        raise DataError(
+            f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
+            f"Name an existing array with `{role}`. For a scene, name its variables with "
+            "`variable`, and the dimension of their features with `feature_dim`.",
         )
-    return ZarrRows(place, {"x": root}, {})
+    return array
 
 
 def named_roles(reading: Reading) -> dict[str, str]:
@@ -67,19 +79,6 @@ def named_roles(reading: Reading) -> dict[str, str]:
         before = {role: name for role, name in before.items() if role not in ("y", "target")}
     roles = ("x", "y", "target", "weights")
     return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
-
-
-def _array(root: Any, role: str, name: str, place: File) -> Any:
-    array = root.get(name)
-    if not is_array(array):
-        members = root.members(max_depth=1)
-        shapes = [f"{own} {each.shape}" for own, each in sorted(members) if is_array(each)]
-        raise DataError(
-            f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
-            f"Name an existing array with `{role}`. For a scene, name its variables with "
-            "`variable`, and the dimension of their features with `feature_dim`.",
-        )
-    return array
 
 
 def rows_at_once(array: Any, block_rows: int) -> int:
@@ -140,19 +139,3 @@ def is_plain_zarr(place: File) -> bool:
         except (ValueError, AttributeError):
             return False
     return not str(attributes.get("kind")).startswith("dask_nrbfn.")
-
-
-def place_of(opened: Any) -> tuple[str, dict[str, Any]]:
-    """Return the path or URL of an open group or array, and the options of its file system."""
-    store, fs = opened.store, getattr(opened.store, "fs", None)
-    if fs is not None:
-        options = {**fs.storage_options}
-        options.pop("asynchronous", None)
-        return f"{fs.unstrip_protocol(store.path)}/{opened.path}".rstrip("/"), options
-    if not hasattr(store, "root"):
-        raise ParameterError(
-            f"source is in a {type(store).__name__}.",
-            "Pass a group on a disk or in an object store, or its arrays to ingest_dask as "
-            "dask.array.from_zarr returns them.",
-        )
-    return os.path.join(store.root, opened.path).rstrip("/"), {}

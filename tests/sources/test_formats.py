@@ -10,12 +10,7 @@ import pytest
 from dask_nrbfn import ingest_file
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.formats import FORMATS
-
-
-def test_open_source__missing(tmp_path):
-    with pytest.raises(MissingDataError, match=r"absent.csv does not exist. Check the path"):
-        open_source(tmp_path / "absent.csv")
+from dask_nrbfn.sources.formats import FORMATS, is_query
 
 
 @pytest.mark.parametrize("name", ["d", "d.data", "d.DAT", "d.txt.gz", "sub.dir/d.test"])
@@ -28,51 +23,65 @@ def test_open_source__text_with_an_unknown_suffix_is_a_table(tmp_path, name):
     assert (source.n_rows, source.feature_names) == (2, ("a", "b"))
 
 
-def test_open_source__options_of_other_formats(tmp_path):
-    np.save(tmp_path / "x.npy", np.ones((3, 2)))
-    message = r"delimiter=: does not go with .*x\.npy, whose format is npy\. delimiter goes with t"
-    with pytest.raises(ParameterError, match=message):
-        open_source(tmp_path / "x.npy", delimiter=":")
+def test_open_source__options_that_the_rows_cannot_have(tmp_path):
+    (tmp_path / "d.csv").write_text("a,y\n1,u\n")
+    np.save(tmp_path / "d.npy", np.ones((3, 2)))
+    query, frame = f"FROM '{tmp_path}/d.csv'", pd.DataFrame({"a": [1]})
+    for source, options, message in (
+        (tmp_path / "d.npy", {"delimiter": ":"}, r"delimiter=: does not go with .*format is npy"),
+        (query, {"delimiter": ";"}, r"does not go with the rows, .*format is table"),
+        (frame, {"no_header": True}, r"does not go with the rows"),
+        (tmp_path / "d.npy", {"sql": "FROM source"}, r"d\.npy has no table"),
+        (query, {"sql": "FROM source"}, "rows that are not a file"),
+        (frame, {"sql": "FROM source"}, "rows that are not a file"),
+        (None, {}, "no source is given"),
+        (np.zeros((2, 2)), {}, "source is of type ndarray"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            open_source(source, **options)
 
 
-@pytest.mark.parametrize("name", ["d.xls", "d.xlsx", "d.ods"])
-def test_open_source__other_sheets_are_to_be_saved_as_csv(tmp_path, name):
-    (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"is not read as a table\. Save the sheet"):
-        open_source(tmp_path / name)
+@pytest.mark.parametrize("name", ["d.xlsx", "d.nc", "many/d.npz"])
+def test_open_source__files_that_are_not_rows(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x")
+    with pytest.raises(DataError, match=rf"is not read as rows: its suffix is \{path.suffix}"):
+        open_source(path.parent if name.startswith("many") else path)
 
 
-def test_open_source__not_a_path():
-    with pytest.raises(ParameterError, match="source is of type ndarray"):
-        open_source(np.zeros((2, 2)))
-    with pytest.raises(ParameterError, match="no source is given"):
-        open_source(None)
+def test_open_source__nothing_to_read(tmp_path):
+    with pytest.raises(MissingDataError, match=r"absent.csv does not exist. Check the path"):
+        open_source(tmp_path / "absent.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "d.npz").touch()
+    for name in ("pipe.csv", "d.npz"):
+        with pytest.raises(DataError, match=rf"{name} is empty: it has no bytes"):
+            open_source(tmp_path / name)
 
 
-@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet", "data"])
-def test_open_source__no_bytes(tmp_path, suffix):
-    (tmp_path / f"d.{suffix}").touch()
-    with pytest.raises(DataError, match=r"is empty: it has no bytes"):
-        open_source(tmp_path / f"d.{suffix}")
-
-
-def test_open_source__pipe(tmp_path):
-    os.mkfifo(tmp_path / "d.csv")
-    with pytest.raises(DataError, match=r"d.csv is a pipe, .* Write its rows to a file first"):
-        open_source(tmp_path / "d.csv")
-
-
-def test_open_source__directory_without_files(tmp_path):
+def test_open_source__directories(tmp_path):
     (tmp_path / ".hidden.csv").write_text("a\n1\n")
     (tmp_path / "_SUCCESS").touch()
-    with pytest.raises(DataError, match=r"is empty: it has no files"):
+    with pytest.raises(DataError, match="has no files"):
+        open_source(tmp_path)
+    (tmp_path / "d.csv").write_text("a\n1\n")
+    assert open_source(tmp_path).n_rows == 1
+    (tmp_path / "k=1").mkdir()
+    (tmp_path / "k=1" / "d.csv").write_text("a\n1\n")
+    with pytest.raises(DataError, match=r"has \.csv files in subdirectories.*key=value"):
+        open_source(tmp_path)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(DataError, match="has a subdirectory, other"):
         open_source(tmp_path)
 
 
-def test_open_source__directory_of_arrays(tmp_path):
-    np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)))
-    with pytest.raises(DataError, match=r"is a directory of \.npz files"):
-        open_source(tmp_path)
+def test_is_query__by_its_first_word(tmp_path, monkeypatch):
+    assert is_query("FROM 'rides.parquet' WHERE fare > 0")
+    assert not is_query("from.csv")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "from x").touch()
+    assert not is_query("from x")
 
 
 def test_formats__every_line_has_its_module_and_known_options():
@@ -80,15 +89,3 @@ def test_formats__every_line_has_its_module_and_known_options():
         module = import_module(f"dask_nrbfn.sources.{each.module}")
         assert callable(module.open_rows)
         assert {*each.options} <= {*signature(ingest_file).parameters}
-
-
-def test_open_source__options_that_the_rows_cannot_have(tmp_path):
-    (tmp_path / "d.csv").write_text("a,y\n1,u\n")
-    for source, options in (
-        (f"FROM '{tmp_path}/d.csv'", {"sql": "FROM source"}),
-        (f"FROM '{tmp_path}/d.csv'", {"delimiter": ";"}),
-        (pd.DataFrame({"a": [1]}), {"sql": "FROM source"}),
-        (pd.DataFrame({"a": [1]}), {"no_header": True}),
-    ):
-        with pytest.raises(ParameterError, match=r"not a (file|text table)"):
-            open_source(source, **options)

@@ -51,9 +51,8 @@ def test_zarr__rows_stay_where_they_are(group, tmp_path, caplog):
     assert f"the rows stay in {place}/X and are not copied" in caplog.text
     fs = fsspec.filesystem("memory")
     fs.put(str(place), "/plain/big.zarr", recursive=True)
-    opened = zarr.open_group("memory://plain/big.zarr", mode="r")
     try:
-        for source in (group, "memory://plain/big.zarr", opened, place):
+        for source in (group, "memory://plain/big.zarr", place):
             each = ingest_file(source, MemoryStore(), **ROLES, copy=source == place)
             assert isinstance(each.X, ReferencedRows) == (source != place)
             np.testing.assert_array_equal(each.take(np.arange(300)), X)
@@ -92,7 +91,7 @@ def test_zarr__that_cannot_be_read(group, tmp_path):
         ingest_file(group, MemoryStore(), y="numbers")
     with pytest.raises(ParameterError, match="w also has another role"):
         ingest_file(group, MemoryStore(), y="w", weights="w")
-    with pytest.raises(ParameterError, match=r"MemoryStore.*ingest_dask"):
+    with pytest.raises(ParameterError, match=r"the open Zarr group memory://.*ingest_dask"):
         ingest_file(zarr.create_group(MemoryStore()), MemoryStore())
     chunk = next(path for path in (tmp_path / "big.zarr" / "X").rglob("*0") if path.is_file())
     chunk.write_bytes(chunk.read_bytes()[:9])
