@@ -100,10 +100,10 @@ def test_ingest__every_form_stores_the_same_weights(tmp_path, ingest, chunk_rows
 def test_ingest__weight_that_is_not_above_0_leaves_nothing(tmp_path, ingest, value):
     X, y, weights = weighted_table()
     weights[N - 2] = value
-    # A file has an empty cell for NaN, which is named by the place in the file.
+    # A file has an empty cell for NaN.
     empty = np.isnan(value) and ingest in (in_csv, in_parquet_files)
-    place = "no value in (line|row)" if empty else f"has {value} in row {N - 2} "
-    with pytest.raises(DataError, match=f"{place}.*the row"):
+    place = "no value in some rows of a column: .w. 1" if empty else f"has {value} in row {N - 2} "
+    with pytest.raises(DataError, match=f"{place}.*row"):
         ingest(tmp_path, X, y, weights, chunk_rows=6)
     assert not (tmp_path / "data").exists()
 
