@@ -78,8 +78,7 @@ class ObsTarget:
             )
         if in_obs:
             import_anndata()
-        self._file = Path(os.path.realpath(place)) if in_file else None
-        self.inside = "obs/" if in_obs else ""
+        self._in_file, self.inside = in_file, "obs/" if in_obs else ""
         # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
         if not re.fullmatch(rf"{self.inside}(?!\.|__)[^/]+", to):
             raise ParameterError(
@@ -123,42 +122,40 @@ class ObsTarget:
                     "Give another name, or set `overwrite` to replace earlier predictions.",
                 )
 
-    def _opened(self) -> AbstractContextManager[Any]:
-        """Return the root group; a Zarr group is writable."""
-        if self._file is None:
+    def _opened(self, copy: Path | None = None) -> AbstractContextManager[Any]:
+        """Return the root group: of Zarr or a copy of a file writable, of a file read-only."""
+        if not self._in_file:
             store = store_at(self.cells)
             return nullcontext(zarr.open_group(store, mode="r+", use_consolidated=False))
         import h5py
 
-        opened: AbstractContextManager[Any] = h5py.File(self._file, "r")
+        opened: AbstractContextManager[Any] = h5py.File(copy or self._place, "r+" if copy else "r")
         return opened
 
     def _add(self, results: Mapping[str, Array], scratch: Location) -> None:
         """Write columns; `scratch` is a location beside the store."""
-        if self._file is not None:
-            import h5py
-
+        copy = Path(str(scratch), self._place.name) if self._in_file else None
+        if copy:
             # HDF5 does not survive a kill while it is written.
-            copy = Path(str(scratch), self._file.name)
-            shutil.copy2(self._file, copy)
-            with h5py.File(copy, "r+") as root:
-                self._add_to_obs(root, results)
-            flush_tree(copy.parent)
-            replace_path(copy, self._file)
-            return
-        with self._opened() as root:
+            shutil.copy2(self._place, copy)
+        with self._opened(copy) as root:
             if self.inside:
                 self._add_to_obs(root, results)
-                return
-            scratch = join(scratch, "columns")
-            new = zarr.open_group(store_at(scratch), zarr_format=root.metadata.zarr_format)
-            for name, stored in results.items():
-                n_rows, step = stored.shape[0], stored.chunks[0]
-                sizes: Any = {"shape": (n_rows,), "chunks": (step,), "dtype": stored.dtype}
-                array: Any = new.create_array(name, **sizes, attributes={"written_by": _WRITER})
-                for start in range(0, n_rows, step):
-                    array[start : start + step] = self._values(name, stored, start, start + step)
-                replace_group(join(scratch, name), join(self.cells, name))
+            else:
+                self._add_arrays(root, results, join(scratch, "columns"))
+        if copy:
+            flush_tree(copy.parent)
+            replace_path(copy, Path(os.path.realpath(self._place)))
+
+    def _add_arrays(self, root: Any, results: Mapping[str, Array], scratch: Location) -> None:
+        new = zarr.open_group(store_at(scratch), zarr_format=root.metadata.zarr_format)
+        for name, stored in results.items():
+            n_rows, step = stored.shape[0], stored.chunks[0]
+            sizes: Any = {"shape": (n_rows,), "chunks": (step,), "dtype": stored.dtype}
+            array: Any = new.create_array(name, **sizes, attributes={"written_by": _WRITER})
+            for start in range(0, n_rows, step):
+                array[start : start + step] = self._values(name, stored, start, start + step)
+            replace_group(join(scratch, name), join(self.cells, name))
 
     def _values(self, name: str, stored: Array, start: int = 0, stop: int | None = None) -> Any:
         """Return some values of a column, (stop - start,), from results (n,) or (n, q)."""
@@ -178,14 +175,14 @@ class ObsTarget:
                 # AnnData warns about its next version.
                 warnings.filterwarnings("ignore", "zarr v3 autosharding")
                 import_anndata().io.write_elem(root["obs"], name, values)
-            if self._file is None:
+            if not self._in_file:
                 flush_member(self.cells, f"obs/{name}")
         self._list(root, [*others, *results])
 
     def _list(self, root: Any, names: list[str]) -> None:
         """List the columns of obs, and renew the consolidated metadata of a Zarr store."""
         root["obs"].attrs["column-order"] = names
-        if self._file is None:
+        if not self._in_file:
             with warnings.catch_warnings():
                 # zarr warns that Zarr 3 does not specify this metadata yet; AnnData reads it.
                 warnings.simplefilter("ignore")

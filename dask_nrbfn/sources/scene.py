@@ -14,6 +14,7 @@ import numpy as np
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import dtypes
 from dask_nrbfn.sources.files import File, damage_named
+from dask_nrbfn.sources.frames import labels_of
 from dask_nrbfn.sources.source import Block, Reading, Source, check_size, named_columns
 
 if TYPE_CHECKING:
@@ -93,13 +94,11 @@ class Scene:
         lengths = {dim: each.stop - each.start for dim, each in places.items()}
         parts = []
         for name in names or self.variables:
-            along = {
-                dim: stored.sizes[dim] for dim in self.feature_dims if dim in stored[name].dims
-            }
             problem = f"{name} in {self.place} cannot be read"
             remedy = "Restore the damaged chunk from a copy, or write the scene again."
             with damage_named(problem, remedy, *_UNREADABLE):
                 values: Any = stored[name].variable.isel(places, missing_dims="ignore").compute()
+            along = {dim: values.sizes[dim] for dim in self.feature_dims if dim in values.sizes}
             part = values.set_dims({**lengths, **along}).to_numpy()
             parts.append(part.reshape(math.prod(lengths.values()), -1))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -178,15 +177,9 @@ class PixelSource(Source):
         """Return labels (b,) or targets (b, q), and which of them are missing."""
         if self.target_names is not None:
             return given.astype(dtypes.FLOAT64), np.isnan(given).any(axis=1)
-        labels = given[:, 0]
-        if self.y_dtype == dtypes.STRING:
-            if labels.dtype.kind == "O":
-                # With nan where text is missing.
-                labels = np.where(labels == labels, labels, "").astype(dtypes.STRING)
-            y = dtypes.to_labels(labels, self.columns[0])
-            return y, y == ""
-        missing = np.isnan(labels)
-        return dtypes.to_labels(np.where(missing, 0, labels), self.columns[0]), missing
+        y = labels_of(given[:, 0], "", name=self.columns[0]).stored("")
+        missing = y == ("" if y.dtype == dtypes.STRING else dtypes.NO_LABEL)
+        return y.astype(self.y_dtype, copy=False), missing
 
 
 def open_rows(reading: Reading) -> PixelSource:
@@ -226,7 +219,7 @@ def open_rows(reading: Reading) -> PixelSource:
         columns=columns,
     )
     source.n_rows = sum(len(block.X) for block in source._parts(0))
-    known = f"{scene.place}, without pixels that lack a feature{', or a label' * bool(columns)},"
+    known = f"{scene.place}, without pixels that lack a feature or label,"
     check_size(known, n_rows=source.n_rows, n_features=source.n_features)
     logger.info("%s has %d of %d pixels", known, source.n_rows, scene.n_pixels)
     return source

@@ -157,8 +157,10 @@ def test_features__are_found_by_name(tmp_path, caplog):
     xr.testing.assert_equal(turned["label"], found["label"])
 
 
-@pytest.mark.parametrize("is_remote", [False, True])
-@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4", "scipy", "zarr"])
+@pytest.mark.parametrize(
+    ("engine", "is_remote"),
+    [("h5netcdf", True), ("netcdf4", False), ("scipy", False), ("zarr", True)],
+)
 def test_scene__netcdf_and_urls(place, expected, tmp_path, engine, is_remote):
     written = tmp_path / ("scene.zarr" if engine == "zarr" else "scene.nc")
     if engine == "zarr":
