@@ -46,17 +46,10 @@ class File:
 
     def is_directory(self) -> bool:
         """Return whether the path is a directory, or a prefix in an object store."""
-        if self.is_remote:
-            return bool(self._info()["type"] == "directory")
-        if not os.path.exists(self):
-            raise MissingDataError(f"{self} does not exist.", "Check the path.")
-        return os.path.isdir(self)
+        return bool(self.info()["type"] == "directory")
 
-    def n_bytes(self) -> int | None:
-        """Return the size of the file; None if the server does not send it."""
-        return self._info()["size"] if self.is_remote else os.path.getsize(self)
-
-    def _info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
+        """Return what fsspec knows of the file: its type, its size or None, and more."""
         with self.explained():
             fs, path = self.file_system()
             return dict(fs.info(path))
@@ -139,7 +132,7 @@ class File:
             reason = (error.__cause__ or error) if isinstance(error, FileNotFoundError) else error
             if isinstance(reason, FileNotFoundError) or getattr(reason, "status", None) == 404:
                 raise MissingDataError(
-                    f"{self} does not exist or is not served.", "Check the URL."
+                    f"{self} does not exist or is not served.", "Check the path or URL."
                 ) from error
             text = f"{type(reason).__name__}: {reason}".rstrip(".: ")
             raise StorageError(

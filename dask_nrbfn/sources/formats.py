@@ -51,8 +51,6 @@ SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.su
 # Files that are not text.
 _NOT_READ = (".xls", ".xlsx", ".ods", ".nc", ".nc4", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
-# Metadata of a Zarr group or array.
-_ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
 
 def open_source(
@@ -122,10 +120,10 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
             return not place.is_remote or by_name
     except MissingDataError:
         return by_name
-    inside = place.entries()
-    if any(entry.name in _ZARR for entry in inside):
-        return _zarr_format(place) is not None
-    return any(suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside)
+    kind = _zarr_format(place)
+    if kind is not None:
+        return kind != ""
+    return any(suffix_of(each) in SUFFIXES or "=" in each.name for each in place.entries())
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
@@ -133,13 +131,15 @@ def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _zarr_format(place: File) -> str | None:
-    """Return the format of a Zarr directory; None if this package wrote it."""
+    """Return the format of a Zarr directory, "" if this package wrote it; None of another one."""
     from dask_nrbfn.sources.anndata import is_anndata
     from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
 
+    if {entry.name for entry in place.entries()}.isdisjoint({"zarr.json", ".zgroup", ".zarray"}):
+        return None
     if is_anndata(place):
         return "anndata"
-    return "zarr" if is_plain_zarr(place) else None
+    return "zarr" if is_plain_zarr(place) else ""
 
 
 def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
@@ -151,16 +151,16 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
         return "scene", ()
     matches = place.matches()
     is_directory = not matches and place.is_directory()
-    if is_directory and any(each.name in _ZARR for each in place.entries()):
-        name = _zarr_format(place)
-        if name is None:
-            raise DataError(
-                f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
-                "Ingest the file or the Zarr group that has the rows.",
-            )
-        return name, ()
+    kind = _zarr_format(place) if is_directory else None
+    if kind == "":
+        raise DataError(
+            f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
+            "Ingest the file or the Zarr group that has the rows.",
+        )
+    if kind is not None:
+        return kind, ()
     files = data_files(place) if is_directory else matches or [place]
-    empty = next((file for file in files if file.n_bytes() == 0), None)
+    empty = next((file for file in files if file.info()["size"] == 0), None)
     if empty is not None:
         raise DataError(f"{empty} is empty: it has no bytes.", "Give a file with rows, not a pipe.")
     suffix = suffix_of(files[0])
