@@ -37,8 +37,8 @@ _OF_TABLES = (
     *("missing", "missing_values", "max_categories", "schema"),
 )
 FORMATS = {
-    "npz": Format("numpy_files", (".npz",), ("x", *_ARRAYS)),
-    "npy": Format("numpy_files", (".npy",), _ARRAYS),
+    "npz": Format("arrays", (".npz",), ("x", *_ARRAYS)),
+    "npy": Format("arrays", (".npy",), _ARRAYS),
     "table": Format("tables", _TYPED + _DATABASES, _OF_TABLES),
     "text": Format("tables", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
     "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
