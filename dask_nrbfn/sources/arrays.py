@@ -24,8 +24,7 @@ from dask_nrbfn.sources.dtypes import (
     sparse_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.files import File, damage_named
-from dask_nrbfn.sources.formats import data_files
+from dask_nrbfn.sources.files import File, damage_named, data_files
 from dask_nrbfn.sources.source import (
     Block,
     Reading,
@@ -148,7 +147,7 @@ def _in_memory(values: Any) -> Any:
 def open_rows(reading: Reading) -> ArrayRows:
     """Return the rows of .npy files, or of one .npz file."""
     place = reading.place
-    if not place.name.lower().endswith(".npz"):
+    if place.suffix != ".npz":
         return _with_columns(reading, NpyFiles(reading.files))
     with (
         place.local() as path,

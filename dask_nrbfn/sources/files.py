@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import glob
+from pathlib import PurePath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from dask_nrbfn.errors import (
     DamagedDataError,
+    DataError,
     MissingDataError,
     NRBFNError,
     ParameterError,
@@ -43,6 +45,12 @@ class File:
         """The last part of the path; without the query of a URL."""
         path = self.path.partition("?")[0] if self.is_remote else self.path
         return path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The last suffix of the name in small letters, for a packed file the last two."""
+        suffixes = PurePath(self.name.lower()).suffixes
+        return "".join(suffixes[-2:] if suffixes[-1:] in ([".gz"], [".zst"]) else suffixes[-1:])
 
     def is_directory(self) -> bool:
         """Return whether the path is a directory, or a prefix in an object store."""
@@ -139,6 +147,28 @@ class File:
                 f"{self} cannot be read ({text}).",
                 "Check the address, the credentials and the storage options, and try again.",
             ) from error
+
+
+def data_files(directory: File) -> list[File]:
+    """Return the files of a directory and of its directories key=value, in order."""
+    # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
+    entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
+    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
+    files: list[File] = []
+    for entry in entries:
+        if not entry.is_directory():
+            files.append(entry)
+        elif "=" in entry.name:
+            files += data_files(entry)
+        else:
+            raise DataError(f"{directory} has a subdirectory, {entry.name}.", remedy)
+    suffixes = sorted({file.suffix for file in files})
+    if len(suffixes) != 1:
+        problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
+        raise DataError(f"{directory} has {problem}.", remedy)
+    if files != entries and suffixes[0] not in (".parquet", ".pq"):
+        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
+    return files
 
 
 @contextmanager

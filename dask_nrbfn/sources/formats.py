@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, data_files
 
 if TYPE_CHECKING:
     from dask_nrbfn.sources.source import Reading, Source
@@ -28,8 +27,7 @@ class Format(NamedTuple):
 
 
 _ARRAYS = ("y", "target", "weights")
-_PARQUET = (".parquet", ".pq")
-_TYPED = (*_PARQUET, ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
+_TYPED = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
 _DATABASES = (".duckdb", ".ddb", ".sqlite", ".sqlite3")
 _TEXT = tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", ".gz", ".zst"))
 _OF_TABLES = (
@@ -111,7 +109,7 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source, storage_options)
-    by_name = suffix_of(place) in SUFFIXES
+    by_name = place.suffix in SUFFIXES
     try:
         if place.matches():
             return True
@@ -123,7 +121,7 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     kind = _zarr_format(place)
     if kind is not None:
         return kind != ""
-    return any(suffix_of(each) in SUFFIXES or "=" in each.name for each in place.entries())
+    return any(each.suffix in SUFFIXES or "=" in each.name for each in place.entries())
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
@@ -163,7 +161,7 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
     empty = next((file for file in files if file.info()["size"] == 0), None)
     if empty is not None:
         raise DataError(f"{empty} is empty: it has no bytes.", "Give a file with rows, not a pipe.")
-    suffix = suffix_of(files[0])
+    suffix = files[0].suffix
     name = SUFFIXES.get(suffix, "text")
     if suffix in _NOT_READ or (name in ("npz", "anndata") and files != [place]):
         raise DataError(
@@ -188,32 +186,3 @@ def _check_options(reading: "Reading", name: str) -> None:
                 f"`{option}`={value} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )
-
-
-def data_files(directory: File) -> list[File]:
-    """Return the files of a directory and of its directories key=value, in order."""
-    # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
-    entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
-    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
-    files: list[File] = []
-    for entry in entries:
-        if not entry.is_directory():
-            files.append(entry)
-        elif "=" in entry.name:
-            files += data_files(entry)
-        else:
-            raise DataError(f"{directory} has a subdirectory, {entry.name}.", remedy)
-    suffixes = sorted({suffix_of(file) for file in files})
-    if len(suffixes) != 1:
-        problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
-        raise DataError(f"{directory} has {problem}.", remedy)
-    if files != entries and suffixes[0] not in _PARQUET:
-        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
-    return files
-
-
-def suffix_of(file: File) -> str:
-    """Return the longest known suffix of a file's name, or its last one, in small letters."""
-    name = file.name.lower()
-    known = [suffix for suffix in SUFFIXES if name.endswith(suffix)]
-    return max(known, key=len, default=PurePath(name).suffix)
