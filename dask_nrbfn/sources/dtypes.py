@@ -112,14 +112,19 @@ def checked_mark(
 def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarray:
     """Return labels (b,) as int64 or StringDType; `first_row` is the index of the first."""
     if label_dtype(values.dtype, name) == INT64:
-        wrong = ~_are_whole(values)
+        with np.errstate(invalid="ignore"):
+            whole = values.astype(INT64)
+        wrong = whole != values
+        if values.dtype.kind == "f":
+            # Above this bound, a float may stand for several whole numbers.
+            wrong |= abs(values.astype(FLOAT64)) >= 2.0**53
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
                 f"{name} has the label {values[row]} in row {first_row + row} (the first is 0).",
                 LABEL_RULE,
             )
-        return values.astype(INT64)
+        return whole
     if values.dtype.kind == "S":
         try:
             values = np.strings.decode(values, "utf-8")
@@ -132,13 +137,3 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
         # numpy converts no other byte order to StringDType.
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
     return values.astype(STRING)
-
-
-def _are_whole(values: np.ndarray) -> np.ndarray:
-    """Return which numbers are labels: whole, within int64, and exact if they are floats."""
-    if values.dtype.kind == "f":
-        # As float64, because the bound overflows float16. Above the bound, a float may stand for
-        # several whole numbers.
-        wide = values.astype(np.float64)
-        return (wide == np.floor(wide)) & (abs(wide) < 2.0**53)
-    return values <= np.uint64(np.iinfo(np.int64).max)

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import glob
+from pathlib import PurePath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from dask_nrbfn.errors import (
     DamagedDataError,
+    DataError,
     MissingDataError,
     NRBFNError,
     ParameterError,
@@ -44,19 +46,18 @@ class File:
         path = self.path.partition("?")[0] if self.is_remote else self.path
         return path.rstrip("/").rpartition("/")[2]
 
+    @property
+    def suffix(self) -> str:
+        """The last suffix of the name in small letters, for a packed file the last two."""
+        suffixes = PurePath(self.name.lower()).suffixes
+        return "".join(suffixes[-2:] if suffixes[-1:] in ([".gz"], [".zst"]) else suffixes[-1:])
+
     def is_directory(self) -> bool:
         """Return whether the path is a directory, or a prefix in an object store."""
-        if self.is_remote:
-            return bool(self._info()["type"] == "directory")
-        if not os.path.exists(self):
-            raise MissingDataError(f"{self} does not exist.", "Check the path.")
-        return os.path.isdir(self)
+        return bool(self.info()["type"] == "directory")
 
-    def n_bytes(self) -> int | None:
-        """Return the size of the file; None if the server does not send it."""
-        return self._info()["size"] if self.is_remote else os.path.getsize(self)
-
-    def _info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
+        """Return what fsspec knows of the file: its type, its size or None, and more."""
         with self.explained():
             fs, path = self.file_system()
             return dict(fs.info(path))
@@ -139,13 +140,35 @@ class File:
             reason = (error.__cause__ or error) if isinstance(error, FileNotFoundError) else error
             if isinstance(reason, FileNotFoundError) or getattr(reason, "status", None) == 404:
                 raise MissingDataError(
-                    f"{self} does not exist or is not served.", "Check the URL."
+                    f"{self} does not exist or is not served.", "Check the path or URL."
                 ) from error
             text = f"{type(reason).__name__}: {reason}".rstrip(".: ")
             raise StorageError(
                 f"{self} cannot be read ({text}).",
                 "Check the address, the credentials and the storage options, and try again.",
             ) from error
+
+
+def data_files(directory: File) -> list[File]:
+    """Return the files of a directory and of its directories key=value, in order."""
+    # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
+    entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
+    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
+    files: list[File] = []
+    for entry in entries:
+        if not entry.is_directory():
+            files.append(entry)
+        elif "=" in entry.name:
+            files += data_files(entry)
+        else:
+            raise DataError(f"{directory} has a subdirectory, {entry.name}.", remedy)
+    suffixes = sorted({file.suffix for file in files})
+    if len(suffixes) != 1:
+        problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
+        raise DataError(f"{directory} has {problem}.", remedy)
+    if files != entries and suffixes[0] not in (".parquet", ".pq"):
+        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
+    return files
 
 
 @contextmanager

@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, data_files
 
 if TYPE_CHECKING:
     from dask_nrbfn.sources.source import Reading, Source
@@ -28,8 +27,7 @@ class Format(NamedTuple):
 
 
 _ARRAYS = ("y", "target", "weights")
-_PARQUET = (".parquet", ".pq")
-_TYPED = (*_PARQUET, ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
+_TYPED = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
 _DATABASES = (".duckdb", ".ddb", ".sqlite", ".sqlite3")
 _TEXT = tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", ".gz", ".zst"))
 _OF_TABLES = (
@@ -37,8 +35,8 @@ _OF_TABLES = (
     *("missing", "missing_values", "max_categories", "schema"),
 )
 FORMATS = {
-    "npz": Format("numpy_files", (".npz",), ("x", *_ARRAYS)),
-    "npy": Format("numpy_files", (".npy",), _ARRAYS),
+    "npz": Format("arrays", (".npz",), ("x", *_ARRAYS)),
+    "npy": Format("arrays", (".npy",), _ARRAYS),
     "table": Format("tables", _TYPED + _DATABASES, _OF_TABLES),
     "text": Format("tables", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
     "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
@@ -51,8 +49,6 @@ SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.su
 # Files that are not text.
 _NOT_READ = (".xls", ".xlsx", ".ods", ".nc", ".nc4", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
-# Metadata of a Zarr group or array.
-_ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
 
 def open_source(
@@ -113,7 +109,7 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source, storage_options)
-    by_name = suffix_of(place) in SUFFIXES
+    by_name = place.suffix in SUFFIXES
     try:
         if place.matches():
             return True
@@ -122,10 +118,10 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
             return not place.is_remote or by_name
     except MissingDataError:
         return by_name
-    inside = place.entries()
-    if any(entry.name in _ZARR for entry in inside):
-        return _zarr_format(place) is not None
-    return any(suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside)
+    kind = _zarr_format(place)
+    if kind is not None:
+        return kind != ""
+    return any(each.suffix in SUFFIXES or "=" in each.name for each in place.entries())
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
@@ -133,13 +129,15 @@ def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _zarr_format(place: File) -> str | None:
-    """Return the format of a Zarr directory; None if this package wrote it."""
+    """Return the format of a Zarr directory, "" if this package wrote it; None of another one."""
     from dask_nrbfn.sources.anndata import is_anndata
     from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
 
+    if {entry.name for entry in place.entries()}.isdisjoint({"zarr.json", ".zgroup", ".zarray"}):
+        return None
     if is_anndata(place):
         return "anndata"
-    return "zarr" if is_plain_zarr(place) else None
+    return "zarr" if is_plain_zarr(place) else ""
 
 
 def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
@@ -151,19 +149,19 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
         return "scene", ()
     matches = place.matches()
     is_directory = not matches and place.is_directory()
-    if is_directory and any(each.name in _ZARR for each in place.entries()):
-        name = _zarr_format(place)
-        if name is None:
-            raise DataError(
-                f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
-                "Ingest the file or the Zarr group that has the rows.",
-            )
-        return name, ()
+    kind = _zarr_format(place) if is_directory else None
+    if kind == "":
+        raise DataError(
+            f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
+            "Ingest the file or the Zarr group that has the rows.",
+        )
+    if kind is not None:
+        return kind, ()
     files = data_files(place) if is_directory else matches or [place]
-    empty = next((file for file in files if file.n_bytes() == 0), None)
+    empty = next((file for file in files if file.info()["size"] == 0), None)
     if empty is not None:
         raise DataError(f"{empty} is empty: it has no bytes.", "Give a file with rows, not a pipe.")
-    suffix = suffix_of(files[0])
+    suffix = files[0].suffix
     name = SUFFIXES.get(suffix, "text")
     if suffix in _NOT_READ or (name in ("npz", "anndata") and files != [place]):
         raise DataError(
@@ -188,32 +186,3 @@ def _check_options(reading: "Reading", name: str) -> None:
                 f"`{option}`={value} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )
-
-
-def data_files(directory: File) -> list[File]:
-    """Return the files of a directory and of its directories key=value, in order."""
-    # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
-    entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
-    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
-    files: list[File] = []
-    for entry in entries:
-        if not entry.is_directory():
-            files.append(entry)
-        elif "=" in entry.name:
-            files += data_files(entry)
-        else:
-            raise DataError(f"{directory} has a subdirectory, {entry.name}.", remedy)
-    suffixes = sorted({suffix_of(file) for file in files})
-    if len(suffixes) != 1:
-        problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
-        raise DataError(f"{directory} has {problem}.", remedy)
-    if files != entries and suffixes[0] not in _PARQUET:
-        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
-    return files
-
-
-def suffix_of(file: File) -> str:
-    """Return the longest known suffix of a file's name, or its last one, in small letters."""
-    name = file.name.lower()
-    known = [suffix for suffix in SUFFIXES if name.endswith(suffix)]
-    return max(known, key=len, default=PurePath(name).suffix)

@@ -84,12 +84,10 @@ def named_roles(reading: Reading) -> dict[str, str]:
 def rows_at_once(array: Any, block_rows: int) -> int:
     """Return the rows to read at once: whole chunks, or as many as fit where chunks are larger."""
     row_bytes = max(1, math.prod(array.shape[1:]) * array.dtype.itemsize)
-    most_rows = MAX_CHUNK_BYTES // row_bytes
     # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
     chunk_rows = (getattr(array, "chunks", None) or (1,))[0]
-    if chunk_rows <= most_rows:
-        return int(max(block_rows // chunk_rows, 1) * chunk_rows)
-    return int(max(block_rows, most_rows))
+    step = min(chunk_rows, max(1, MAX_CHUNK_BYTES // row_bytes))
+    return int(max(block_rows // step, 1) * step)
 
 
 def place_in_zarr(place: File, array: Any) -> StoredAt | None:

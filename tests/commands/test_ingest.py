@@ -102,7 +102,9 @@ def test_ingest__weight_that_is_not_above_0_leaves_nothing(tmp_path, ingest, val
     weights[N - 2] = value
     # A file has an empty cell for NaN.
     empty = np.isnan(value) and ingest in (in_csv, in_parquet_files)
-    place = "no value in some rows of a column: .w. 1" if empty else f"has '?{value}'? in row {N - 2} "
+    place = (
+        "no value in some rows of a column: .w. 1" if empty else f"has '?{value}'? in row {N - 2} "
+    )
     with pytest.raises(DataError, match=f"{place}.*row"):
         ingest(tmp_path, X, y, weights, chunk_rows=6)
     assert not (tmp_path / "data").exists()

@@ -53,40 +53,31 @@ every_form = pytest.mark.parametrize("form", FORMS)
 @every_form
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(N, 4), (N, 2, 2)])
-@pytest.mark.parametrize("block_rows", [1, 5, N, 100])
-def test_arrays__rows_equal_the_arrays(tmp_path, form, order, shape, block_rows):
+def test_arrays__rows_equal_the_arrays(tmp_path, form, order, shape):
     X = np.asarray(ROWS.reshape(shape), order=order)
     source = form(tmp_path, X, y=LABELS, weights=WEIGHTS)
     assert (source.n_rows, source.n_features, source.y_dtype) == (N, 4, INT64)
-    values, labels = collect(source, block_rows)
-    np.testing.assert_array_equal(values, ROWS)
-    np.testing.assert_array_equal(labels, LABELS)
-    np.testing.assert_array_equal(weights_of(source, block_rows), WEIGHTS)
+    for block_rows in (1, 5, N, 100):
+        values, labels = collect(source, block_rows)
+        np.testing.assert_array_equal(values, ROWS)
+        np.testing.assert_array_equal(labels, LABELS)
+        np.testing.assert_array_equal(weights_of(source, block_rows), WEIGHTS)
 
 
 @every_form
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize(
-    ("dtype", "stored"),
-    [("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1")],
-)
-def test_arrays__types_of_features_and_targets(tmp_path, form, order, dtype, stored):
-    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype, order=order)
-    source = form(tmp_path, X, target=X)
-    assert source.x_dtype == stored
-    values, targets = collect(source, 2)
-    np.testing.assert_array_equal(values, X.astype(stored))
-    np.testing.assert_array_equal(targets, X.astype(float))
-
-
-@every_form
-@pytest.mark.parametrize("dtype", ["U3", ">U3", "S5"])
-def test_arrays__text_labels(tmp_path, form, dtype):
-    names = ["cat", "dög", ""]
-    y = np.array([name.encode() for name in names] if dtype == "S5" else names, dtype)
-    source = form(tmp_path, np.zeros((3, 1)), y=y)
-    assert source.y_dtype == STRING
-    assert collect(source, 2)[1].tolist() == names
+def test_arrays__types(tmp_path, form):
+    for dtype, stored in (("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1")):
+        X = np.array([[0, 1], [1, 0], [1, 1]]).astype(dtype)
+        source = form(tmp_path, X, target=X)
+        assert source.x_dtype == stored
+        values, targets = collect(source, 2)
+        np.testing.assert_array_equal(values, X.astype(stored))
+        np.testing.assert_array_equal(targets, X.astype(float))
+    names = np.array(["cat", "dög", ""])
+    for y in (names, names.astype(">U3"), np.strings.encode(names)):
+        source = form(tmp_path, np.zeros((3, 1)), y=y)
+        assert source.y_dtype == STRING
+        assert collect(source, 2)[1].tolist() == names.tolist()
 
 
 @every_form
@@ -100,7 +91,7 @@ def test_arrays__targets(tmp_path, form):
 
 ONE = np.zeros((3, 1))
 WRONG = [
-    ({"X": np.zeros(3)}, r"X.* has shape \(3,\).*one row of features per row"),
+    ({"X": np.zeros(3)}, r"X.* has shape \(3,\).*one list of features per row"),
     ({"X": np.zeros((0, 3))}, "X.* is empty: it has no rows"),
     ({"X": np.zeros((3, 0))}, r"X.* has shape \(3, 0\)"),
     ({"X": np.zeros((1, MAX_FEATURES + 1), np.int8)}, f"has {MAX_FEATURES + 1} feature columns"),
@@ -148,13 +139,26 @@ def test_npz__members_are_named_or_usual(tmp_path):
         open_source(place, label="abc")
 
 
+def header(shape, dtype="<f8"):
+    text = f"{{'descr': '{dtype}', 'fortran_order': True, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16)
+
+
+HEADERS = [
+    header(shape) for shape in ((-1, 3), (10**5, 2), (2**62, 2**62), "(1, 2) * 10**9", "(" * 5000)
+]
+
+
 @pytest.mark.parametrize("name", ["d.npz", "d.npy"])
 def test_arrays__damaged_file(tmp_path, name):
     path = tmp_path / name
     np.savez(path, X=ROWS) if name == "d.npz" else np.save(path, ROWS)
     whole = path.read_bytes()
-    for content in (whole[:-40], whole[:100], b"neither of these" * 50):
+    for content in (whole[:-40], whole[:100], b"neither of these" * 50, *HEADERS):
         path.write_bytes(content)
+        if name == "d.npz" and content in HEADERS:
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("X.npy", content)
         with pytest.raises(DamagedDataError, match=rf"{name} is damaged or not a numpy file"):
             open_source(path)
     if name == "d.npz":
@@ -162,31 +166,6 @@ def test_arrays__damaged_file(tmp_path, name):
         flip_byte(path, 500)
         with pytest.raises(DamagedDataError, match=r"X.npy does not have its checksum"):
             open_source(path)
-
-
-DESCRIBED = "{{'descr': '{1}', 'fortran_order': True, 'shape': {0}}}"
-ABSURD = {
-    "negative": DESCRIBED.format((-1, 3), "<f8"),
-    "more rows than bytes": DESCRIBED.format((10**5, 2), "<f8"),
-    "beyond 64 bits": DESCRIBED.format((2**62, 2**62), "<f8"),
-    "StringDType": DESCRIBED.format((1, 1), "|T16"),
-    "expression": DESCRIBED.format("(1, 2) * 10**9", "<f8"),
-    "nested": "(" * 5000,
-}
-
-
-@pytest.mark.parametrize("name", ["d.npy", "d.npz"])
-@pytest.mark.parametrize("header", ABSURD.values(), ids=ABSURD)
-def test_arrays__absurd_header_is_damage(tmp_path, name, header):
-    text = header.encode() + b"\n"
-    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16)
-    if name == "d.npy":
-        (tmp_path / name).write_bytes(content)
-    else:
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.writestr("X.npy", content)
-    with pytest.raises(DamagedDataError, match=rf"{name} is damaged or not a numpy file"):
-        open_source(tmp_path / name)
 
 
 class Payload:
@@ -325,13 +304,10 @@ def test_matrix__rows_and_columns(tmp_path, format):
     "changed",
     [
         lambda of: {"indices": of["indices"] + 40},
-        lambda of: {"indices": -of["indices"]},
         lambda of: {"indptr": of["indptr"][::-1]},
         lambda of: {"data": of["data"][:-3]},
         lambda of: {"format": np.array(3)},
-        lambda of: {"format": np.array(b"coo")},
         lambda of: {"shape": np.array([N, 40, 2])},
-        lambda of: {"shape": np.array(["a", "b"])},
     ],
 )
 def test_matrix__damaged_members(tmp_path, changed):

@@ -15,12 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
-from dask_nrbfn.errors import (
-    MissingDataError,
-    NRBFNError,
-    ParameterError,
-    StorageError,
-)
+from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import open_source
 from dask_nrbfn.storage.dataset import Dataset
@@ -119,28 +114,20 @@ def rows_of(source):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_url__web_gives_the_rows_of_the_file(web, name):
+def test_url__gives_the_rows_of_the_file(web, memory, name):
     address, directory, sends_parts = web
     (directory / name).write_bytes(content(name))
-    if name in ("d.parquet", "d.arrow") and not sends_parts:
-        with pytest.raises(NRBFNError, match="server doesn't appear to support range requests"):
-            open_source(f"{address}/{name}", **options_of(name))
-        return
-    X, y = rows_of(open_source(f"{address}/{name}", **options_of(name)))
-    expected = rows_of(open_source(directory / name, **options_of(name)))
-    np.testing.assert_array_equal(X, expected[0])
-    np.testing.assert_array_equal(y, expected[1])
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_url__object_store_gives_the_rows_of_the_file(tmp_path, memory, name):
-    (tmp_path / name).write_bytes(content(name))
     with fsspec.open(f"{memory}/{name}", "wb") as file:
         file.write(content(name))
-    X, y = rows_of(open_source(f"{memory}/{name}", **options_of(name)))
-    expected = rows_of(open_source(tmp_path / name, **options_of(name)))
-    np.testing.assert_array_equal(X, expected[0])
-    np.testing.assert_array_equal(y, expected[1])
+    expected = rows_of(open_source(directory / name, **options_of(name)))
+    urls = [f"{memory}/{name}", f"{address}/{name}"]
+    if name in ("d.parquet", "d.arrow") and not sends_parts:
+        with pytest.raises(NRBFNError, match="server doesn't appear to support range requests"):
+            open_source(urls.pop(), **options_of(name))
+    for url in urls:
+        X, y = rows_of(open_source(url, **options_of(name)))
+        np.testing.assert_array_equal(X, expected[0])
+        np.testing.assert_array_equal(y, expected[1])
 
 
 @pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
@@ -159,20 +146,14 @@ def test_url__query_is_no_part_of_the_suffix(web):
     assert open_source(f"{address}/d.csv?token=1.2", label="y").n_rows == N
 
 
-def test_url__what_is_not_there(web, memory):
+def test_url__that_cannot_be_read(web, memory):
     for url in (f"{web[0]}/none.csv", f"{memory}/none.csv"):
         with pytest.raises(MissingDataError, match=rf"{url} does not exist or is not served"):
             open_source(url)
-
-
-def test_url__refusal_of_a_server_is_named(web):
     with pytest.raises(StorageError, match=r"secret.csv cannot be read \(.*403.*Forbidden"):
         open_source(f"{web[0]}/secret.csv")
     with pytest.raises(StorageError, match=r"d.csv cannot be read \(.*connect"):
         open_source("http://127.0.0.1:1/d.csv")
-
-
-def test_url__unknown_protocol():
     with pytest.raises(ParameterError, match=r"abc://d.csv cannot be opened"):
         open_source("abc://d.csv")
 

@@ -51,7 +51,7 @@ def test_open_source__files_that_are_not_rows(tmp_path, name):
 
 
 def test_open_source__nothing_to_read(tmp_path):
-    with pytest.raises(MissingDataError, match=r"absent.csv does not exist. Check the path"):
+    with pytest.raises(MissingDataError, match=r"absent.csv does not exist or is not served"):
         open_source(tmp_path / "absent.csv")
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "d.npz").touch()

@@ -125,24 +125,3 @@ def test_predict__writes_into_the_group(group, tmp_path):
     np.testing.assert_array_equal(root["X"][:], X)
     succeed("predict", run, place, tmp_path / "out.csv", "--id", "key", "--workers", 0)
     assert (tmp_path / "out.csv").read_text().startswith('"id","prediction"\n0,')
-
-
-@pytest.mark.slow
-def test_zarr__three_million_rows_to_predictions(tmp_path):
-    n_rows, chunk_rows, rng = 3_000_000, 100_000, np.random.default_rng(0)
-    root = zarr.create_group(tmp_path / "big.zarr")
-    rows = root.create_array("X", shape=(n_rows, 30), chunks=(chunk_rows, 30), dtype="f4")
-    labels = root.create_array("y", shape=(n_rows,), chunks=(chunk_rows,), dtype="i4")
-    centres = 2 * rng.normal(size=(3, 30))
-    for start in range(0, n_rows, chunk_rows):
-        kind = rng.integers(3, size=chunk_rows)
-        rows[start : start + chunk_rows] = centres[kind] + rng.normal(size=(chunk_rows, 30))
-        labels[start : start + chunk_rows] = kind
-    place, data, run = tmp_path / "big.zarr", tmp_path / "data.zarr", tmp_path / "run.zarr"
-    succeed("ingest", place, data, "--x", "X", "--y", "y")
-    n_copied = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
-    # Labels and digests only; the rows have 360 MB.
-    assert n_copied < 8 * n_rows
-    succeed("fit", data, run, "--basis", "random", "--basis-size", 200, "--workers", 0)
-    succeed("predict", run, place, "--to", "kind", "--workers", 0)
-    assert np.mean(zarr.open_array(place / "kind", mode="r")[:] == labels[:]) > 0.99
