@@ -28,7 +28,7 @@ class Format(NamedTuple):
 
 _ARRAYS = ("y", "target", "weights")
 _TYPED = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
-_DATABASES = (".duckdb", ".ddb", ".sqlite", ".sqlite3")
+_DATABASES = (".duckdb", ".ddb", ".sqlite", ".sqlite3", ".db")
 _TEXT = tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", ".gz", ".zst"))
 _OF_TABLES = (
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),

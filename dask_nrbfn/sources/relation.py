@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,22 +17,30 @@ import pyarrow as pa
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
+# Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
+_BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
+_MANY_COLUMNS = 200
 _QUERY = "the query"
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
-_ARROW, _DUCKDB, _SQLITE = (".arrow", ".feather"), (".duckdb", ".ddb"), (".sqlite", ".sqlite3")
+_ARROW, _DUCKDB, _SQLITE = (
+    (".arrow", ".feather"),
+    (".duckdb", ".ddb"),
+    (".sqlite", ".sqlite3", ".db"),
+)
 _PACKED = (".gz", ".zst")
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
-_KINDS |= {"UUID": "category", '"NULL"': "category", "DATE": "date"}
+_KINDS |= {"UUID": "category", "TIME": "category", '"NULL"': "category", "DATE": "date"}
 _NUMBER_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL")
 _ARRAY_TYPE = re.compile(r".*\[(\d+)\]")
 
@@ -101,6 +109,10 @@ class Table:
             else:
                 columns.append((name, quoted(own)))
         named, selected = zip(*columns, strict=True) if columns else ((), ())
+        if connection is not None and len(named) > _MANY_COLUMNS:
+            # The time of an optimizer grows with the square of the columns.
+            both = "'statistics_propagation,common_subexpressions'"
+            connection.execute(f"SET disabled_optimizers = {both}")
         if len({*named}) < len(named):
             twice, _ = Counter(named).most_common(1)[0]
             raise DataError(
@@ -129,18 +141,16 @@ class Table:
         rows = self.relation.aggregate(", ".join(expressions))
         return tuple(self._ran(rows.fetchall)[0])
 
-    def cell(self, name: str, row: int) -> object:
-        """Return the cell of a column in a row."""
-        cells = self.relation.project(self.column(name)).limit(1, offset=row)
-        return self._ran(cells.fetchall)[0][0]
+    def first_cell(self, name: str, condition: str) -> tuple[int, object]:
+        """Return the first row that meets a condition, and its cell of a column."""
+        wanted = f"row_number() OVER () - 1, {self.column(name)}, {condition} AS is_met"
+        rows = self.relation.project(wanted).filter("is_met").limit(1)
+        row, cell, _ = self._ran(rows.fetchall)[0]
+        return row, cell
 
-    def first_row(self, condition: str) -> int:
-        """Return the first row that meets a condition."""
-        rows = self.relation.project(f"row_number() OVER () - 1 AS row, {condition} AS is_met")
-        return int(self._ran(rows.filter("is_met").limit(1).fetchall)[0][0])
-
-    def batches(self, expressions: Sequence[str], batch_rows: int) -> Generator[pa.RecordBatch]:
+    def batches(self, expressions: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""
+        batch_rows = max(_VECTOR, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(expressions))))
         named = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
         with explained(self.origin):
             rows = self.relation.project(named).to_arrow_reader(batch_rows)
@@ -183,7 +193,7 @@ def explained(origin: str) -> Iterator[None]:
         raise (DamagedDataError if isinstance(error, damaged) else DataError)(
             f"{origin} cannot be read ({told}).",
             'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
-            "read_csv('FILE', decimal_separator = ',')\".",
+            "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\".",
         ) from error
 
 
@@ -200,6 +210,8 @@ def connected() -> duckdb.DuckDBPyConnection:
     )
     # A bar would be printed among the output of commands; times must not hang on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
+    # It takes no NaN to be in Parquet files.
+    connection.execute("SET disabled_optimizers = 'statistics_propagation'")
     return connection
 
 
@@ -249,48 +261,63 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         with files[0].explained() if fs else nullcontext():
             return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
     if suffix in _PARQUET:
-        keyed = any("=" in file.path.removeprefix(place.path) for file in files)
+        inside = [file.path.removeprefix(place.path) for file in files]
+        keyed = "*" not in place.path and any("=" in path for path in inside)
         how = f"union_by_name = true, hive_partitioning = {str(keyed).lower()}"
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in _JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
-    return connection.sql(f"FROM read_csv({paths}, {_text_options(reading)})")
+    options = _text_options(reading, reading.marks(MISSING_VALUES))
+    return connection.sql(f"FROM read_csv({paths}, {options}, union_by_name = true)")
 
 
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     """Return the rows of text files as text, with the types that the first rows have."""
     paths, first = _registered(connection, reading.files), _path(reading.files[0])
-    options, origin = _text_options(reading), str(reading.place)
-    wanted = "Columns, HasHeader, DateFormat, TimestampFormat"
+    marks, origin = reading.marks(MISSING_VALUES), str(reading.place)
+    # The mark of a missing label stays in the label column; elsewhere it is a gap.
+    kept = () if means_empty(reading.unlabelled) else (str(reading.unlabelled),)
+    options = _text_options(reading, marks)
     with explained(origin):
+        wanted = "HasHeader, DateFormat, TimestampFormat"
         sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
-        columns, has_header, *formats = sniffed.fetchall()[0]
-        how = f"{options}, all_varchar = true"
+        has_header, *formats = sniffed.fetchall()[0]
+        typed = connection.sql(f"FROM read_csv({paths}, {options}, union_by_name = true)")
+        options = _text_options(reading, [mark for mark in marks if mark not in kept])
+        options += ", all_varchar = true, union_by_name = true"
         if "header" not in options:
-            how += f", header = {str(has_header).lower()}"
-        relation = connection.sql(f"FROM read_csv({paths}, {how})")
+            options += f", header = {str(has_header).lower()}"
+        relation = connection.sql(f"FROM read_csv({paths}, {options})")
+    if len(relation.columns) == 1 and re.search(r"[,;\t|]", relation.columns[0]):
+        raise DataError(
+            f"{origin} is not split into columns: some row has fewer or more cells than the first.",
+            "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
+        )
     written = dict(zip(("dateformat", "timestampformat"), formats, strict=True))
     written |= {"delimiter": reading.delimiter, "no_header": not has_header}
     return Table.of(
         origin,
         relation,
         connection,
-        found={each["name"]: each["type"] for each in columns},
+        found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
+        marks=tuple(mark for mark in marks if mark in kept),
         written={name: value for name, value in written.items() if value},
     )
 
 
-def _text_options(reading: Reading) -> str:
+def _text_options(reading: Reading, marks: Iterable[str]) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit."""
     known = {} if reading.schema is None else reading.schema.written
     delimiter = reading.delimiter or known.get("delimiter")
     # Cells may have a blank before them.
     blanks = ("",) if delimiter == " " else ("", " ")
-    nulls = [f"{blank}{mark}" for mark in ("", *reading.marks(MISSING_VALUES)) for blank in blanks]
+    nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,
         "hive_partitioning": "false",
+        # A row that begins with # is a row.
+        "comment": "''",
     }
     given = {name: known.get(name) for name in ("dateformat", "timestampformat")}
     given["delim"] = delimiter
@@ -303,7 +330,9 @@ def _text_options(reading: Reading) -> str:
 
 def _path(file: File) -> str:
     """Return the SQL of a path, in which no mark stands for other characters."""
-    return literal(file if file.is_remote else re.sub(r"([\[?*])", r"[\1]", file.path))
+    return literal(
+        file if file.path.startswith("http") else re.sub(r"([\[?*])", r"[\1]", file.path)
+    )
 
 
 def _suffix_of(file: File) -> str:

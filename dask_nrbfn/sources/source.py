@@ -191,10 +191,7 @@ class Reading:
     def marks(self, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Return the texts that mean a missing value, as given now or at the fit."""
         recorded = {} if self.schema is None else self.schema.written
-        marks = self.missing_values or recorded.get("missing_values", default)
-        return tuple(
-            mark for mark in marks if self.unlabelled is None or mark != str(self.unlabelled)
-        )
+        return tuple(self.missing_values or recorded.get("missing_values", default))
 
     @property
     def given(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dask_nrbfn.sources.decide import GAP, check_gaps, decide
 from dask_nrbfn.sources.frames import has_kinds
 from dask_nrbfn.sources.memory import table_in_memory
 from dask_nrbfn.sources.source import Reading
-from dask_nrbfn.sources.survey import Cells, survey, values_of
+from dask_nrbfn.sources.survey import Cells, stored_of, survey, values_of
 from dask_nrbfn.sources.tables import (
     check_columns,
     kinds_of,
@@ -21,8 +21,6 @@ from dask_nrbfn.sources.tables import (
     unreadable,
     unseen_in,
 )
-
-_BATCH_ROWS = 1 << 16
 
 
 def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:
@@ -63,11 +61,11 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     """Return the stored rows (n, c) of a table (n, c)."""
     table = table_in_memory(X, name, schema)
     check_columns(schema, table.names, name)
-    blocks = [block for block, _ in stored_batches(table, schema, _BATCH_ROWS)]
+    blocks = [block for block, _ in stored_batches(table, schema)]
     rows = np.concatenate([np.empty((0, len(schema.columns))), *blocks])
     if (bad := np.isinf(rows)).any():
-        row, place = np.argwhere(bad)[0].tolist()
-        raise unreadable(table, schema.columns[place].name, row)
+        column = schema.columns[int(np.argwhere(bad)[0][1])]
+        raise unreadable(table, column.name, stored_of(table, column))
     tell_unseen(unseen_in(rows, schema), name)
     return rows
 

@@ -22,7 +22,6 @@ _FEW_ROWS = 50
 _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
-_BATCH_ROWS = 1 << 16
 Values = dict[str, tuple[Kind, str]]
 """Kind and SQL of the values of each column."""
 
@@ -34,7 +33,7 @@ def text_of(table: Table, name: str) -> str:
     """
     own = table.column(name)
     if kind_of(table.types[name]) == "number":
-        is_whole = f"abs({own}) < 1e15 AND {own} = floor({own})"
+        is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
     if not table.marks:
@@ -47,24 +46,25 @@ def text_of(table: Table, name: str) -> str:
 def value_of(table: Table, name: str, kind: Kind) -> str:
     """Return the SQL of numbers, truth and days since 1970 as DOUBLE.
 
-    NULL is a missing value, and infinity a cell that cannot be read.
+    NULL and NaN are a missing value, and infinity a cell that cannot be read.
     """
     own, given = table.column(name), kind_of(table.types[name])
     if given == "date" == kind:
         return f"(epoch_us({own}) / 86400e6)"
     if given in ("number", "boolean") and kind != "date":
-        return f"nullif({own}::DOUBLE, 'nan')"
-    text = text_of(table, name)
-    value = f"nullif(TRY_CAST({text} AS DOUBLE), 'nan')"
+        return f"{own}::DOUBLE"
+    # Text tables have NULL in place of their marks. The time to plan grows with the square of SQL.
+    text = own if name in table.found and not table.marks else text_of(table, name)
+    value = f"TRY_CAST({text} AS DOUBLE)"
     if kind == "boolean":
-        value = f"TRY_CAST({text} AS BOOLEAN)::DOUBLE"
+        value = f"TRY_CAST(trim({text}) AS BOOLEAN)::DOUBLE"
     elif kind == "date":
         formats = [table.written.get(each) for each in ("timestampformat", "dateformat")]
         times = [f"try_strptime({text}, {literal(each)})" for each in formats if each]
         # Text may have an offset from UTC.
         times.append(f"TRY_CAST({text} AS TIMESTAMPTZ)::TIMESTAMP")
         value = f"(epoch_us(coalesce({', '.join(times)})) / 86400e6)"
-    return f"coalesce({value}, CASE WHEN {text} IS NOT NULL THEN 'inf'::DOUBLE END)"
+    return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, 'inf'::DOUBLE) END"
 
 
 def stored_of(table: Table, column: Column) -> str:
@@ -83,7 +83,7 @@ class Cells:
     """Statistics of the cells of one column.
 
     n_rows, n_values: number of rows, and of rows with a value.
-    n_different: number of different values, at most that of rows that were compared.
+    differ: share of different values among the first rows, of whole numbers.
     n_unread: number of values that are not of the kind of the column.
     low, high: the smallest and the largest number, in days for dates.
     times: the first and the last time of day of dates, as shares of a day.
@@ -94,7 +94,7 @@ class Cells:
     kind: Kind
     n_rows: int = 0
     n_values: int = 0
-    n_different: int = 0
+    differ: float = 0.0
     n_unread: int = 0
     are_whole: bool = True
     low: float = np.inf
@@ -116,6 +116,7 @@ class Cells:
 
     @classmethod
     def _of_numbers(cls, kind: Kind, values: Floats, n_rows: int, *, fills: bool) -> Self:
+        values = values[~np.isnan(values)]
         n_values, values = len(values), values[np.isfinite(values)]
         own = cls(kind=kind, n_rows=n_rows, n_values=n_values, n_unread=n_values - len(values))
         if fills:
@@ -125,7 +126,7 @@ class Cells:
             own.low, own.high = float(values.min()), float(values.max())
             own.are_whole = bool((values == whole).all())
             if own.are_whole:
-                own.n_different = len(np.unique(values))
+                own.differ = len(np.unique(values)) / len(values)
             if kind == "date":
                 own.times = (float((values - whole).min()), float((values - whole).max()))
         return own
@@ -134,7 +135,8 @@ class Cells:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
-        for name in ("n_rows", "n_values", "n_different", "n_unread"):
+        self.differ = self.differ if self.n_values else other.differ
+        for name in ("n_rows", "n_values", "n_unread"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.are_whole &= other.are_whole
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
@@ -158,7 +160,7 @@ class Cells:
             return False
         if self.kind == "category":
             return self.texts is None or len(self.texts) > _TEXTS_OF_IDS * self.n_values
-        return self.are_whole and self.n_different > _NUMBERS_OF_IDS * self.n_values
+        return self.are_whole and self.differ > _NUMBERS_OF_IDS
 
     @property
     def counts_rows(self) -> bool:
@@ -189,7 +191,7 @@ def survey(table: Table, values: Sequence[tuple[Kind, str]], *, fills: bool) -> 
     """Return statistics of values of SQL of these kinds; `fills`: whether medians are needed."""
     bins = Bins.of_sorts(1) if fills else None
     cells = [Cells(kind=kind, bins=bins) for kind, _ in values]
-    for batch in table.batches([sql for _, sql in values], _BATCH_ROWS):
+    for batch in table.batches([sql for _, sql in values]):
         for own, column in zip(cells, batch.columns, strict=True):
             own.add(Cells.of(own.kind, column, fills=fills))
     return cells

@@ -24,11 +24,6 @@ from dask_nrbfn.sources.survey import Cells, Values, stored_of, survey, text_of,
 logger = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 10
-_CARRIED_ROWS = 1 << 16
-# Bytes of ``X`` in one batch, and the smallest batch, a vector of DuckDB.
-_BATCH_BYTES, _VECTOR = 4 << 20, 2048
-# Texts of labels and ids that are numbers or truth; numbers with leading zeros are text.
-_PLAIN = {"number": r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?(e[+-]?[0-9]+)?", "boolean": "true|false"}
 
 
 @dataclass(kw_only=True)
@@ -36,11 +31,14 @@ class TableSource(Source):
     """Rows of a table, in their order, and the stored values of their columns.
 
     schema: its label, targets, weights and id are columns of the table.
+    label_type, id_type: SQL types of labels and ids; empty without them.
     empty_label: the label that is stored for a missing one.
     """
 
     table: Table
     schema: Schema
+    label_type: str
+    id_type: str
     empty_label: int | str
     unseen: Counter[str] = field(default_factory=Counter)
 
@@ -51,7 +49,7 @@ class TableSource(Source):
         columns = list(map(self.table.column, names))
         types = self.table.relation.project(", ".join(columns)).limit(0).to_arrow_table().schema
         types = pa.schema([each.with_name(name) for each, name in zip(types, names, strict=True)])
-        batches = self.table.batches(columns, _CARRIED_ROWS)
+        batches = self.table.batches(columns)
         return pa.RecordBatchReader.from_batches(types, (b.rename_columns(names) for b in batches))
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
@@ -59,21 +57,19 @@ class TableSource(Source):
         self.bad_rows.clear()
         table, own, first_row = self.table, self.schema, 0
         numbers = numbers_of(own)
-        names = [(own.label, self.y_dtype)] if own.label is not None else []
-        names += [(own.id, self.id_dtype)] if own.id is not None else []
+        named = ((own.label, self.label_type), (own.id, self.id_type))
+        names = [(name, of) for name, of in named if name is not None]
         wanted = [value_of(table, name, "number") for name in numbers]
-        wanted += [_names_sql(table, name, dtype) for name, dtype in names]
-        row_bytes = FLOAT64.itemsize * (self.n_features + len(numbers))
-        rows = max(_VECTOR, min(block_rows, _BATCH_BYTES // row_bytes))
-        for X, others in stored_batches(table, own, rows, wanted):
+        wanted += [_names_sql(table, name, of) for name, of in names]
+        for X, others in stored_batches(table, own, wanted):
             bad = np.isinf(X)
             X[bad] = np.nan
             self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
             self.unseen += unseen_in(X, own)
             floats = [_numbers(column) for column in others[: len(numbers)]]
             texts = [
-                self._names(*name, column, first_row)
-                for name, column in zip(names, others[len(numbers) :], strict=True)
+                self._names(name, column, first_row)
+                for (name, _), column in zip(names, others[len(numbers) :], strict=True)
             ]
             yield Block(
                 X.astype(self.x_dtype, copy=False),
@@ -88,15 +84,22 @@ class TableSource(Source):
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
 
-    def _names(self, name: str, dtype: Any, column: pa.Array, first_row: int) -> np.ndarray:
+    def _names(self, name: str, column: pa.Array, first_row: int) -> np.ndarray:
         """Return labels or ids (b,), text or whole numbers."""
-        names = np.full(len(column), self.empty_label, dtype=dtype)
-        given = column.is_valid().to_numpy(zero_copy_only=False)
         values = column.drop_null().to_numpy(zero_copy_only=False)
-        values = values.astype(STRING) if dtype == STRING else values
+        values = values.astype(STRING) if values.dtype == object else values
         place = f"Column {name!r} of {self.table.origin}"
-        names[given] = to_labels(values, place, first_row=first_row)
-        return names
+        names = to_labels(values, place, first_row=first_row)
+        if not column.null_count:
+            return names
+        filled = np.full(len(column), self.empty_label, dtype=self.y_dtype)
+        filled[column.is_valid().to_numpy(zero_copy_only=False)] = names
+        return filled
+
+
+def _dtype_of(names_type: str) -> np.dtype[Any] | None:
+    """Return the type of labels or ids in blocks."""
+    return {"": None, "VARCHAR": STRING}.get(names_type, INT64)
 
 
 def numbers_of(schema: Schema) -> list[str]:
@@ -105,12 +108,12 @@ def numbers_of(schema: Schema) -> list[str]:
 
 
 def stored_batches(
-    table: Table, schema: Schema, batch_rows: int, others: Sequence[str] = ()
+    table: Table, schema: Schema, others: Sequence[str] = ()
 ) -> Iterator[tuple[Floats, list[pa.Array]]]:
     """Yield stored values (b, c), infinite where a cell cannot be read, and other SQL columns."""
     n_columns = len(schema.columns)
     wanted = [stored_of(table, column) for column in schema.columns]
-    for batch in table.batches([*wanted, *others], batch_rows):
+    for batch in table.batches([*wanted, *others]):
         X = np.empty((batch.num_rows, n_columns))
         for j, values in enumerate(batch.columns[:n_columns]):
             X[:, j] = _numbers(values)
@@ -122,11 +125,12 @@ def _numbers(column: pa.Array) -> Floats:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def unreadable(table: Table, name: str, row: int) -> DataError:
-    """Return an error about a cell that is infinite, or that cannot be read."""
+def unreadable(table: Table, name: str, value: str) -> DataError:
+    """Return an error about the first cell whose value of SQL is infinite, as of unread cells."""
+    row, cell = table.first_cell(name, f"isinf({value})")
     return DataError(
-        f"Column {name!r} of {table.origin} has {table.cell(name, row)!r} in row {row} (the first "
-        "is 0), which is infinite or not of the column's kind.",
+        f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
+        "infinite or not of the column's kind.",
         "Correct the cell, or pass its text in `missing_values`; name a column of texts in "
         "`categorical`. `skip_bad` leaves out such rows of a prediction.",
     )
@@ -149,49 +153,66 @@ def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
         )
 
 
-def _names_sql(table: Table, name: str, dtype: np.dtype[Any] | None) -> str:
-    """Return the SQL of labels or ids: text, or numbers that must be whole."""
-    if dtype == STRING:
-        return text_of(table, name)
-    of = table.type_of(name)
-    cell = f"TRY_CAST({table.column(name)} AS {of})"
-    return f"TRY_CAST({cell} AS {'DOUBLE' if _is_float(of) else 'BIGINT'})"
-
-
-def _is_float(type_name: str) -> bool:
-    return type_name.startswith(("FLOAT", "DOUBLE", "DECIMAL"))
-
-
-def _names_dtype(
-    table: Table, name: str | None, classes: Sequence[int | str] | None = None
-) -> np.dtype[Any] | None:
-    """Return the type of labels or ids: that of the classes of a model, or the column's."""
+def _names_type(table: Table, name: str | None, classes: Sequence[int | str] | None = None) -> str:
+    """Return the SQL type of labels or ids: text, whole numbers or truth; empty without a name."""
     if name is None:
-        return None
-    kind, is_text = kind_of(table.type_of(name)), kind_of(table.types[name]) == "category"
-    if is_text and any(isinstance(known, str) for known in classes or ()):
-        return STRING
-    if kind not in ("number", "boolean") and not is_text:
+        return ""
+    of = table.types[name]
+    kind = kind_of(of)
+    if name in table.found:
+        return "VARCHAR" if _has_text(classes) else _type_of_texts(table, name)
+    if kind not in ("number", "boolean", "category"):
         raise DataError(
-            f"Column {name!r} of {table.origin} has type {table.types[name]}.",
+            f"Column {name!r} of {table.origin} has type {of}.",
             "Give labels and ids as whole numbers, true and false, or text.",
         )
-    if is_text and kind in _PLAIN:
-        is_plain = f"regexp_full_match({text_of(table, name)}, '{_PLAIN[kind]}', 'i')"
-        (n_others,) = table.aggregate([f"count_if(NOT {is_plain})"])
-        return STRING if n_others else INT64
-    return INT64 if kind in ("number", "boolean") else STRING
+    if kind == "number":
+        return "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
+    return "BOOLEAN" if kind == "boolean" else "VARCHAR"
+
+
+def _has_text(classes: Sequence[int | str] | None) -> bool:
+    return any(isinstance(known, str) for known in classes or ())
+
+
+def _type_of_texts(table: Table, name: str) -> str:
+    """Return the SQL type that all texts of a column have."""
+    text = _names_text(table, name)
+    are = {
+        "BOOLEAN": f"lower({text}) IN ('true', 'false')",
+        "BIGINT": f"TRY_CAST({text} AS BIGINT)::VARCHAR = {text}",
+        # Numbers with leading zeros, as of postal codes, are text.
+        "DOUBLE": f"TRY_CAST({text} AS DOUBLE) IS NOT NULL "
+        f"AND NOT regexp_full_match({text}, '[+-]?0[0-9].*')",
+    }
+    counts = table.aggregate([f"count({text})", *(f"count_if({sql})" for sql in are.values())])
+    fitting = [of for of, n in zip(are, counts[1:], strict=True) if n == counts[0] > 0]
+    return fitting[0] if fitting else "VARCHAR"
+
+
+def _names_text(table: Table, name: str) -> str:
+    """Return the SQL of labels and ids as text, of which only empty text is missing."""
+    return text_of(replace(table, marks=()), name)
+
+
+def _names_sql(table: Table, name: str, of: str) -> str:
+    """Return the SQL of labels or ids of a type of `_names_type`, NULL where they are not."""
+    if of == "VARCHAR":
+        return _names_text(table, name)
+    value = f"TRY_CAST({table.column(name)} AS {of})"
+    if of == "DOUBLE":
+        return f"nullif({value}, 'nan')"
+    return f"TRY_CAST({value} AS BIGINT)"
 
 
 def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
     table, known = _table(reading), reading.schema
     schema = _roles(table, reading)
-    y_dtype = FLOAT64 if schema.targets else _names_dtype(table, schema.label, reading.classes)
-    id_dtype = _names_dtype(table, schema.id)
-    if schema.id is not None and _is_float(table.type_of(schema.id)):
-        id_dtype = STRING
-    roles = _role_values(table, schema, y_dtype, id_dtype)
+    label_type = _names_type(table, schema.label, reading.classes)
+    # Fractions name rows, but no classes.
+    id_type = _names_type(table, schema.id).replace("DOUBLE", "VARCHAR")
+    roles = _role_values(table, schema, label_type, id_type)
     columns: Values
     if known is None:
         columns = values_of(table, kinds_of(table, _features(table, reading, roles), reading.kinds))
@@ -212,10 +233,9 @@ def open_rows(reading: Reading) -> TableSource:
     checked = of_roles if reading.spoiled else of_roles | cells
     for name, own in checked.items():
         if own.n_unread:
-            is_unread = f"isinf({(roles | columns)[name][1]})"
-            raise unreadable(table, name, table.first_row(is_unread))
+            raise unreadable(table, name, (roles | columns)[name][1])
     if schema.missing == "drop" and not reading.spoiled:
-        values = {name: (roles | columns)[name][1] for name in checked}
+        values = {name: (roles | columns)[name] for name in checked}
         table, n_rows = _whole_rows(table, values, checked)
     else:
         check_gaps(of_roles | ({} if schema.fills else checked), table.origin, schema)
@@ -225,15 +245,17 @@ def open_rows(reading: Reading) -> TableSource:
         n_rows=n_rows,
         n_features=len(schema.columns),
         x_dtype=np.dtype(np.float32) if types == {"FLOAT"} else FLOAT64,
-        y_dtype=y_dtype,
+        y_dtype=FLOAT64 if schema.targets else _dtype_of(label_type),
         has_weights=schema.weights is not None,
         feature_names=tuple(column.name for column in schema.columns),
         target_names=schema.targets,
         schema=replace(schema, written={**table.written, **marks, **schema.written}),
-        id_dtype=id_dtype,
-        boolean_labels=y_dtype == INT64 and table.type_of(str(schema.label)) == "BOOLEAN",
+        id_dtype=_dtype_of(id_type),
+        boolean_labels=label_type == "BOOLEAN",
         table=table,
-        empty_label=str(reading.unlabelled) if y_dtype == STRING else NO_LABEL,
+        label_type=label_type,
+        id_type=id_type,
+        empty_label=str(reading.unlabelled) if label_type == "VARCHAR" else NO_LABEL,
     )
 
 
@@ -252,13 +274,13 @@ def _table(reading: Reading) -> Table:
     )
 
 
-def _role_values(table: Table, schema: Schema, y_dtype: Any, id_dtype: Any) -> Values:
+def _role_values(table: Table, schema: Schema, label_type: str, id_type: str) -> Values:
     """Return the values of targets and weights, and 0 where there is a label or an id."""
     values: Values = {}
-    for name, dtype in ((schema.label, y_dtype), (schema.id, id_dtype)):
+    for name, of in ((schema.label, label_type), (schema.id, id_type)):
         if name is not None:
-            given = f"WHEN {_names_sql(table, name, dtype)} IS NOT NULL THEN 0.0"
-            unread = f"WHEN {text_of(table, name)} IS NOT NULL THEN 'inf'::DOUBLE"
+            given = f"WHEN {_names_sql(table, name, of)} IS NOT NULL THEN 0.0"
+            unread = f"WHEN {_names_text(table, name)} IS NOT NULL THEN 'inf'::DOUBLE"
             values[name] = "number", f"CASE {given} {unread} END"
     for name in numbers_of(schema):
         values[name] = "number", value_of(table, name, "number")
@@ -289,12 +311,15 @@ def kinds_of(
     return kinds  # type: ignore[return-value]
 
 
-def _whole_rows(
-    table: Table, values: Mapping[str, str], cells: Mapping[str, Cells]
-) -> tuple[Table, int]:
+def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
     n_rows = next(iter(cells.values())).n_rows
-    whole = table.filtered(" AND ".join(f"({sql}) IS NOT NULL" for sql in values.values()))
+    are_given = [
+        # NaN is above infinity.
+        f"({sql}) IS NOT NULL" if kind == "category" else f"({sql}) <= 'inf'::DOUBLE"
+        for kind, sql in values.values()
+    ]
+    whole = table.filtered(" AND ".join(are_given))
     (n_whole,) = whole.aggregate(["count(*)"])
     where = ", ".join(f"{name} {own.n_missing}" for name, own in cells.items() if own.n_missing)
     if not n_whole:

@@ -306,6 +306,50 @@ def test_ids__are_kept_as_they_are(tmp_path, ids):
     assert dataset.feature_names == ("a",)
 
 
+def test_labels__of_later_files_decide_too(tmp_path):
+    (tmp_path / "1.csv").write_text("x,y\n1,1\n2,2\n")
+    (tmp_path / "2.csv").write_text("x,y\n3,1.5\n")
+    with pytest.raises(DataError, match=r"has the label 1\.5 in row 2"):
+        ingest(tmp_path, label="y")
+    assert ingest(tmp_path, id="y").ids[:].tolist() == ["1", "2", "1.5"]
+
+
+def test_labels__as_text_beside_whole_ids(tmp_path):
+    dataset = ingest_text(tmp_path, "id,x,y\n1,2,a\n2,3,b\n", label="y", id="id")
+    assert (labels_of(dataset), dataset.ids[:].tolist()) == (["a", "b"], [1, 2])
+
+
+def test_labels__of_nan_are_missing_in_parquet(tmp_path):
+    parquet.write_table(pa.table({"a": [1.0, 2, 3], "y": [0, 1, np.nan]}), tmp_path / "d.parquet")
+    assert ingest(tmp_path / "d.parquet", label="y", unlabelled="").n_unlabelled == 1
+    assert ingest(tmp_path / "d.parquet", label="y", missing="drop").n_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        ("1,a\n?,b\n3,?\n4,b\n", {"label": "y", "unlabelled": "?"}),
+        ("1,2\nnan,\n3,nan\n4,1\n", {"target": "y", "unlabelled": "nan"}),
+    ],
+)
+def test_unlabelled__mark_is_a_gap_among_features(tmp_path, rows, options):
+    dataset = ingest_text(tmp_path, "x,y\n" + rows, missing="impute", **options)
+    assert [column.kind for column in dataset.schema.columns] == ["number"]
+    np.testing.assert_array_equal(rows_of(dataset)[:, 0], [1, 3, 3, 4])
+    assert dataset.n_unlabelled == 1 + ("target" in options)
+
+
+def test_text__row_that_begins_with_a_hash_is_a_row(tmp_path):
+    rows = "".join(f"{'#DIV/0!' if row == 90 else row % 5},{row % 7}\n" for row in range(200))
+    assert ingest_text(tmp_path, "k,x\n" + rows, drop="k").n_rows == 200
+
+
+def test_text__row_of_another_length(tmp_path):
+    rows = "".join(f"{row},2{',3' * (row != 90)}\n" for row in range(200))
+    with pytest.raises(DataError, match=r"is not split into columns: some row has fewer or more"):
+        ingest_text(tmp_path, "a,b,c\n" + rows)
+
+
 ROLES = "a,b,w,t,y\n1,2,0.5,3,u\n4,5,1.5,6,v\n"
 
 
