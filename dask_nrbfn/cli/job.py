@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from dask_nrbfn.cli.show import readable_bytes
 from dask_nrbfn.engine.measure import peak_resident_bytes
+from dask_nrbfn.report.formats import readable_bytes
 
 if TYPE_CHECKING:
     from dask_nrbfn.engine import Engine

@@ -111,7 +111,7 @@ def tune(
 def _tell(finished: "Run", as_json: bool) -> None:
     """Print the figures of a run, and the choices that its tuning tried."""
     from dask_nrbfn.commands.describe import describe_run, describe_tuning
-    from dask_nrbfn.report import run_table, tuning_table
+    from dask_nrbfn.report.console import run_table, tuning_table
 
     tuned = finished.tuning is not None
     if as_json:
@@ -199,7 +199,7 @@ def report(
     """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.report import write_report
+    from dask_nrbfn.report.page import write_report
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
@@ -258,7 +258,7 @@ def plan(
     """
     from dask_nrbfn.commands.plan import describe_plan, plan_on_options
     from dask_nrbfn.engine import EngineOptions
-    from dask_nrbfn.report import plan_table
+    from dask_nrbfn.report.console import plan_table
 
     opened = open_rows(dataset, schema)
     params, _ = fit_params(options)

@@ -234,7 +234,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.report import class_tables
+    from dask_nrbfn.report.console import class_tables
     from dask_nrbfn.storage.model import Model
 
     job.begin("evaluate", run)

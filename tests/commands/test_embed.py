@@ -24,7 +24,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report import write_report
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
