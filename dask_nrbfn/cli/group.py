@@ -18,6 +18,12 @@ logger = logging.getLogger(__name__)
 EXIT_MENDABLE = 2
 
 
+class Settings(click.Option):
+    """An option whose values are ``NAME=VALUE``, for several parameters."""
+
+    names: tuple[str, ...] = ()
+
+
 class Command(click.Command):
     """A command whose options cannot be given twice if they take one value.
 
@@ -111,4 +117,6 @@ def _written(command: click.Command | None, name: str) -> str | None:
     for param in command.params if command is not None else ():
         if param.name == name:
             return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+        if isinstance(param, Settings) and name in param.names:
+            return f"{param.opts[0]} {name}"
     return None

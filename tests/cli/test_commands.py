@@ -156,7 +156,18 @@ def large(tmp_path):
 
 
 # A basis that is drawn needs no search of neighbours.
-FIT = ("--basis", "random", "--basis-size", 900, "--n-parts", 8, "--alpha", 1e-9, "--threads", 1)
+FIT = (
+    "--basis",
+    "random",
+    "--basis-size",
+    900,
+    "--set",
+    "n_parts=8",
+    "--alpha",
+    1e-9,
+    "--threads",
+    1,
+)
 
 
 def fit_command(dataset, place):
