@@ -70,12 +70,12 @@ def plan_table(plan: Plan) -> str:
             "read": readable_bytes(planned.cost.read_bytes),
             "written": readable_bytes(planned.cost.written_bytes),
             "held": readable_bytes(planned.cost.held_bytes),
-            "seconds": f"{planned.seconds:.1f}",
+            "seconds": planned.seconds,
             "": "too large" if planned.cost.held_bytes > plan.memory_bytes else "",
         }
         for planned in plan.stages
     ]
-    total = f"{sum(planned.seconds for planned in plan.stages):.1f}"
+    total = sum(planned.seconds for planned in plan.stages)
     rows.append({**dict.fromkeys(rows[0], ""), "stage": "all", "seconds": total})
     title = f"{machines}, {readable_bytes(plan.memory_bytes)} for a task; {network}"
     return _text(Table(title, rows))

@@ -39,7 +39,7 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
     data, fitted, out = tmp_path / "data", tmp_path / "run", tmp_path / "out.csv"
     succeed("ingest", csv, data, "--label", "kind", "--chunk-rows", 70)
     assert "problem            none" in succeed("inspect", "--verify", data)
-    assert "eps" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
+    assert "fitting_error" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
     assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
     succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
     names = [f"{name}_{label}" for name in ("probability", "score") for label in range(3)]

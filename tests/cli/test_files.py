@@ -207,7 +207,7 @@ def test_predict__a_column_of_another_type(tmp_path, place):
     problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     assert "Column 'age' of" in problem
     assert "'old' in row 3" in problem
-    assert "pass its text in --missing-values" in fix
+    assert "pass its text in ingest --missing-values" in fix
 
 
 def test_ingest__a_target_of_text(tmp_path):
@@ -342,7 +342,7 @@ def test_refresh__reads_files_that_were_added_again(tmp_path, place):
 
 def test_predict__what_is_said_of_a_dataset(tmp_path, place):
     predict = ("predict", place / "run", place / "train", tmp_path / "out.csv", *INLINE)
-    assert "--delimiter is given" in refuse(*predict, "--delimiter", ";")[0]
+    assert "--sql is given" in refuse(*predict, "--sql", "FROM source")[0]
     assert "--keep is given" in refuse(*predict, "--keep", "note")[0]
     file = ("predict", place / "run", place / "train.csv", tmp_path / "out.csv", *INLINE)
     assert "has no column 'old'" in refuse(*file, "--keep", "age,old")[0]
@@ -375,7 +375,8 @@ def test_fit__fills_gaps_by_another_schema(tmp_path):
 def test_fit__of_arrays_takes_no_schema(tmp_path):
     np.save(tmp_path / "rows.npy", np.eye(4))
     succeed("ingest", tmp_path / "rows.npy", tmp_path / "data")
-    problem, _ = refuse("plan", tmp_path / "data", "--schema", tmp_path / "data")
+    fit = ("fit", tmp_path / "data", tmp_path / "run", "--schema", tmp_path / "data")
+    problem, _ = refuse(*fit)
     assert "was made of arrays" in problem
 
 
