@@ -100,9 +100,9 @@ def _tell(finished: "Run", as_json: bool) -> None:
         tuning = describe_tuning(finished) if tuned else {}
         click.echo(json.dumps({**describe_run(finished), **tuning}))
         return
-    if tuned:
-        click.echo(tuning_table(finished))
     click.echo(run_table(finished))
+    if tuned:
+        click.echo(f"\n{tuning_table(finished)}")
 
 
 @command(

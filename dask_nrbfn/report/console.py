@@ -71,7 +71,7 @@ def plan_table(plan: Plan) -> str:
             "written": readable_bytes(planned.cost.written_bytes),
             "held": readable_bytes(planned.cost.held_bytes),
             "seconds": planned.seconds,
-            "": "too large" if planned.cost.held_bytes > plan.memory_bytes else "",
+            "": "more than a worker has" if planned.cost.held_bytes > plan.memory_bytes else "",
         }
         for planned in plan.stages
     ]

@@ -11,7 +11,7 @@ from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.report import tables
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.report.formats import Section, Table, schema_table
+from dask_nrbfn.report.formats import Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import source_of
 
 # Figures of held-out rows, which decide.
@@ -29,6 +29,9 @@ _CHOSEN = (
     *("scale", "basis", "basis_rows", "features", "kernel", "width_factor", "loss"),
     *("class_weight", "confidence_threshold", "n_neighbors"),
 )
+# Number of the most frequent confusions that stand next to the error.
+_CONFUSED = 3
+
 _COST = ("seconds", "peak_bytes", "predicted_bytes", "n_workers", "threads", "memory_bytes")
 
 
@@ -40,11 +43,13 @@ def summary(finished: FinishedRun) -> list[Section]:
     network = {"run": str(finished.run.location), "dataset": places}
     chosen = {**finished.params.to_dict(), "basis_rows": basis_rule(finished)}
     cost = {**figures, **finished.attributes["environment"], "seconds": taken}
-    confused = [table for each in tables.confused(finished).values() for table in each[:1]]
+    confused = tables.confused(finished)
+    result = _some(figures, _JUDGED) | _frequent(confused, "Held-out rows")
+    evaluated = _evaluated(finished) | _frequent(confused, "Evaluated rows")
     return [
-        Section("Result", _some(figures, (*_JUDGED, *_FITTED))),
-        Section("Evaluation", _evaluated(finished)),
-        Section("Confused classes", tables=confused),
+        Section("Result", result | _some(figures, _FITTED)),
+        Section("Evaluation", evaluated),
+        Section("Confused classes", tables=[each[0] for each in confused.values()]),
         Section("What to do next", concerns=find_concerns(finished)),
         Section(
             "Data and network",
@@ -81,6 +86,16 @@ def basis_rule(finished: FinishedRun) -> str | None:
     n_below = record.get("n_below_threshold")
     filled = n_below is not None and record["n_basis"] > n_below
     return source_of(params).described(params, record.get("cap") is not None, filled)
+
+
+def _frequent(confused: Mapping[str, Sequence[Table]], rows: str) -> dict[str, Any]:
+    """Return the most frequent confusions of some rows as texts."""
+    texts = [
+        f"{pair['class']} as {pair['predicted']} ({shown('of_class', pair['of_class'])})"
+        for table in confused.get(rows, ())[:1]
+        for pair in table.rows[:_CONFUSED]
+    ]
+    return {"confused": texts} if texts else {}
 
 
 def _evaluated(finished: FinishedRun) -> dict[str, Any]:
