@@ -160,7 +160,7 @@ def test_start__log_of_a_cluster_that_is_loaded_later(fitted):
 
 def test_start__tables_of_the_console_need_no_charts():
     modules, _ = loaded("import dask_nrbfn.report.console")
-    assert not modules & {"matplotlib", "jinja2", "dask_nrbfn.report.page"}
+    assert not modules & {"matplotlib", "dask_nrbfn.report.page"}
 
 
 def declared(package):
