@@ -7,6 +7,7 @@ only change how the work is done (workers, threads, memory) are in `dask_nrbfn.e
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from inspect import cleandoc
 from numbers import Integral, Real
 from typing import Any, Self, TypeVar
 
@@ -89,8 +90,8 @@ class Option:
     @property
     def placeholder(self) -> str:
         """The placeholder of the value in the help of a command."""
-        kinds = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
-        one = self.metavar or "|".join((*self.choices, *self.words)) or kinds[self.type]
+        numbers = {int: ("INTEGER",), float: ("NUMBER",), str: ()}[self.type]
+        one = self.metavar or "|".join((*numbers, *self.choices, *self.words)) or "TEXT"
         return f"{one},..." if self.several else one
 
     def parse(self, text: str) -> Any:
@@ -180,7 +181,7 @@ _Kind = TypeVar("_Kind", bound=Params)
 
 def documented(kind: type[_Kind]) -> type[_Kind]:
     """Add the parameters of a class to its docstring."""
-    lines = [str(kind.__doc__), "", "Parameters", "----------"]
+    lines = [cleandoc(str(kind.__doc__)), "", "Parameters", "----------"]
     for name, each in kind.options().items():
         lines += [f"{name} : {each.allowed}, default={each.default_text}", f"    {each.help}"]
     kind.__doc__ = "\n".join(lines)

@@ -32,7 +32,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and return those that are left."""
-        lenient = click.Context(self, ctx.parent, ctx.info_name, resilient_parsing=True)
+        # click keeps the help option of the first context.
+        names = ctx.help_option_names
+        lenient = click.Context(
+            self, ctx.parent, ctx.info_name, resilient_parsing=True, help_option_names=names
+        )
         _, _, given = self.make_parser(lenient).parse_args([*args])
         for param in given:
             once = isinstance(param, click.Option) and not (param.multiple or param.is_flag)

@@ -117,6 +117,13 @@ def test_option__given_twice(arguments, option):
     assert f"Error: {option} is given 2 times. Give one value." in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [["-h"], ["fit", "-h"]])
+def test_help__short(arguments):
+    result = CliRunner().invoke(commands, arguments)
+    assert result.exit_code == 0
+    assert "-h, --help" in result.stdout
+
+
 def test_flag__given_twice(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b,c\n2020-01-02,x,1\n2020-03-04,y,2\n")
     flags = ("--overwrite", "--overwrite", "--json", "--json")
