@@ -48,7 +48,6 @@ class Charts:
         self._draw_confusions()
         self._draw_reliabilities()
         self._draw_predictions()
-        self._draw_sizes()
         if confidences is not None:
             self._draw_confidence(confidences)
         if finished.run.embeds:
@@ -111,28 +110,6 @@ class Charts:
                 PredictionErrorDisplay(y_true=true[:, place], y_pred=predicted[:, place]).plot(
                     ax=axes, kind="actual_vs_predicted", scatter_kwargs={"s": 9}
                 )
-
-    def _draw_sizes(self) -> None:
-        search = self._stages.get("search", {"curve": ()})
-        if len({record["n_basis"] for record in search["curve"]}) < 2:
-            return
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for record in search["curve"]:
-            point = record["n_basis"], record[self._finished.criterion]
-            lines.setdefault(record["basis"], []).append(point)
-        caption = (
-            "One combination with bases of several sizes, on a sample. The dashed line is the "
-            "chosen size: the smallest whose error is within one standard error of the smallest "
-            "error."
-        )
-        with self._axes("Tuning", caption) as axes:
-            for basis, points in lines.items():
-                axes.plot(*zip(*sorted(points), strict=True), marker="o", label=basis)
-            axes.set(xlabel="basis rows", ylabel=self._finished.criterion.replace("_", " "))
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter("{x:,g}")
-            axes.axvline(search["chosen"]["basis_size"], **_LINE)
-            axes.legend()
 
     def _draw_confidence(self, confidences: Confidences) -> None:
         threshold = self._finished.params.confidence_threshold

@@ -141,13 +141,10 @@ def _of_stages(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
-    """Yield chosen values at the border of those that were tried, and singular penalties."""
-    tuning, params, path = (
-        finished.run.tuning,
-        finished.params,
-        describe_tuning(finished.run)["path"],
-    )
+    """Yield chosen values at the border of those that were tried."""
+    tuning, params = finished.run.tuning, finished.params
     assert tuning is not None
+    alphas = [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
     widths = [
         record["width_factor"]
@@ -156,7 +153,7 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     ]
     for name, grid, tried in (
         # After a search only some of the alphas are tried with the whole basis, and of cells none.
-        ("alpha", "alphas", [entry["alpha"] for entry in path]),
+        ("alpha", "alphas", alphas),
         ("locality", "localities", tuning.localities or ()),
         ("components", "components", tuning.components or ()),
         ("width_factor", "width_factors", widths),

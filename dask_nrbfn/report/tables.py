@@ -21,6 +21,11 @@ MOST_CLASSES = 30
 UNKNOWN = "(unknown)"
 """The label of the rows whose class the model does not know."""
 
+_CURVE = (
+    "One combination with bases of several sizes, on a sample; the smallest basis within one "
+    "standard error of the best is chosen"
+)
+
 # Number of confusions, of the best combinations of a tuning, and of the worst cells.
 _MOST_PAIRS, _MOST_TRIED, _MOST_CELLS = 20, 10, 10
 
@@ -97,6 +102,14 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
     if finals := tuned["finals"]:
         what = f"{plural(len(finals), 'combination')} compared on"
         found.append(_compared(finished, what, finals[0]["n_basis"], "", finals))
+    if len(curve := tuned["curve"]) > 1:
+        rows = [
+            {name: each[name] for name in ("basis", "n_basis")} | _judged(finished, each)
+            for each in curve
+        ]
+        chosen = finished.params.basis, finished.params.basis_size
+        marked = [(each["basis"], each["n_basis"]) == chosen for each in curve]
+        found.append(Table(_CURVE, rows, marked))
     if path := tuned["path"]:
         found.append(_penalties(finished, path))
     if losses := tuned["losses"]:
