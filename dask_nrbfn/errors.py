@@ -35,7 +35,8 @@ class Advice(NamedTuple):
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
             if given and name.startswith("-"):
-                return f"{name} {quote(found['value'])}"
+                # A parameter that has no option of its own is written --set NAME=VALUE.
+                return f"{name}{'=' if ' ' in name else ' '}{quote(found['value'])}"
             return name + given
 
         return _PARAMETER.sub(spelled, self.text)

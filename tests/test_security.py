@@ -14,7 +14,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report import write_report
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model

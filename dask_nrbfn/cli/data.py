@@ -4,46 +4,20 @@ from typing import Any
 
 import click
 
-from dask_nrbfn.cli.group import EXIT_MENDABLE, Command
+from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import json_option, locations
-from dask_nrbfn.cli.reading import (
-    scene_options,
-    table_options,
-    target_options,
-    written_options,
-    x_option,
-)
+from dask_nrbfn.cli.options import command, given
 from dask_nrbfn.cli.show import show
 
 
-@click.command(cls=Command)
-@click.argument("source")
-@click.argument("dataset", required=False)
-@x_option
-@target_options
-@written_options
-@table_options
-@click.option(
-    "--sparse",
-    type=click.Choice(["auto", "yes", "no"]),
-    default="auto",
-    show_default=True,
-    help="Rows in CSR; auto: of sparse matrices and features of categories, if there are 256 "
-    "features or more that take less than half as many bytes.",
+@command(
+    ["source", "dataset?"],
+    given("x", "y", "label", "target", "weights", "unlabelled"),
+    given("sql", "delimiter", "no_header", "missing_values", "columns", "drop", "id"),
+    given("categorical", "numeric", "date", "missing", "max_categories", "schema", "write_schema"),
+    given("sparse", "variable", "feature_dim", "chunk_rows", "copy", "overwrite", "json"),
+    places=["source", "dataset", "schema"],
 )
-@scene_options
-@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of rows]")
-@click.option(
-    "--copy",
-    is_flag=True,
-    help="Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of every "
-    "chunk]",
-)
-@click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
-@json_option
-@locations("source", "dataset", "schema")
-@click.pass_obj
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a Zarr group, a file, a directory of files or a query.
 
@@ -77,17 +51,7 @@ def _without_foreign_options(source: Any, dataset: Any) -> Any:
     return source
 
 
-@click.command(cls=Command)
-@click.argument("path")
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Read all of a dataset, and list missing or damaged chunks and values that are not "
-    "finite. Exits with 2 if there are problems.",
-)
-@json_option
-@locations("path")
-@click.pass_obj
+@command(["path"], given("verify", "json"), places=["path"])
 def inspect(job: Job, path: str, verify: bool, as_json: bool) -> None:
     """Print a description of the dataset, run, model or predictions at PATH."""
     from dask_nrbfn.commands.describe import describe

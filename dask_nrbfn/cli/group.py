@@ -18,6 +18,12 @@ logger = logging.getLogger(__name__)
 EXIT_MENDABLE = 2
 
 
+class Settings(click.Option):
+    """An option whose values are ``NAME=VALUE``, for several parameters."""
+
+    names: tuple[str, ...] = ()
+
+
 class Command(click.Command):
     """A command whose options cannot be given twice if they take one value.
 
@@ -26,7 +32,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and return those that are left."""
-        lenient = click.Context(self, ctx.parent, ctx.info_name, resilient_parsing=True)
+        # click keeps the help option of the first context.
+        names = ctx.help_option_names
+        lenient = click.Context(
+            self, ctx.parent, ctx.info_name, resilient_parsing=True, help_option_names=names
+        )
         _, _, given = self.make_parser(lenient).parse_args([*args])
         for param in given:
             once = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
@@ -111,4 +121,6 @@ def _written(command: click.Command | None, name: str) -> str | None:
     for param in command.params if command is not None else ():
         if param.name == name:
             return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+        if isinstance(param, Settings) and name in param.names:
+            return f"{param.opts[0]} {name}"
     return None

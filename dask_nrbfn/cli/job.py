@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from dask_nrbfn.cli.show import readable_bytes
 from dask_nrbfn.engine.measure import peak_resident_bytes
+from dask_nrbfn.report.formats import readable_bytes
 
 if TYPE_CHECKING:
     from dask_nrbfn.engine import Engine
@@ -26,6 +26,7 @@ class Job:
     """The job of a command; click passes it to the commands that ask for it.
 
     bar: draw progress bars on a terminal.
+    storage_options: options of the file system of URLs.
     command, what: name and main argument of the command; empty for a short command.
     keeps: whether the same command continues one that was stopped.
     n_rows: number of rows of the work, once known.
@@ -35,6 +36,7 @@ class Job:
     stop_code: ClassVar[int] = EXITS_STOPPED[0]
 
     bar: bool = False
+    storage_options: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     what: str = ""
     keeps: bool = False

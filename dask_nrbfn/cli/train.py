@@ -6,43 +6,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_nrbfn.cli.group import EXIT_MENDABLE, Command
+from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import (
-    engine_options,
-    fit_params,
-    json_option,
-    locations,
-    open_rows,
-    options_of,
-    schema_option,
-    take,
-)
+from dask_nrbfn.cli.options import ENGINE, command, fit_params, given, open_rows, params, take
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.run import Run
 
+# Parameters that change the cost of a fit little are rare in a plan.
+_FREE = (
+    *("class_weight", "alpha", "width_factor", "confidence_threshold"),
+    *("locality", "prune", "components"),
+)
 
-@click.command(cls=Command)
-@click.argument("dataset")
-@click.argument("run")
-@options_of(FitParams)
-@options_of(FitLimits)
-@schema_option
-@engine_options
-@json_option
-@locations("dataset", "run", "schema")
-@click.pass_obj
+# Options about targets, options that an embedding lacks, and options with another help text.
+_NOT_OF_EMBEDDINGS = frozenset(
+    {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
+    | {"cells"}
+)
+
+
+@command(
+    ["dataset", "run"],
+    params(FitParams, FitLimits),
+    given("schema", *ENGINE, "json"),
+    places=["dataset", "run", "schema"],
+)
 def fit(
-    job: Job,
-    dataset: str,
-    run: str,
-    schema: str | None,
-    min_recall: float,
-    as_json: bool,
-    **options: Any,
+    job: Job, dataset: str, run: str, schema: str | None, as_json: bool, **options: Any
 ) -> None:
     """Train on DATASET and keep every step in RUN.
 
@@ -53,30 +46,25 @@ def fit(
     job.begin("fit", run, keeps=True)
     opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
+    limits = take(options, FitLimits.options())
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
-        finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
+        finished = fit_dataset(opened, run, params, engine, basis=basis, **limits)
     _tell(finished, as_json)
 
 
-@click.command(cls=Command)
-@click.argument("dataset")
-@click.argument("run")
-@options_of(TuneParams)
-@options_of(FitParams, leave_out=TUNED)
-@options_of(FitLimits)
-@schema_option
-@engine_options
-@json_option
-@locations("dataset", "run", "validation", "schema")
-@click.pass_obj
+@command(
+    ["dataset", "run"],
+    params(TuneParams, FitParams, FitLimits, leave_out=TUNED),
+    given("schema", *ENGINE, "json"),
+    places=["dataset", "run", "validation", "schema"],
+)
 def tune(
     job: Job,
     dataset: str,
     run: str,
     validation: str | None,
     schema: str | None,
-    min_recall: float,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -89,21 +77,15 @@ def tune(
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("tune", run, keeps=True)
-    tuning = TuneParams(**take(options, TuneParams))
+    tuning = TuneParams(**take(options, TuneParams.options()))
     opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
+    limits = take(options, FitLimits.options())
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
         finished = tune_dataset(
-            opened,
-            run,
-            params,
-            tuning,
-            engine,
-            validation=judged,
-            basis=basis,
-            min_recall=min_recall,
+            opened, run, params, tuning, engine, validation=judged, basis=basis, **limits
         )
     _tell(finished, as_json)
 
@@ -111,49 +93,30 @@ def tune(
 def _tell(finished: "Run", as_json: bool) -> None:
     """Print the figures of a run, and the choices that its tuning tried."""
     from dask_nrbfn.commands.describe import describe_run, describe_tuning
-    from dask_nrbfn.report import run_table, tuning_table
+    from dask_nrbfn.report.console import run_table, tuning_table
 
     tuned = finished.tuning is not None
     if as_json:
         tuning = describe_tuning(finished) if tuned else {}
         click.echo(json.dumps({**describe_run(finished), **tuning}))
         return
-    if tuned:
-        click.echo(tuning_table(finished))
     click.echo(run_table(finished))
+    if tuned:
+        click.echo(f"\n{tuning_table(finished)}")
 
 
-# Options about targets, options that an embedding lacks, and options with another help text.
-_NOT_OF_EMBEDDINGS = frozenset(
-    {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
-    | {"cells"}
+@command(
+    ["dataset", "run"],
+    [click.Option(["--components"], type=int, default=2, show_default=True, help="Coordinates.")],
+    params(FitParams, FitLimits, leave_out=_NOT_OF_EMBEDDINGS),
+    given("output", "overwrite", *ENGINE, "json"),
+    places=["dataset", "run", "output"],
 )
-
-
-@click.command(cls=Command)
-@click.argument("dataset")
-@click.argument("run")
-@click.option("--components", type=int, default=2, show_default=True, help="Number of coordinates.")
-@click.option("--output", metavar="OUT", help="Also write the coordinates of all rows to OUT.")
-@options_of(FitParams, leave_out=_NOT_OF_EMBEDDINGS)
-@options_of(FitLimits)
-@schema_option
-@engine_options
-@click.option(
-    "--overwrite",
-    is_flag=True,
-    help="Replace OUT once the new one is complete.",
-)
-@json_option
-@locations("dataset", "run", "schema", "output")
-@click.pass_obj
 def embed(
     job: Job,
     dataset: str,
     run: str,
-    schema: str | None,
     output: str | None,
-    min_recall: float,
     overwrite: bool,
     as_json: bool,
     **options: Any,
@@ -168,84 +131,74 @@ def embed(
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
 
     job.begin("embed", run, keeps=True)
-    opened = open_rows(dataset, schema)
+    opened = open_rows(dataset)
     params, basis = fit_params(options)
+    limits = take(options, FitLimits.options())
     job.n_rows = opened.n_rows
     if output is not None:
         check_prediction_place(output, overwrite=overwrite)
     with job.engine(options) as engine:
-        finished = embed_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
+        finished = embed_dataset(opened, run, params, engine, basis=basis, **limits)
         if output is not None:
             engine.begin_stage()
             predict_dataset(run, opened, output, engine, overwrite=overwrite)
     _tell(finished, as_json)
 
 
-@click.command(cls=Command)
-@click.argument("run")
-@click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
-@click.option("--overwrite", is_flag=True, help="Replace FILE once the new page is complete.")
-@click.option(
-    "--evaluate",
-    metavar="ROWS",
-    help="Evaluate RUN on these rows too: a dataset, or a file like the training file.",
+@command(
+    ["run"],
+    given("out", "overwrite", "evaluate", *ENGINE, "json"),
+    places=["run", "evaluate"],
 )
-@engine_options
-@locations("run", "evaluate")
-@click.pass_obj
 def report(
-    job: Job, run: str, out: str | None, overwrite: bool, evaluate: str | None, **options: Any
+    job: Job,
+    run: str,
+    out: str | None,
+    overwrite: bool,
+    evaluate: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Write one HTML page about RUN; the page needs no network and can be printed."""
+    """Write one HTML page about RUN; the page needs no network and can be printed.
+
+    With --json, print the figures, warnings and tables of the page instead.
+    """
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.report import write_report
+    from dask_nrbfn.report.console import report_figures
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
     target = f"{Path(str(run)).resolve().name}.html" if out is None else out
     opened, evaluation = Run.open(run), None
-    check_output_file(target, overwrite=overwrite)
+    if not as_json:
+        check_output_file(target, overwrite=overwrite)
     if evaluate is not None:
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
             with job.engine(options) as engine:
                 evaluation = evaluate_dataset(run, judged.dataset, engine)
+    if as_json:
+        click.echo(json.dumps(report_figures(opened, evaluation)))
+        return
+    from dask_nrbfn.report.page import write_report
+
     write_report(opened, target, evaluation=evaluation, overwrite=overwrite)
     click.echo(target)
 
 
-@click.command(cls=Command)
-@click.argument("dataset")
-@options_of(FitParams)
-@click.option(
-    "--tune",
-    type=click.Choice(TuneParams.options()["effort"].choices),
-    help="Plan a tuning of this --effort instead of a fit.",
+@command(
+    ["dataset"],
+    params(FitParams, rare=_FREE),
+    given("tune", "n_rows", "rates", *ENGINE, "json"),
+    places=["dataset"],
 )
-@click.option(
-    "--n-rows",
-    type=int,
-    metavar="N",
-    help="Number of rows to plan for.  [default: the rows of DATASET]",
-)
-@click.option(
-    "--rates",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="JSON with the rates of a worker, as plan --json prints them.  [default: measured]",
-)
-@schema_option
-@engine_options
-@json_option
-@locations("dataset", "schema")
-@click.pass_context
 def plan(
-    ctx: click.Context,
+    job: Job,
     dataset: str,
-    schema: str | None,
     tune: str | None,
     n_rows: int | None,
-    rates: Path | None,
+    rates: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -258,16 +211,18 @@ def plan(
     """
     from dask_nrbfn.commands.plan import describe_plan, plan_on_options
     from dask_nrbfn.engine import EngineOptions
-    from dask_nrbfn.report import plan_table
+    from dask_nrbfn.report.console import plan_table
 
-    opened = open_rows(dataset, schema)
+    opened = open_rows(dataset)
     params, _ = fit_params(options)
-    engine = EngineOptions(**options)
-    tuning = None if tune is None else TuneParams(effort=tune)
-    planned = plan_on_options(opened, params, engine, tuning=tuning, rates=rates, n_rows=n_rows)
-    if as_json:
-        click.echo(json.dumps(describe_plan(planned)))
-    else:
-        click.echo(plan_table(planned))
+    planned = plan_on_options(
+        opened,
+        params,
+        EngineOptions(**options),
+        tuning=None if tune is None else TuneParams(effort=tune),
+        rates=None if rates is None else Path(rates),
+        n_rows=n_rows,
+    )
+    click.echo(json.dumps(describe_plan(planned)) if as_json else plan_table(planned))
     if not planned.fits:
-        ctx.exit(EXIT_MENDABLE)
+        raise click.exceptions.Exit(EXIT_MENDABLE)

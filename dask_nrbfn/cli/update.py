@@ -4,38 +4,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from dask_nrbfn.cli.group import Command
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import (
-    engine_options,
-    json_option,
-    locations,
-    options_of,
-    together,
-)
-from dask_nrbfn.cli.reading import take_reading, target_options, written_options, x_option
+from dask_nrbfn.cli.options import ENGINE, READING, command, given, params, take
 from dask_nrbfn.cli.show import show
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits
 
 if TYPE_CHECKING:
     from dask_nrbfn.commands.update import Judge
-
-_judge_options = together(
-    click.option(
-        "--evaluate",
-        metavar="ROWS",
-        help="Evaluate the new model on these rows: a dataset, or a file like the training file.",
-    ),
-    click.option(
-        "--max-error-rate",
-        type=click.FloatRange(0, 1),
-        help="Keep the old model, and exit with 2, if the new model has a larger error rate on the "
-        "--evaluate rows. For numbers the error is 1 - R2.",
-    ),
-)
 
 
 @contextmanager
@@ -58,25 +34,11 @@ def _judging(
         yield Judge(opened.dataset, max_error_rate)
 
 
-@click.command(cls=Command)
-@click.argument("run")
-@click.argument("rows")
-@click.option("--forget", is_flag=True, help="Remove the rows from RUN.")
-@click.option(
-    "--max-new-error",
-    type=click.FloatRange(min=0),
-    help="Keep the old model, and exit with 2, if it has a larger error rate on ROWS: their labels "
-    "may be wrong. For numbers the error is the squared error over the variance. Rows count by "
-    "their weights.",
+@command(
+    ["run", "rows"],
+    given("forget", "max_new_error", "evaluate", "max_error_rate", *READING, *ENGINE, "json"),
+    places=["run", "rows", "evaluate"],
 )
-@_judge_options
-@x_option
-@target_options
-@written_options
-@engine_options
-@json_option
-@locations("run", "rows", "evaluate")
-@click.pass_obj
 def update(
     job: Job,
     run: str,
@@ -100,7 +62,7 @@ def update(
     from dask_nrbfn.commands.update import update_run
 
     job.begin("update", run, keeps=True)
-    reading = take_reading(options)
+    reading = take(options, READING)
     with (
         _judging(run, evaluate, max_error_rate) as judge,
         opened_rows(rows, run, beside=run, **reading) as opened,
@@ -118,14 +80,11 @@ def update(
     show({**_figures(record), "ignored_columns": list(opened.ignored)}, as_json)
 
 
-@click.command(cls=Command)
-@click.argument("run")
-@click.argument("other")
-@_judge_options
-@engine_options
-@json_option
-@locations("run", "other", "evaluate")
-@click.pass_obj
+@command(
+    ["run", "other"],
+    given("evaluate", "max_error_rate", *ENGINE, "json"),
+    places=["run", "other", "evaluate"],
+)
 def merge(
     job: Job,
     run: str,
@@ -145,25 +104,19 @@ def merge(
     show(_figures(record), as_json)
 
 
-@click.command(cls=Command)
-@click.argument("run")
-@click.argument("rows", nargs=-1)
-@_judge_options
-@options_of(FitLimits)
-@x_option
-@target_options
-@written_options
-@engine_options
-@json_option
-@locations("run", "rows", "evaluate")
-@click.pass_obj
+@command(
+    ["run", "rows*"],
+    given("evaluate", "max_error_rate"),
+    params(FitLimits),
+    given(*READING, *ENGINE, "json"),
+    places=["run", "rows", "evaluate"],
+)
 def refresh(
     job: Job,
     run: str,
     rows: tuple[str, ...],
     evaluate: str | None,
     max_error_rate: float | None,
-    min_recall: float,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -179,7 +132,7 @@ def refresh(
     from dask_nrbfn.commands.refresh import refresh_run
 
     job.begin("refresh", run, keeps=True)
-    reading = take_reading(options)
+    reading, limits = take(options, READING), take(options, FitLimits.options())
     with ExitStack() as stack:
         judge = stack.enter_context(_judging(run, evaluate, max_error_rate))
         opened = [
@@ -187,7 +140,7 @@ def refresh(
             for each in rows
         ]
         engine = stack.enter_context(job.engine(options))
-        refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
+        refreshed = refresh_run(run, opened, engine, judge=judge, **limits)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)
 

@@ -1,77 +1,56 @@
-"""Tables for the console."""
+"""Reports as text and as JSON."""
 
 import textwrap
-from dataclasses import replace
+from typing import Any
 
-from dask.utils import format_bytes
-
-from dask_nrbfn.commands.evaluate import Evaluation
+from dask_nrbfn.commands.describe import describe_run, describe_tuning
+from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.commands.plan import Plan
 from dask_nrbfn.errors import plural
-from dask_nrbfn.report.classes import ConfusionTables, confusion_tables, reliability_table
-from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.facts import run_facts
-from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import Fact, TextTable, label_texts
-from dask_nrbfn.report.results import results_of
-from dask_nrbfn.report.tuning import tuning_tables
+from dask_nrbfn.report.facts import details, summary
+from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.report.formats import Table, label_texts, line, readable_bytes
+from dask_nrbfn.report.tables import confused, confusion_tables, tuning_tables
 from dask_nrbfn.storage.run import Run
 
 _WIDTH = 100
-_NAME_WIDTH = 16
-
-# Wider columns do not fit side by side.
-_HEADING_LETTERS = 10
 
 
 def run_table(run: Run) -> str:
-    """Return the results and the costs of a finished run, some twenty lines of text."""
-    results = results_of(FinishedRun.of(run))
-    facts = run_facts(results)
-    facts += [Fact("warning", str(concern)) for concern in find_concerns(results)]
-    return "\n".join(map(_line, facts))
+    """Return the results of a finished run, what to do next, its network and its cost."""
+    lines = []
+    for section in summary(FinishedRun.of(run)):
+        lines += [_line(name, value) for name, value in section.figures.items()]
+        lines += [_line("warning", str(concern)) for concern in section.concerns]
+    return "\n".join(lines)
 
 
 def tuning_table(run: Run) -> str:
     """Return tables of the tried values, with stars at the chosen ones, and of held-out classes."""
-    results = results_of(FinishedRun.of(run))
-    of_classes = [table for each in results.confusions() for table in _fitting(each)]
-    return _text(*tuning_tables(results), *of_classes)
+    finished = FinishedRun.of(run)
+    of_classes = [table for tables in confused(finished).values() for table in tables]
+    return _text(*tuning_tables(finished), *of_classes)
 
 
 def class_tables(evaluation: Evaluation) -> str:
-    """Return tables of the reliability, of the figures of each class and of the confusion."""
+    """Return tables of the confusions and of the figures of each class."""
     labels = label_texts(evaluation.classes)
-    reliability = reliability_table("Evaluated rows", labels, evaluation.reliability)
-    tables = confusion_tables("Evaluated rows", labels, evaluation.confusion)
-    return _text(reliability, *_fitting(tables))
+    return _text(*confusion_tables("Evaluated rows", labels, evaluation.confusion))
 
 
-def _fitting(tables: ConfusionTables) -> list[TextTable]:
-    """Return the figures of each class, and the confusion in a form that fits the console."""
-    if tables.matrix is None:
-        return [tables.classes, tables.pairs]
-    headings = [
-        label if len(label) <= _HEADING_LETTERS else f"{label[: _HEADING_LETTERS - 2]}.."
-        for label in tables.matrix.header
-    ]
-    matrix = replace(tables.matrix, header=headings)
-    fits = max(map(len, matrix.text.splitlines())) <= _WIDTH
-    return [tables.classes, matrix if fits else tables.pairs]
-
-
-def _text(*tables: TextTable) -> str:
-    return "\n\n".join(f"{textwrap.fill(table.title, _WIDTH)}\n{table.text}" for table in tables)
-
-
-def _line(fact: Fact) -> str:
-    return textwrap.fill(
-        fact.value,
-        width=_WIDTH,
-        initial_indent=fact.name.ljust(_NAME_WIDTH),
-        subsequent_indent=" " * _NAME_WIDTH,
-        break_on_hyphens=False,
-    )
+def report_figures(
+    run: Run, evaluation: Evaluation | NumberEvaluation | None = None
+) -> dict[str, Any]:
+    """Return all figures, warnings and tables of a report, as values that `json.dumps` accepts."""
+    finished = FinishedRun.of(run, evaluation)
+    sections = [*summary(finished), *details(finished, Confidences.of(finished))]
+    return {
+        **describe_run(run),
+        **({} if run.tuning is None else describe_tuning(run)),
+        "evaluation": None if evaluation is None else evaluation.figures(),
+        "warnings": [each._asdict() for section in sections for each in section.concerns],
+        "tables": {table.title: table.rows for section in sections for table in section.tables},
+    }
 
 
 def plan_table(plan: Plan) -> str:
@@ -83,18 +62,34 @@ def plan_table(plan: Plan) -> str:
     )
     if plan.n_cells > 1:
         network = f"{plan.n_basis:,} basis rows in {plural(plan.n_cells, 'cell')}"
-    lines = [
-        f"{plural(plan.n_workers, 'worker')} x {plural(plan.threads, 'thread')}, "
-        f"{format_bytes(plan.memory_bytes)} for a task; {network}",
-        f"{'stage':<12}{'GFLOP':>12}{'read':>12}{'written':>12}{'held':>12}{'seconds':>10}",
+    machines = f"{plural(plan.n_workers, 'worker')} x {plural(plan.threads, 'thread')}"
+    rows: list[dict[str, Any]] = [
+        {
+            "stage": planned.name,
+            "GFLOP": f"{planned.cost.flops / 1e9:,.1f}",
+            "read": readable_bytes(planned.cost.read_bytes),
+            "written": readable_bytes(planned.cost.written_bytes),
+            "held": readable_bytes(planned.cost.held_bytes),
+            "seconds": planned.seconds,
+            "": "more than a worker has" if planned.cost.held_bytes > plan.memory_bytes else "",
+        }
+        for planned in plan.stages
     ]
-    for planned in plan.stages:
-        cost = planned.cost
-        sizes = (cost.read_bytes, cost.written_bytes, cost.held_bytes)
-        shown = "".join(f"{format_bytes(size):>12}" for size in sizes)
-        over = "  more than a worker has" if cost.held_bytes > plan.memory_bytes else ""
-        lines.append(
-            f"{planned.name:<12}{cost.flops / 1e9:>12,.1f}{shown}{planned.seconds:>10.1f}{over}"
-        )
-    lines.append(f"{'all':<60}{sum(stage.seconds for stage in plan.stages):>10.1f}")
-    return "\n".join(lines)
+    total = sum(planned.seconds for planned in plan.stages)
+    rows.append({**dict.fromkeys(rows[0], ""), "stage": "all", "seconds": total})
+    title = f"{machines}, {readable_bytes(plan.memory_bytes)} for a task; {network}"
+    return _text(Table(title, rows))
+
+
+def _text(*tables: Table) -> str:
+    return "\n\n".join(
+        f"{textwrap.fill(table.title, _WIDTH)}\n{table.text}" for table in tables if table.rows
+    )
+
+
+def _line(name: str, value: Any) -> str:
+    """Return a figure after its name; long texts take several lines."""
+    indent = " " * (len(line("", "")))
+    return textwrap.fill(
+        line(name, value), _WIDTH, subsequent_indent=indent, break_on_hyphens=False
+    )

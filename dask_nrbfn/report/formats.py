@@ -1,66 +1,93 @@
-"""Numbers as text, and tables of text."""
+"""Figures by name as text, and tables that are shown as text, as HTML or as JSON."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Any, NamedTuple, Self
+from itertools import zip_longest
+from textwrap import wrap
+from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 
-# Number of columns of a schema that are shown; JSON has all.
-_MOST_COLUMNS = 40
+# Number of columns of a schema, and of items of a list, that are shown; JSON has all.
+_MOST_COLUMNS, _MOST_ITEMS, _MOST_LISTED = 40, 20, 5
 
-# Number of items that are listed in a line.
-_MOST_LISTED = 5
+# Longer cells of a text table, such as names of classes, take several lines.
+_MOST_LETTERS = 36
 
-NO_NUMBER = "-"
-"""The text for a missing number, such as the error at a penalty where the system is singular."""
+_SHARES = {"error_rate", "fold_deviation", "precision", "recall", "f1", "of_class", "missing"}
+
+_UNITS = ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "kiB"))
 
 
-class Fact(NamedTuple):
-    """A figure and its name."""
+class Concern(NamedTuple):
+    """A problem of a run and its remedy."""
 
-    name: str
-    value: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
 
 
 @dataclass(frozen=True)
-class TextTable:
-    """Cells under a header; `marked` rows stand out, and `heat` colours cells after the first."""
+class Table:
+    """Rows of figures by name; `marked` rows stand out."""
 
     title: str
-    header: list[str]
-    rows: list[list[str]]
+    rows: list[dict[str, Any]]
     marked: Sequence[bool] = ()
-    heat: Sequence[Sequence[float]] = ()
 
-    @classmethod
-    def of(cls, title: str, rows: Sequence[dict[str, str]], marked: Sequence[bool] = ()) -> Self:
-        """Return the table of some rows, at least one, by the names of their columns."""
-        return cls(title, [*rows[0]], [[*row.values()] for row in rows], marked)
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns."""
+        return [name.replace("_", " ") for name in self.rows[0]]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The figures as texts."""
+        return [[shown(name, value, digits=4) for name, value in row.items()] for row in self.rows]
+
+    @property
+    def words(self) -> list[bool]:
+        """Whether a column has words, which begin at the left."""
+        columns = zip(*self.cells, strict=True)
+        return [any(cell[:1].isalpha() for cell in cells) for cells in columns]
 
     @property
     def text(self) -> str:
-        """The cells in columns: numbers to the right, words to the left, marked rows with a star.
+        """The cells in columns, and a star before marked rows.
 
-        >>> print(TextTable("", ["rule", "error"], [["a", "1.5"], ["b", "12.0"]], [0, 1]).text)
-          rule  error
+        >>> rows = [{"rule": "a", "width": 1.5}, {"rule": "b", "width": 12.0}]
+        >>> print(Table("", rows, [False, True]).text)
+          rule  width
           a       1.5
-        * b      12.0
+        * b        12
         """
-        by_column = list(zip(self.header, *self.rows, strict=True))
-        words = [any(cell[0].isalpha() for cell in cells[1:]) for cells in by_column]
-        widths = [max(map(len, cells)) for cells in by_column]
-        marked = self.marked or [False] * len(self.rows)
+        table = [self.header, *self.cells]
+        wrapped = [[wrap(cell, _MOST_LETTERS) or [""] for cell in row] for row in table]
+        columns = zip(*wrapped, strict=True)
+        widths = [max(len(line) for cell in cells for line in cell) for cells in columns]
         lines = []
-        for cells, star in zip([self.header, *self.rows], [False, *marked], strict=True):
-            padded = (
-                cell.ljust(width) if word else cell.rjust(width)
-                for cell, width, word in zip(cells, widths, words, strict=True)
-            )
-            lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
+        stars = [False, *(self.marked or [False] * len(self.rows))]
+        for cells, star in zip(wrapped, stars, strict=True):
+            for place, texts in enumerate(zip_longest(*cells, fillvalue="")):
+                padded = (
+                    text.ljust(width) if word else text.rjust(width)
+                    for text, width, word in zip(texts, widths, self.words, strict=True)
+                )
+                lines.append(f"{'*' if star and not place else ' '} {'  '.join(padded)}".rstrip())
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Figures, warnings and tables about one side of a run: as text, on the page and as JSON."""
+
+    title: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    concerns: Sequence[Concern] = ()
+    tables: Sequence[Table] = ()
 
 
 def label_texts(classes: Iterable[Any]) -> list[str]:
@@ -72,60 +99,45 @@ def label_texts(classes: Iterable[Any]) -> list[str]:
     return [str(label) or "(empty)" for label in classes]
 
 
-def percent(share: float | None, digits: int = 2) -> str:
-    """Return a share as text with so many decimals; two digits where these would be 0.
+def shown(name: str, value: Any, digits: int = 6) -> str:
+    """Return a figure as text, by its name.
 
-    >>> percent(0.0156), percent(0.000012), percent(None)
-    ('1.56 %', '0.0012 %', '-')
+    >>> shown("error_rate", 0.0156), shown("alpha", 1e-8), shown("held_bytes", 12)
+    ('1.56 %', '1e-08', '12 B')
+    >>> shown("r2", [0.25, None]), shown("error_rate", 0.000012), shown("seconds", 1.632)
+    ('0.25, -', '0.0012 %', '1.6 s')
     """
-    if share is None:
-        return NO_NUMBER
-    text = f"{100 * share:.{digits}f}"
-    return f"{text if float(text) or not share else f'{100 * share:.2g}'} %"
-
-
-def number(value: float | None) -> str:
-    """Return a number with four significant digits.
-
-    >>> number(1.0841814), number(1374463.2), number(1e-8), number(None)
-    ('1.084', '1.374e+06', '1e-08', '-')
-    """
-    return NO_NUMBER if value is None else f"{value:.4g}"
-
-
-def decimals(value: float | None) -> str:
-    """Return a number with four digits after the decimal point.
-
-    >>> decimals(0.05709923), decimals(None)
-    ('0.0571', '-')
-    """
-    return NO_NUMBER if value is None else f"{value:.4f}"
-
-
-def count(value: float) -> str:
-    """Return a count, or a sum of weights, with separated thousands.
-
-    >>> count(1797), count(1797.0000000001), count(1797.25), count(0.0125)
-    ('1,797', '1,797', '1,797.2', '0.0125')
-    """
-    # A sum of weights may differ from a whole number by rounding.
-    if math.isclose(value, round(value), rel_tol=1e-9):
-        return f"{round(value):,}"
-    return f"{value:.3g}" if value < 100 else f"{value:,.1f}"
-
-
-def seconds(value: float) -> str:
-    """Return seconds as text, also in minutes and hours.
-
-    >>> seconds(1.632), seconds(750), seconds(7300)
-    ('1.6 s', '12 min 30 s', '2 h 1 min')
-    """
-    if value < 100:
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        items = [shown(name, item, digits) for item in value[:_MOST_ITEMS]]
+        more = f", ... ({len(value)})" if len(value) > _MOST_ITEMS else ""
+        return ", ".join(items) + more or "none"
+    if name.endswith("_bytes"):
+        return readable_bytes(value)
+    if name == "seconds":
         return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 100:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    if name in _SHARES:
+        text = f"{100 * value:.2f}"
+        return f"{text if float(text) or not value else f'{100 * value:.2g}'} %"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def line(name: str, value: Any) -> str:
+    """Return a figure after its name, on one line."""
+    return f"{name:<18} {shown(name, value)}"
+
+
+def readable_bytes(n_bytes: int) -> str:
+    """Return a size as `dask.utils.format_bytes` does, without importing dask.
+
+    >>> readable_bytes(3 * 2**29)
+    '1.50 GiB'
+    """
+    for power, unit in _UNITS:
+        if n_bytes >= 0.9 * 2**power:
+            return f"{n_bytes / 2**power:.2f} {unit}"
+    return f"{n_bytes} B"
 
 
 def listed(items: Sequence[str]) -> str:
@@ -134,53 +146,36 @@ def listed(items: Sequence[str]) -> str:
     >>> listed(["a", "b"]), listed([*"abcdefg"])
     ('a, b', 'a, b, c, d, e and 2 more')
     """
-    shown = ", ".join(items[:_MOST_LISTED])
-    n_further = len(items) - _MOST_LISTED
-    return f"{shown} and {n_further} more" if n_further > 0 else shown
+    first, n_further = ", ".join(items[:_MOST_LISTED]), len(items) - _MOST_LISTED
+    return f"{first} and {n_further} more" if n_further > 0 else first
 
 
-def target_names_text(names: Sequence[str]) -> str:
-    """Return the first names of numeric targets."""
-    return f"target{'' if len(names) == 1 else 's'} {listed(names)}"
-
-
-def schema_table(schema: Mapping[str, Any]) -> TextTable:
+def schema_table(schema: Mapping[str, Any]) -> Table:
     """Return the kind of each of the first columns; the title counts the further ones."""
-    shown = list(schema["columns"].items())[:_MOST_COLUMNS]
+    columns = list(schema["columns"].items())
     fills = schema.get("missing") == "impute"
-    rows = [_column_row(name, column, fills=fills) for name, column in shown]
+    rows = [_column_row(name, column, fills=fills) for name, column in columns[:_MOST_COLUMNS]]
     roles = {
         "label": [schema.get("label")],
-        "target": schema.get("targets", []),
+        "target": schema.get("targets") or [],
         "weight": [schema.get("weights")],
         "id": [schema.get("id")],
         "ignored": schema.get("ignored", [])[:_MOST_COLUMNS],
     }
-    rows += [
-        [name, role, *[NO_NUMBER] * 3] for role, names in roles.items() for name in names if name
-    ]
-    further = len(schema["columns"]) - len(shown)
-    return TextTable(
-        f"and {plural(further, 'column')} more" if further else "",
-        ["column", "kind", "values", "missing", "filled with"],
-        rows,
-    )
+    none = dict.fromkeys(("values", "missing", "filled_with"))
+    pairs = [(name, role) for role, names in roles.items() for name in names if name]
+    rows += [{"column": name, "kind": role, **none} for name, role in pairs]
+    further = len(columns) - _MOST_COLUMNS
+    return Table(f"and {plural(further, 'column')} more" if further > 0 else "", rows)
 
 
-def schema_text(schema: Mapping[str, Any]) -> str:
-    """Return `schema_table` as lines of text."""
-    table = schema_table(schema)
-    return f"{table.text}\n  {table.title}" if table.title else table.text
-
-
-def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:
-    """Return the name, the kind, the categories or format, the missing share and the fill value."""
-    kind, share = column["kind"], column.get("missing", 0.0)
-    values, fill = column.get("written", NO_NUMBER), NO_NUMBER
+def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> dict[str, Any]:
+    kind, values, fill = column["kind"], column.get("written"), None
     if kind == "category":
         values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
     elif fills:
-        value = column.get("fill", 0.0)
-        day = date(1970, 1, 1) + timedelta(days=round(value)) if kind == "date" else None
-        fill = number(value) if day is None else str(day)
-    return [name or "(empty)", kind, values, percent(share, 1) if share else NO_NUMBER, fill]
+        fill = column.get("fill", 0.0)
+        fill = str(date(1970, 1, 1) + timedelta(days=round(fill))) if kind == "date" else fill
+    share = column.get("missing") or None
+    row = {"column": name or "(empty)", "kind": kind, "values": values, "missing": share}
+    return row | {"filled_with": fill}

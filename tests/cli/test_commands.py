@@ -1,19 +1,13 @@
 """The command line as a user meets it: real processes, exit codes and messages."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
-from dask_nrbfn.storage.layout import parts_in
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, refuse, succeed
 from tests.tables import spirals, write_table
 
@@ -39,7 +33,7 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
     data, fitted, out = tmp_path / "data", tmp_path / "run", tmp_path / "out.csv"
     succeed("ingest", csv, data, "--label", "kind", "--chunk-rows", 70)
     assert "problem            none" in succeed("inspect", "--verify", data)
-    assert "eps" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
+    assert "fitting_error" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
     assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
     succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
     names = [f"{name}_{label}" for name in ("probability", "score") for label in range(3)]
@@ -146,87 +140,3 @@ def test_cli__places(tmp_path, csv, dataset):
     assert str(csv) in below_a_file
     problem, _ = refuse("ingest", csv, "gs://nowhere/data", "--label", "kind")
     assert "not installed" in problem
-
-
-@pytest.fixture
-def large(tmp_path):
-    """Rows whose moments take several seconds in eight parts."""
-    write_table(tmp_path / "large", *spirals(30_000, n_features=8), chunk_rows=10_000)
-    return tmp_path / "large"
-
-
-# A basis that is drawn needs no search of neighbours.
-FIT = ("--basis", "random", "--basis-size", 900, "--n-parts", 8, "--alpha", 1e-9, "--threads", 1)
-
-
-def fit_command(dataset, place):
-    return [*PROGRAM, "fit", *map(str, (dataset, place, *FIT, "--workers", 1))]
-
-
-def wait_for_parts(place, *, process, n_parts, limit_s=200):
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if len(finished := summed_parts(place)) >= n_parts:
-            return finished
-        assert process.poll() is None, "the job ended early"
-        time.sleep(0.02)
-    raise AssertionError("no parts were finished in time")
-
-
-def summed_parts(place):
-    """Return the parts of moments that are in a finished sum."""
-    finished = set()
-    for path in place.glob("moments/parts/*/zarr.json"):
-        # Parts that are added to others vanish meanwhile.
-        with contextlib.suppress(FileNotFoundError):
-            if "record" in path.read_text():
-                finished.update(parts_in(path.parent.name))
-    return finished
-
-
-def worker_pids(pid):
-    """Return the processes of the workers that a job started."""
-    import psutil
-
-    return [
-        child.pid
-        for child in psutil.Process(pid).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline())
-    ]
-
-
-@pytest.mark.slow
-def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, large):
-    succeed("fit", large, tmp_path / "whole", *FIT, "--workers", 0)
-    whole = Run.open(tmp_path / "whole")
-
-    killed = tmp_path / "killed"
-    job = subprocess.Popen(fit_command(large, killed))
-    wait_for_parts(killed, process=job, n_parts=2)
-    job.send_signal(signal.SIGKILL)
-    job.wait()
-    kept = summed_parts(killed)
-    assert 2 <= len(kept) < 8
-    again = subprocess.run(fit_command(large, killed), capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert f"moments: {len(kept)} of 8 parts found" in again.stderr
-    same_bits(Run.open(killed), whole)
-
-    wounded = tmp_path / "wounded"
-    job = subprocess.Popen(fit_command(large, wounded), stderr=subprocess.PIPE, text=True)
-    wait_for_parts(wounded, process=job, n_parts=2)
-    before = summed_parts(wounded)
-    victims = worker_pids(job.pid)
-    assert victims
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
-    assert before < wait_for_parts(wounded, process=job, n_parts=len(before) + 2)
-    _, errors = job.communicate()
-    assert job.returncode == 0, errors
-    same_bits(Run.open(wounded), whole)
-
-
-def same_bits(run, expected):
-    for name in ("moments/packed_gram", "moments/products", "weights/values"):
-        assert run.read(name).tobytes() == expected.read(name).tobytes()
-    assert Model.load(run.location).width == Model.load(expected.location).width

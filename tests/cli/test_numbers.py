@@ -68,16 +68,6 @@ def test_evaluate__numbers():
 
 
 @pytest.mark.usefixtures("place")
-def test_inspect__r2_of_the_training_rows():
-    X, Y = surfaces(200)
-    expected = r2_score(Y, Model.load("run").scores(X), multioutput="raw_values")
-    found = figures("inspect", "run", here=())
-    assert found["training_r2"] == pytest.approx(expected.tolist(), rel=1e-9)
-    assert f"training_r2        {listed(expected)}\n" in succeed("inspect", "run")
-    assert "training_r2" not in figures("inspect", "classes", here=())
-
-
-@pytest.mark.usefixtures("place")
 def test_update__numbers():
     (_, Y), (X, new) = surfaces(200), surfaces(200, seed=1)
     squared = ((new - Model.load("run").scores(X)) ** 2).mean(axis=0)
@@ -90,20 +80,6 @@ def test_update__numbers():
     refreshed = figures("refresh", "run")
     assert (refreshed["n_rows"], refreshed["version"]) == (400, 0)
     assert len(refreshed["training_r2"]) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("place")
-def test_update__judged_by_numbers():
-    before = figures("evaluate", "run", "c")
-    problem, _ = refuse("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.001, *HERE)
-    assert "the new model has a relative error, 1 - R2, of 0." in problem
-    assert "only 0.001 is allowed; the old model is kept" in problem
-    assert figures("evaluate", "run", "c") == before
-    problem, _ = refuse("update", "run", "b", "--max-new-error", 1e-6, *HERE)
-    assert "the old model has an error of 0." in problem
-    record = figures("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.9)
-    assert record["error_rate"] == figures("evaluate", "run", "c")["relative_error"]
 
 
 @pytest.mark.usefixtures("place")

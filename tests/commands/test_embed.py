@@ -24,7 +24,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report import write_report
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
@@ -184,7 +184,7 @@ def test_embed__on_the_command_line(tmp_path):
     options = ("--basis-size", 20, "--width-factor", 0.3, "--workers", 0)
     embedding = ("embed", tmp_path / "data", tmp_path / "run", "--components", 3, *options)
     printed = succeed(*embedding, "--output", tmp_path / "out.parquet")
-    assert "3 coordinates" in printed
+    assert "components         3\n" in printed
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 100
     told = json.loads(succeed(*embedding, "--json"))
     assert told["complete"]

@@ -23,7 +23,7 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import run_table
+from dask_nrbfn.report.console import run_table
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
@@ -286,11 +286,11 @@ def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path):
 
 def test_report__says_that_updates_came_after_the_fit(run):
     text = run_table(Run.open(run.location))
-    assert "latest version" in text
-    assert "240 rows: eps" in text
+    assert "version            1\n" in text
+    assert "n_rows             240\n" in text
     assert "1 update came after the fit" in text
     refresh_run(run.location, [], InlineEngine())
     text = run_table(Run.open(run.location))
-    assert "latest version" not in text
+    assert "version            0\n" in text
     assert "rows-0" in text
     assert "rows-1" in text

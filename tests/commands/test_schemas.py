@@ -79,7 +79,7 @@ def test_program__says_what_the_columns_are(table, tmp_path):
     options = ("--label", "y", "--id", "who", "--missing", "impute")
     out = succeed("ingest", table, tmp_path / "data", *options)
     lines = [line.split() for line in out.splitlines()]
-    assert ["a", "number", "-", "12.5", "%", "5"] in lines
+    assert ["a", "number", "-", "12.50", "%", "5"] in lines
     assert ["c", "category", "3", "-", "-"] in lines
     assert ["who", "id", "-", "-", "-"] in lines
     out = succeed("ingest", table, tmp_path / "data", *options, "--overwrite", "--json")

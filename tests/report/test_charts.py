@@ -1,81 +1,84 @@
-import re
+from base64 import b64decode
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from dask_nrbfn.report import charts
+from dask_nrbfn.commands.evaluate import EvaluatedRows, NumberEvaluation
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.report.charts import Charts
 from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.report.results import NumberResults
 
 
-def predictions(true, predicted, n_targets=1):
-    """Return charts of `n_targets` with the same numbers."""
-    sample = SimpleNamespace(
-        true=np.column_stack([true] * n_targets), predicted=np.column_stack([predicted] * n_targets)
+def drawn(finished, confidences=None):
+    """Return the elements of every chart, by its caption."""
+    sections = Charts(finished, confidences).by_section.values()
+    charts = [chart for charts in sections for chart in charts]
+    kind = "data:image/svg+xml;base64,"
+    assert all(chart.image.startswith(kind) for chart in charts)
+    return {
+        chart.caption: ElementTree.fromstring(b64decode(chart.image.removeprefix(kind)))
+        for chart in charts
+    }
+
+
+def finished(**changes):
+    plain = {
+        "confusions": {}, "reliabilities": {}, "stages": {}, "labels": [], "evaluation": None,
+        "names": None, "run": SimpleNamespace(embeds=False), "params": FitParams(),
+    }  # fmt: skip
+    return SimpleNamespace(**plain | changes)
+
+
+def predictions(true, predicted, r2=(0.9,)):
+    """Return the captions of charts of targets with the same numbers."""
+    n_targets = len(r2)
+    sample = EvaluatedRows(
+        np.arange(len(true)), *(np.column_stack([each] * n_targets) for each in (true, predicted))
     )
-    evaluation = SimpleNamespace(sample=sample, r2=[0.9] * n_targets)
-    finished = SimpleNamespace(attributes={"target_names": ["<size> & $1$"] * n_targets})
-    return [chart.svg for chart in charts.prediction_charts(NumberResults(finished, evaluation))]
+    evaluation = NumberEvaluation(
+        len(true), tuple("abcdef"[:n_targets]), 0.1, list(r2), [1.0], [1.0], sample
+    )
+    return [*drawn(finished(evaluation=evaluation))]
 
 
-def met(n_rows=30, n_targets=1):
-    true = np.arange(float(n_rows))
-    return predictions(true, true**1.1, n_targets)
+def test_charts__of_classes(tuned):
+    found = FinishedRun.of(tuned)
+    captions = [*drawn(found, Confidences.of(found))]
+    assert captions[:2] == [
+        "Held-out rows: percent of each true class by predicted label.",
+        "Held-out rows: probability of a right label, in bins of equal numbers of rows.",
+    ]
+    assert captions[-1].startswith("Confidence: ")
 
 
-@pytest.fixture(scope="module")
-def counts(fitted):
-    return Confidences.of(FinishedRun.of(fitted)).counts
-
-
-@pytest.fixture(scope="module")
-def drawn(counts):
-    return [charts.confidence_chart(counts, 0.95, "rows"), *met(n_targets=2)]
-
-
-def test_charts__are_svg_elements_with_a_name(drawn):
-    for svg in drawn:
-        root = ElementTree.fromstring(svg)
-        assert root.tag.endswith("}svg")
-        assert root.get("role") == "img"
-        ids = {element.get("id"): element for element in root.iter() if element.get("id")}
-        for named in root.get("aria-labelledby").split():
-            assert ids[named].text
-        # The page says how large it is.
-        assert root.get("width") is None
-        assert root.get("viewBox")
-
-
-def test_charts__leave_colours_and_typeface_to_the_page(drawn):
-    for svg in drawn:
-        assert "<style" not in svg
-        assert "<metadata" not in svg
-        assert "var(--ink)" in svg
-        assert not re.findall(r"#[0-9a-f]{6}\b", svg)
-        assert "<text" in svg
+@pytest.mark.parametrize(("n_classes", "n_charts"), [(2, 1), (20, 1), (31, 0)])
+def test_confusion_chart__any_number_of_classes(n_classes, n_charts):
+    counts = np.vstack([np.eye(n_classes), np.zeros(n_classes)])
+    labels = [f"a very long name of class {code} $x$" for code in range(n_classes)]
+    assert len(drawn(finished(confusions={"rows": counts}, labels=labels))) == n_charts
 
 
 @pytest.mark.parametrize("threshold", [0.001, 1.0])
-def test_charts__any_threshold(counts, threshold):
-    assert f"threshold {threshold:g}" in charts.confidence_chart(counts, threshold, "rows")
-
-
-def test_charts__all_rows_alike():
+def test_confidence_chart__all_rows_alike(threshold):
     counts = np.zeros(1000, dtype=np.int64)
     counts[-1] = 7
-    ElementTree.fromstring(charts.confidence_chart(counts, 0.9, "rows"))
+    confidences = Confidences(counts, 7, np.arange(0), np.empty(0), (), None)
+    stages = {"confidence": {"n_below_threshold": 0}}
+    params = FitParams(confidence_threshold=threshold)
+    (caption,) = drawn(finished(stages=stages, params=params), confidences)
+    assert f"threshold {threshold:g} " in caption
 
 
-def test_prediction_chart__has_a_point_for_each_row():
-    # The marks of the ticks may differ.
-    assert 10 <= met()[0].count("<use ") - met(15)[0].count("<use ") <= 20
-
-
-@pytest.mark.parametrize(
-    ("true", "missed"), [([7.0], 0.0), ([3.0, 3.0, 3.0], 1e300), ([0.0, 1e-17, 2e-17], 1e-300)]
-)
+@pytest.mark.parametrize(("true", "missed"), [([3.0, 3.0, 3.0], 1.0), ([0.0, 1e-17, 2e-17], 0.0)])
 def test_prediction_chart__all_rows_alike(true, missed):
-    true = np.array(true)
-    ElementTree.fromstring(*predictions(true, true + missed))
+    assert predictions(np.array(true), np.array(true) + missed) == [
+        "a: predicted against true, 3 evaluated rows."
+    ]
+
+
+def test_prediction_charts__of_the_targets_that_are_met_worst():
+    rows = np.arange(9.0)
+    captions = predictions(rows, rows, r2=[0.9, 0.1, 0.95, 0.2, 0.99, 0.3])
+    assert [caption.partition(":")[0] for caption in captions] == ["a", "b", "d", "f"]

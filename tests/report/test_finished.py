@@ -16,8 +16,8 @@ def test_confidences__are_those_of_all_rows(fitted):
     for place in (1, 500, 950, 999):
         assert found.counts[:place].sum() == np.count_nonzero(values < place / 1000)
     assert found.n_certain == np.count_nonzero(values == 1)
-    np.testing.assert_array_equal(found.least.rows, np.lexsort([np.arange(300), values])[:10])
-    np.testing.assert_array_equal(found.least.values, values[found.least.rows])
+    np.testing.assert_array_equal(found.rows, np.lexsort([np.arange(300), values])[:10])
+    np.testing.assert_array_equal(found.values, values[found.rows])
 
 
 def test_confidences__rows_have_labels_and_ids(tmp_path):
@@ -35,8 +35,8 @@ def test_confidences__rows_have_labels_and_ids(tmp_path):
     params = FitParams(basis="sknn", n_neighbors=8, basis_size=20, candidates=60)
     run = fit_dataset(dataset, tmp_path / "run.zarr", params, InlineEngine())
     found = Confidences.of(FinishedRun.of(run))
-    assert found.least.labels == tuple(labels[found.least.rows])
-    assert found.least.ids == tuple(f"row-{row}" for row in found.least.rows)
+    assert found.labels == tuple(labels[found.rows])
+    assert found.ids == tuple(f"row-{row}" for row in found.rows)
     shutil.rmtree(tmp_path / "data.zarr")
-    least = Confidences.of(FinishedRun.of(run)).least
-    assert (least.labels, least.ids) == (found.least.labels, None)
+    again = Confidences.of(FinishedRun.of(run))
+    assert (again.labels, again.ids) == (found.labels, None)

@@ -179,9 +179,11 @@ def test_ingest__options_are_for_the_file_system_of_the_dataset(web, memory):
     address, directory, _ = web
     (directory / "d.csv").write_bytes(content("d.csv"))
     data = f"{memory}/data"
-    options = ["--label", "y", "--storage-option", "skip_instance_cache=true"]
+    options = ["--storage-option", "skip_instance_cache=true"]
     # Told to the web server's file system, the first option would be refused.
     options += ["--storage-option", "client_kwargs.endpoint_url=http://nowhere"]
-    result = CliRunner().invoke(commands, ["ingest", f"{address}/d.csv", data, *options])
+    result = CliRunner().invoke(
+        commands, [*options, "ingest", f"{address}/d.csv", data, "--label", "y"]
+    )
     assert result.exit_code == 0, result.output
     assert Dataset.open(data).n_rows == N

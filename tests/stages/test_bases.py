@@ -11,7 +11,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.facts import basis_text
+from dask_nrbfn.report.facts import basis_rule
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
@@ -76,7 +76,7 @@ def test_bases__of_a_rare_class_have_rows_of_the_others(n_rare, n_basis):
     assert BASIS.recorded(run).n_basis == (n_basis or 2)
     assert set(y[run.read("basis/rows")]) == {0, 1}
     if n_basis:
-        assert basis_text(FinishedRun.of(run)).endswith("confidence 0.9, and the next ones")
+        assert basis_rule(FinishedRun.of(run)).endswith("confidence 0.9, and the next ones")
 
 
 def test_bases__without_a_size_a_thousand_at_most():

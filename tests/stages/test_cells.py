@@ -15,7 +15,8 @@ from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import run_table, write_report
+from dask_nrbfn.report.console import run_table
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages import context, trials
 from dask_nrbfn.stages.cell_fits import FITS, cell_bytes, read_tree
 from dask_nrbfn.stages.cells import CELLS
@@ -218,7 +219,7 @@ def test_cells__described(tmp_path):
             values = X[:, int(name.removeprefix("column "))]
             inside &= values > float(threshold) if sign == ">" else values <= float(threshold)
         assert inside.sum() == pytest.approx(cell["n_rows"], abs=1)
-    assert "4 of 75 rows" in run_table(run)
+    assert "n_cells            4\n" in run_table(run)
     write_report(run, tmp_path / "page.html")
     assert ">Cells<" in (tmp_path / "page.html").read_text()
 

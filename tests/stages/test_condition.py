@@ -19,7 +19,6 @@ from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.results import results_of
 from tests.tables import spirals, write_table
 
 # 100 wide functions on two columns: without a penalty their gram matrix is singular in float64.
@@ -51,9 +50,7 @@ def test_fit__hopeless_system_names_the_next_penalty(table):
 def test_fit__paper_penalty_is_silent_and_recorded(table):
     run = fit_dataset(table, MemoryStore(), WIDE, InlineEngine())
     assert 1e-13 < run.stages["weights"]["reciprocal_condition"] < 1e-12
-    assert not [
-        each for each in find_concerns(results_of(FinishedRun.of(run))) if "condition" in str(each)
-    ]
+    assert not [each for each in find_concerns(FinishedRun.of(run)) if "condition" in str(each)]
 
 
 def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_workers, tmp_path):
@@ -68,7 +65,7 @@ def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_wor
 
 
 def test_fit__small_penalty_is_worth_a_look(thin):
-    found = [str(each) for each in find_concerns(results_of(FinishedRun.of(thin)))]
+    found = [str(each) for each in find_concerns(FinishedRun.of(thin))]
     assert any(
         "rounding decides much of the weights. Give a larger alpha" in each for each in found
     )

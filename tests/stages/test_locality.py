@@ -13,7 +13,6 @@ from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import run_table
 from dask_nrbfn.stages import locality
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.storage.model import Model
@@ -241,7 +240,6 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     assert "add: locality uses the neighbours of the fit" in caplog.text
     np.testing.assert_array_equal(R_of(run), R)
     assert_same(*versions_of(X, y, run), rtol=1e-8)
-    assert "of 120 drawn rows, all of them of the fit" in " ".join(run_table(run).split())
     update_run(run.location, parts[1], ENGINE, forget=True)
     assert_same(Model.load(run.location).weights, before, rtol=1e-6)
     merge_runs(run.location, site.location, ENGINE)

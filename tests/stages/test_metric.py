@@ -16,7 +16,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report import write_report
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages import metric
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.metric import METRIC

@@ -14,7 +14,8 @@ from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import run_table, tuning_table, write_report
+from dask_nrbfn.report.console import run_table, tuning_table
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.path import each_system
 from dask_nrbfn.storage.model import Model

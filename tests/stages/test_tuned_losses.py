@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_wei
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.report.console import run_table, tuning_table
 from dask_nrbfn.stages import descents
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.validation import VALIDATION

@@ -293,9 +293,9 @@ def test_errors__unknown_protocol_and_option(options):
 # Storage options of the command line
 
 
-def inspect(*arguments):
+def inspect(place, *options):
     """Inspect in this process; return the exit code and standard error."""
-    result = CliRunner().invoke(commands, ["inspect", *map(str, arguments)])
+    result = CliRunner().invoke(commands, [*options, "inspect", str(place)])
     return result.exit_code, result.stderr
 
 
@@ -335,7 +335,7 @@ def storage_arguments(options):
 def start(options, *arguments):
     """Start a command in its own process group, so that it can be killed with its workers."""
     return subprocess.Popen(
-        [*PROGRAM, *map(str, arguments), *storage_arguments(options)],
+        [*PROGRAM, *storage_arguments(options), *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -371,7 +371,7 @@ def command_here(options, *arguments):
     return done.stdout, done.stderr
 
 
-FIT = ("--alpha", 1e-6, "--n-parts", 4, "--threads", 1, "--workers")
+FIT = ("--alpha", 1e-6, "--set", "n_parts=4", "--threads", 1, "--workers")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ _NEEDS_SHELL = re.compile(r"[|<>&;$*`]")
 
 # Imports take longer than most commands: children are forked from a server that has imported.
 _SERVER = multiprocessing.get_context("forkserver")
-_PRELOADED = ["dask_nrbfn.cli", "dask_nrbfn.estimators.tuned", "dask_nrbfn.report", "pandas"]
+_PRELOADED = ["dask_nrbfn.cli", "dask_nrbfn.estimators.tuned", "dask_nrbfn.report.page", "pandas"]
 _PRELOADED += ["sklearn.datasets", "distributed"]
 _PRELOADED += [f"dask_nrbfn.commands.{name}" for name in ("evaluate", "fit", "ingest", "update")]
 
