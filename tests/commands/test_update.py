@@ -324,7 +324,7 @@ def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows, caplog):
 
 
 def test_update_run__cannot_forget_everything(run, rows):
-    with pytest.raises(DataError, match="smaller than their rounding errors"):
+    with pytest.raises(DataError, match="would be left without rows"):
         update(run, rows[0], forget=True)
     assert describe(run.location)["version"] == 0
 
