@@ -52,6 +52,8 @@ def fit_dataset(
         If the dataset or a parameter cannot be used; before any task.
     MemoryBudgetError
         If a task would not fit a worker; before the task.
+    IllConditionedError
+        If the ridge system is singular.
     RecallError
         If an approximate search found too few of the true neighbours.
     RunMismatchError
@@ -93,12 +95,8 @@ def tune_dataset(
 
     Raises
     ------
-    IllConditionedError
-        If every penalty leaves the ridge system singular.
-    ParameterError
-        Also if a penalty to try fits none of the features to try, or not the basis.
-    DataError
-        Also if the validation dataset has other columns or unknown labels.
+    NRBFNError
+        See `fit_dataset`; an IllConditionedError if every penalty leaves the system singular.
 
     Notes
     -----
@@ -108,12 +106,10 @@ def tune_dataset(
     of a fold follow by subtraction. A second pass scores each row with the weights that were
     solved without its fold.
 
-    A held-out row is also held out of the basis: its row and column of the gram matrix are left
-    out. Otherwise no other row would determine its weight, and small penalties would seem worse
-    than they are. So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its
-    errors are slightly too high. Width, column statistics, shares of clusters and the choice of
-    the basis use all rows; a basis of low confidence also uses all labels. A validation dataset
-    is used for none of them.
+    A held-out row is also held out of the basis, because no other row would determine its weight.
+    So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are slightly
+    too high. Width, column statistics, shares of clusters and the choice of the basis use all rows;
+    a basis of low confidence also uses all labels. A validation dataset is used for none of them.
     """
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
@@ -134,10 +130,8 @@ def embed_dataset(
 
     Parameters
     ----------
-    dataset : Dataset
-        Needs no labels; only a "sknn" basis uses them.
-    location, engine, basis, min_recall
-        See `fit_dataset`.
+    dataset, location, engine, basis, min_recall
+        See `fit_dataset`. Only a "sknn" basis uses labels.
     params : FitParams
         `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
         and has at least as many rows. Parameters of targets are ignored.
@@ -149,12 +143,8 @@ def embed_dataset(
 
     Raises
     ------
-    DataError, ParameterError
-        If the dataset or a parameter cannot be used; before any task, except for a basis with too
-        few eigenfunctions.
-    MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, MissingDataError, \
-DamagedDataError
-        See `fit_dataset`.
+    NRBFNError
+        See `fit_dataset`. A basis with too few eigenfunctions is found late.
 
     Notes
     -----
@@ -180,18 +170,13 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
         finish_run(run, context, check_still_locked=check_still_locked)
-        _warn_of_guess(run)
+        # Predicting the largest class always may be as good as a tuned model.
+        if not run.embeds and (guess := guess_as_good(run)) is not None:
+            logger.warning(
+                "The held-out error is %.2f %%, and predicting the largest class always errs in "
+                "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
+                '(class_weight="balanced" in Python).',
+                100 * guess.error_rate,
+                100 * guess.guessing,
+            )
         return run
-
-
-def _warn_of_guess(run: Run) -> None:
-    """Log a warning if predicting the largest class always is as good as a tuned model."""
-    guess = None if run.embeds else guess_as_good(run)
-    if guess is not None:
-        logger.warning(
-            "The held-out error is %.2f %%, and predicting the largest class always errs in "
-            "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
-            '(class_weight="balanced" in Python).',
-            100 * guess.error_rate,
-            100 * guess.guessing,
-        )

@@ -1,7 +1,7 @@
 """Plan: flops, bytes and seconds of a fit before it begins."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,9 @@ class Plan:
         Rows whose neighbours are searched; None: all.
     n_partitions : int
     method : {"exact", "approximate"}
+    n_workers, threads : int
     memory_bytes : int
         Memory of a worker.
-    n_workers, threads : int
     rates : Rates
     """
 
@@ -57,9 +57,9 @@ class Plan:
     n_candidates: int | None
     n_partitions: int
     method: str
-    memory_bytes: int
     n_workers: int
     threads: int
+    memory_bytes: int
     rates: Rates
 
     @property
@@ -86,23 +86,19 @@ def plan_fit(
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()
     )
-    n_rows, n_cells, n_basis = dataset.of_labelled().n_rows, 1, context.n_basis
-    if Trials(context.params, None).is_of_cells:
-        n_cells, n_basis = (
-            planned_cells(context.params, n_rows),
-            cells_basis(context.params, n_rows),
-        )
+    params, n_rows = context.params, dataset.of_labelled().n_rows
+    of_cells = Trials(params, None).is_of_cells
     return Plan(
         stages,
-        n_basis,
-        n_cells,
-        search.n_candidates,
-        search.n_partitions,
-        search.method,
-        engine.memory_bytes,
-        engine.n_workers,
-        engine.threads,
-        rates,
+        n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,
+        n_cells=planned_cells(params, n_rows) if of_cells else 1,
+        n_candidates=search.n_candidates,
+        n_partitions=search.n_partitions,
+        method=search.method,
+        n_workers=engine.n_workers,
+        threads=engine.threads,
+        memory_bytes=engine.memory_bytes,
+        rates=rates,
     )
 
 
@@ -142,16 +138,9 @@ def plan_on_options(
     return plan_fit(planned, params, engine, given, tuning)
 
 
-_PLANNED = (
-    *("n_basis", "n_cells", "n_candidates", "n_partitions", "method", "n_workers", "threads"),
-    "memory_bytes",
-)
-
-
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as values that `json.dumps` accepts."""
-    return {
-        **{name: getattr(plan, name) for name in _PLANNED},
+    return vars(plan) | {
         "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
         "seconds": round(sum(stage.seconds for stage in plan.stages), 2),
         "fits": plan.fits,
@@ -166,36 +155,36 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
             }
             for stage in plan.stages
         ],
-        "rates": asdict(plan.rates),
+        "rates": vars(plan.rates),
     }
-
-
-_RATES_REMEDY = "Write the file with plan --json on the machine of a worker, or by hand."
 
 
 def read_rates(path: Path) -> Rates:
     """Return the rates in a JSON file: the "rates" of a plan, or an object of their names."""
+    remedy = "Write the file with plan --json on the machine of a worker, or by hand."
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise MissingDataError(f"{path} does not exist.", _RATES_REMEDY) from error
+        raise MissingDataError(f"{path} does not exist.", remedy) from error
     except ValueError as error:
-        raise ParameterError(f"{path} is not JSON ({error}).", _RATES_REMEDY) from error
+        raise ParameterError(f"{path} is not JSON ({error}).", remedy) from error
     if isinstance(found, dict):
         found = found.get("rates", found)
     names = [field.name for field in fields(Rates)]
-    if not isinstance(found, dict) or set(found) != set(names):
+    # A bool is an int.
+    if (
+        not isinstance(found, dict)
+        or set(found) != set(names)
+        or not all(type(value) in (int, float) and value > 0 for value in found.values())
+    ):
         raise ParameterError(
-            f"{path} has missing or unknown rates.", f"Give exactly the rates {', '.join(names)}."
+            f"{path} holds {found!r}, but numbers above 0 for {', '.join(names)} are needed.",
+            remedy,
         )
-    for name, value in found.items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise ParameterError(f"{name} in {path} is {value!r}.", "Give a number above 0.")
     return Rates(**found)
 
 
 def _scale_rates(rates: Rates, factor: float) -> Rates:
     """Return the rates of a worker with `factor` times the threads and the same storage."""
-    return Rates(
-        **{name: factor * rate for name, rate in asdict(rates).items()} | {"bytes": rates.bytes}
-    )
+    scaled = {name: factor * rate for name, rate in vars(rates).items()}
+    return Rates(**scaled | {"bytes": rates.bytes})

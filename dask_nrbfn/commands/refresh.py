@@ -64,15 +64,13 @@ def refresh_run(
     Parameters
     ----------
     location : Location
-        Location of a run with a model, which may be damaged: only the attributes of the run are
-        needed. The run stays until the new one is complete.
+        Location of a run whose model may be damaged. It stays until the new run is complete.
     datasets : sequence of Dataset
         Rows to fit; empty: all rows that the run holds. Rows of a file are read from the file.
-    engine : Engine
+    engine, min_recall
+        See `fit_dataset`.
     judge : Judge, optional
         Judges the new model.
-    min_recall : float
-        See `fit_dataset`.
 
     Returns
     -------
@@ -97,10 +95,9 @@ def refresh_run(
     """
     building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
     finish_refresh(location)
-    _check_has_model(Run.open(location))
+    _check_refreshable(Run.open(location), judge)
     with locked_group(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
-        _check_refreshable(old, judge)
         rows = _rows_held(old, list(datasets), files)
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         names = old.attributes["target_names"]
@@ -128,26 +125,21 @@ def refresh_run(
     return Run.open(location)
 
 
-def _check_has_model(run: Run) -> None:
-    """Raise an error unless a model was finished, which may be damaged by now."""
-    attributes = run.attributes
+def _check_refreshable(old: Run, judge: Judge | None) -> None:
+    """Raise an error if a run was never finished, or cannot be fitted again or judged."""
+    attributes, place = old.attributes, old.location
     if not latest_place(attributes) and "model" not in attributes["stages"]:
         raise DamagedDataError(
-            f"the run {run.location} has no model yet.", f"Finish the run with {run.begun_by}."
+            f"the run {place} has no model yet.", f"Finish the run with {old.begun_by}."
         )
-
-
-def _check_refreshable(old: Run, judge: Judge | None) -> None:
-    """Raise ParameterError if a run cannot be fitted again, or cannot be judged."""
     if old.params.basis_is_given:
         raise ParameterError(
-            f"the basis of {old.location} was given, so a refresh cannot choose another.",
+            f"the basis of {place} was given, so a refresh cannot choose another.",
             "Fit a new run with another basis.",
         )
     if old.embeds and judge is not None:
         raise ParameterError(
-            f"{old.location} is an embedding, which learns no targets.",
-            "Refresh the run without a judge.",
+            f"{place} is an embedding, which learns no targets.", "Refresh the run without a judge."
         )
 
 
@@ -223,9 +215,8 @@ def _join(datasets: list[Dataset], location: Location) -> Dataset:
 def _common_mark(datasets: list[Dataset]) -> Mark | None:
     """Return the label of unlabelled rows, which must be the same in all datasets."""
     marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
-    if not marks:
-        return None
-    first, *others = marks.values()
+    first = next(iter(marks.values()), datasets[0])
+    others = [*marks.values()][1:]
     others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
     if others:
         raise DataError(
@@ -236,11 +227,9 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     return first.unlabelled
 
 
-def _common_reading(datasets: list[Dataset]) -> dict[str, str] | None:
-    """Return how the first dataset was read, and the marker of the first that has one."""
-    read_as = [each.read_as or {} for each in datasets]
-    marks = [each["unlabelled"] for each in read_as if "unlabelled" in each]
-    return {**read_as[0], **({"unlabelled": marks[0]} if marks else {})} or None
+def _columns(dataset: Dataset) -> tuple[Any, ...]:
+    label_kind = None if dataset.y is None else dataset.y.dtype.kind
+    return dataset.n_features, dataset.feature_names, dataset.target_names, label_kind
 
 
 class _Joined(Source):
@@ -252,13 +241,7 @@ class _Joined(Source):
             raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
         for other in datasets[1:]:
             other.encoded_by(first.schema)
-            same = (first.n_features, first.feature_names, first.target_names) == (
-                other.n_features,
-                other.feature_names,
-                other.target_names,
-            )
-            texts = {None if each.y is None else each.y.dtype.kind for each in (first, other)}
-            if not same or len(texts) > 1:
+            if _columns(other) != _columns(first):
                 raise DataError(
                     f"{other.location} has other columns, or labels of another type, than "
                     f"{first.location}.",
@@ -274,10 +257,12 @@ class _Joined(Source):
             self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         self.y_dtype = None if first.y is None else first.y.dtype
         self.has_weights = any(dataset.has_weights for dataset in datasets)
-        self.feature_names = first.feature_names
-        self.target_names = first.target_names
+        self.feature_names, self.target_names = first.feature_names, first.target_names
         self.schema = first.schema
-        self.read_as = _common_reading(datasets)
+        # As the first dataset was read, with the marker of the first that has one.
+        read_as = [each.read_as or {} for each in datasets]
+        marks = [{"unlabelled": each["unlabelled"]} for each in read_as if "unlabelled" in each]
+        self.read_as = {**read_as[0], **(marks[0] if marks else {})} or None
         # The booleans of an update may have been written as 1 and 0.
         is_boolean = first.classes.dtype.kind == "b"
         self.boolean_labels = is_boolean and all(
