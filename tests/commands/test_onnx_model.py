@@ -249,7 +249,7 @@ def test_onnx__no_such_type():
 
 
 def test_onnx__without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dask_nrbfn.commands.onnx_graph", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ParameterError, match=r"dask-nrbfn\[onnx\]"):
         onnx_model.onnx_model(drawn()[0])
 
