@@ -52,14 +52,10 @@ def fit_dataset(
         If the dataset or a parameter cannot be used; before any task.
     MemoryBudgetError
         If a task would not fit a worker; before the task.
-    IllConditionedError
-        If the ridge system is singular.
-    RecallError
-        If an approximate search found too few of the true neighbours.
-    RunMismatchError
-        If the run was begun with other parameters or another dataset.
-    RunBusyError
-        If another job works on the run.
+    RunMismatchError, RunBusyError
+        If the run was begun with other parameters or another dataset, or another job works on it.
+    RecallError, IllConditionedError
+        If an approximate search found too few neighbours, or the ridge system is singular.
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
@@ -93,18 +89,11 @@ def tune_dataset(
     Run
         With its model, whose probabilities are calibrated on the held-out rows.
 
-    Raises
-    ------
-    NRBFNError
-        See `fit_dataset`; an IllConditionedError if every penalty leaves the system singular.
-
     Notes
     -----
     Scale, basis, rule, features, kernel and width are tried with a small basis on a sample of the
     rows, by successive halving; then widths near the best one. Penalty and alpha are chosen with
-    the whole basis. A first pass sums the moments of every fold; the moments of the training rows
-    of a fold follow by subtraction. A second pass scores each row with the weights that were
-    solved without its fold.
+    the whole basis, from the moments of every fold.
 
     A held-out row is also held out of the basis, because no other row would determine its weight.
     So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are slightly
@@ -140,11 +129,6 @@ def embed_dataset(
     -------
     Run
         With a model whose scores are the coordinates; `predict_dataset` writes them.
-
-    Raises
-    ------
-    NRBFNError
-        See `fit_dataset`. A basis with too few eigenfunctions is found late.
 
     Notes
     -----

@@ -21,7 +21,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.rows import dense, is_sparse
+from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.schema import Column
 from dask_nrbfn.numeric.types import Floats
@@ -179,12 +179,10 @@ def export_onnx(
 
     Raises
     ------
-    MissingDataError, DamagedDataError
-        If `model` is missing or damaged.
     ExistsError, ParameterError, StorageError
         If the file cannot be written, or `dtype` has another value.
     DataError
-        If the model is too large for the format.
+        If the model has cells, or is too large for the format.
     """
     check_output_file(path, overwrite=overwrite)
     options: dict[str, Any] = {"dtype": dtype, "overwrite": overwrite}
@@ -269,20 +267,15 @@ def onnx_model(
 
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
-    """Log the size of the file, or raise DataError if it is too large."""
     r, p = model.basis.shape
     n_bytes = r * (p + 1 + model.n_targets) * dtype.itemsize
-    why = ""
-    if is_sparse(model.basis):
-        stored = format_bytes(model.basis.nnz * dtype.itemsize)
-        why = f"; ONNX stores the zeros of the sparse basis too, which has {stored} without them"
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
-            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, but an ONNX file "
-            f"holds at most 2 GiB{why}.",
+            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
+            "sparse basis, but an ONNX file holds at most 2 GiB.",
             "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
         )
-    logger.info("export: the file will have %s of %s%s", format_bytes(n_bytes), dtype, why)
+    logger.info("export: the file will have %s of %s", format_bytes(n_bytes), dtype)
 
 
 def _features(model: Model, graph: Graph) -> Any:

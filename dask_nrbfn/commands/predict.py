@@ -117,8 +117,7 @@ def predict_dataset(
     Returns
     -------
     Predicted
-        ``n_skipped``, the number of rows with nulls, and ``n_clipped``, the number of rows whose
-        numbers were clipped.
+        ``n_skipped`` and ``n_clipped``, the numbers of rows with nulls and with clipped numbers.
 
     Raises
     ------

@@ -75,15 +75,13 @@ def refresh_run(
     Returns
     -------
     Run
-        The new run, at `location`.
+        The new run.
 
     Raises
     ------
-    MissingDataError, DataError
-        If no datasets are given and the datasets of the run are missing or have changed; if two
-        datasets have the same rows.
-    ParameterError
-        If the basis of the run was given, or the run is in the memory of this process.
+    MissingDataError, DataError, ParameterError
+        If the datasets of the run are missing or have changed; if two datasets have the same rows;
+        if the basis of the run was given, or the run is in the memory of this process.
     WorseModelError
         If the judge refuses the new model; the run is unchanged.
 

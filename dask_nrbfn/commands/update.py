@@ -146,8 +146,6 @@ def update_run(
         squared loss.
     WorseModelError
         If the judge or `max_new_error` refuses the model.
-    MemoryBudgetError, IllConditionedError, RunBusyError
-        See `fit_dataset`.
 
     Notes
     -----
@@ -203,17 +201,10 @@ def merge_runs(
     engine, judge
         See `update_run`.
 
-    Returns
-    -------
-    dict
-        See `update_run`.
-
     Raises
     ------
-    RunMismatchError
-        If the runs are not copies of one fit.
-    AlreadyAddedError
-        If both hold the same rows.
+    RunMismatchError, AlreadyAddedError
+        If the runs are not copies of one fit, or both hold the same rows.
     """
     with _locked_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
