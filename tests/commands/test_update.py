@@ -225,28 +225,6 @@ def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, ro
 
 
 @pytest.mark.slow
-# Chunks of one row, of some and of all rows, in one part or several.
-@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 4), (7, 1), (7, 4), (150, 1)])
-def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
-    params = replace(PARAMS, n_parts=n_parts)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
-    X, y = table_of([rows[1]])
-    update(run, write_table(tmp_path / "again", X, y, chunk_rows=chunk_rows))
-    assert_moments(run, *table_of(rows[:2]))
-
-
-@pytest.mark.slow
-def test_update_run__on_workers_as_here(tmp_path, two_workers, rows):
-    places = [tmp_path / "here", tmp_path / "there"]
-    params = replace(PARAMS, n_parts=4)
-    for place, engine in zip(places, (InlineEngine(), two_workers), strict=True):
-        fit_dataset(rows[0], place, params, engine)
-        update_run(place, rows[1], engine)
-    here, there = (read_latest_moments(place) for place in places)
-    close(there.packed_gram, here.packed_gram, rtol=1e-14)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("n_features", [4, 700])
 def test_update_run__peaks_stay_below_what_was_said(tmp_path, n_features):
     X, y = spirals(5500, n_features=n_features)
