@@ -81,11 +81,6 @@ class Evaluation:
         """The `class_figures`."""
         return class_figures(self.classes, self.confusion)
 
-    def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text for a model with more errors than allowed on the rows at `on`."""
-        found, most = 100 * self.error_rate, 100 * allowed
-        return f"makes {found:.2f} % errors on {on}, but only {most:.2f} % are allowed"
-
     def figures(self) -> dict[str, Any]:
         """Return all figures by name, as values that `json.dumps` accepts."""
         shown = {"error_rate": self.error_rate, **vars(self), "classes": list(self.classes)}
@@ -135,11 +130,6 @@ class NumberEvaluation:
     def error_rate(self) -> float:
         """The relative error."""
         return self.relative_error
-
-    def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text for a model with more errors than allowed on the rows at `on`."""
-        error = f"a relative error, 1 - R2, of {self.relative_error:.4g}"
-        return f"has {error} on {on}, but only {allowed:.4g} is allowed"
 
     def figures(self) -> dict[str, Any]:
         """Return all figures except the sample, as values that `json.dumps` accepts."""

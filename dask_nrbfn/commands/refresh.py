@@ -33,7 +33,6 @@ from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
-    exists,
     hidden_sibling,
     locked_group,
     remove_group,
@@ -96,7 +95,7 @@ def refresh_run(
     _check_refreshable(Run.open(location), judge)
     with locked_group(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
-        rows = _rows_held(old, list(datasets), files)
+        rows = list(datasets) or _rows_held(old, files)
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         names = old.attributes["target_names"]
         if not old.embeds:
@@ -158,12 +157,9 @@ def _begin_or_resume(
         finish_fit(building, context)
 
 
-def _rows_held(run: Run, given: list[Dataset], files: ExitStack) -> list[Dataset]:
-    """Return the given datasets, else those of the run, which exist until `files` is closed."""
-    if given:
-        return given
-    known = members_by_content(run.attributes)
-    held = members_held(run.attributes)
+def _rows_held(run: Run, files: ExitStack) -> list[Dataset]:
+    """Return the datasets whose rows a run holds; they exist until `files` is closed."""
+    known, held = members_by_content(run.attributes), members_held(run.attributes)
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
     if taken:
         raise DataError(
@@ -171,8 +167,7 @@ def _rows_held(run: Run, given: list[Dataset], files: ExitStack) -> list[Dataset
             "with other rows.",
             "Give datasets without the forgotten rows.",
         )
-    held_now = [content for content, times in held.items() if times > 0]
-    return [_open_member(run, known[content], files) for content in held_now]
+    return [_open_member(run, known[each], files) for each, times in held.items() if times]
 
 
 def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
@@ -194,20 +189,10 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:
-    """Write datasets as one, unless an earlier job did."""
+    """Write datasets as one; only a refresh of the same run writes to `location`."""
     source = _Joined(datasets)
-    content = sum(int(dataset.content, 16) for dataset in datasets) % 2**64
-    if exists(location):
-        try:
-            written = Dataset.open(location)
-            if int(written.content, 16) == content:
-                return written
-        except NRBFNError as error:
-            logger.warning("%s The joined dataset is written again.", error.problem)
-            if isinstance(error, DamagedDataError):
-                # Only a refresh of this run writes to this name.
-                remove_group(location)
-    return ingest_source(source, location, unlabelled=source.unlabelled, overwrite=True)
+    remove_group(location)
+    return ingest_source(source, location, unlabelled=source.unlabelled)
 
 
 def _common_mark(datasets: list[Dataset]) -> Mark | None:
@@ -273,6 +258,5 @@ class _Joined(Source):
                 X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
                     weights = np.ones(X.shape[0])
-                if self.n_values is not None:
-                    X = canonical(X)
+                X = canonical(X) if self.n_values is not None else X
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)

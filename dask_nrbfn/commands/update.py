@@ -92,14 +92,14 @@ class Judge:
 
     def error_rate(self, model: Location, engine: Engine) -> float:
         """Return the error rate of a model, or its relative error; WorseModelError if too large."""
-        evaluation = evaluate_dataset(model, self.dataset, engine)
-        if evaluation.error_rate > self.max_error_rate:
-            beyond = evaluation.beyond(self.max_error_rate, on=self.dataset.location)
+        error = evaluate_dataset(model, self.dataset, engine).error_rate
+        if error > self.max_error_rate:
             raise WorseModelError(
-                f"the new model {beyond}; the old model is kept.",
+                f"the new model has an error of {error:.4g} on {self.dataset.location}, but only "
+                f"{self.max_error_rate:.4g} is allowed; the old model is kept.",
                 "Check the new rows, or set a larger `max_error_rate`.",
             )
-        return evaluation.error_rate
+        return error
 
 
 def update_run(
@@ -173,9 +173,7 @@ def update_run(
             added = run_task(engine, Dataset.target_range, dataset, label=action)
 
         def change() -> Change:
-            rows = sum_rows(
-                draft.run, draft.model, draft.base, dataset, engine, stage=stage, codes=codes
-            )
+            rows = sum_rows(draft.run, draft.base, dataset, engine, stage=stage, codes=codes)
             return Change(action, draft.base, rows=rows, target_range=added)
 
         figures = draft.solve(change, engine, stage)
@@ -224,13 +222,7 @@ def merge_runs(
             )
         engine.begin_stage(_checked_bytes(draft, None, engine))
         added_range = read_model(added, place).target_range
-        change = Change(
-            MERGE,
-            draft.base,
-            other=added.location,
-            other_place=place,
-            target_range=added_range,
-        )
+        change = Change(MERGE, draft.base, None, added.location, place, added_range)
         figures = draft.solve(lambda: change, engine) | {"n_rows": n_rows_held(attributes)}
         members = [
             {**known[content], "times": times} for content, times in further.items() if times

@@ -39,6 +39,7 @@ from dask_nrbfn.parts import (
     run_task,
     run_tasks,
 )
+from dask_nrbfn.stages import cells_record
 from dask_nrbfn.stages.cell_fits import (
     FITS,
     cell_pieces,
@@ -115,18 +116,11 @@ def _read_moments(run: Run, place: str) -> Moments:
 
 
 def sum_rows(
-    run: Run,
-    model: Model,
-    base: str,
-    dataset: Dataset,
-    engine: Engine,
-    *,
-    stage: str,
-    codes: list[int] | None,
+    run: Run, base: str, dataset: Dataset, engine: Engine, *, stage: str, codes: list[int] | None
 ) -> Reduction | str:
     """Sum new rows as parts of a stage, or route them to cells; return `Change.rows`."""
-    layout = PartLayout.of(dataset.n_rows, model.params.n_parts)
-    if model.cells is None:
+    layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
+    if not cells_record(run.stages):
         kinds = {"": Moments, "_seen": NewRowSums}
         reduction = Reduction(stage, UpdatePass, kinds, layout, (base, codes))
         reduce_parts(run, dataset, engine, reduction)
@@ -162,19 +156,13 @@ class UpdatePass(MomentsPass):
     """Moments of the rows of a part, and sums over the scores by the previous model."""
 
     def __init__(
-        self,
-        run: Run,
-        dataset: Dataset,
-        start: int,
-        stop: int,
-        base: str,
-        codes_in_model: list[int] | None,
+        self, run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
     ) -> None:
         model = read_full_model(run, base)
         reading = Reading(
             block_rows=block_rows(model.n_basis),
-            weighting=RowWeights.from_list(WIDTH.recorded(run).class_weights, codes_in_model),
-            codes_in_model=codes_in_model,
+            weighting=RowWeights.from_list(WIDTH.recorded(run).class_weights, codes),
+            codes_in_model=codes,
         )
         targets = read_targets(run, model.n_targets)
         super().__init__(model.features, reading, targets=targets, n_rows=stop - start)

@@ -531,7 +531,7 @@ def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
     X, y = table_of([rows[1]])
     wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
     latest, files = Model.load(run.location).digest(), sorted((tmp_path / "run").rglob("*"))
-    with pytest.raises(WorseModelError, match=r"only 20\.00 % are allowed"):
+    with pytest.raises(WorseModelError, match=r"but only 0\.2 is allowed"):
         update(run, wrong, judge=Judge(rows[3], 0.2))
     assert Model.load(run.location).digest() == latest
     left = [path for path in sorted((tmp_path / "run").rglob("*")) if path not in files]
