@@ -83,8 +83,9 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures by name, as values that `json.dumps` accepts."""
-        shown = {"error_rate": self.error_rate, **vars(self), "classes": list(self.classes)}
-        return {**shown, "per_class": self.per_class}
+        first = {"n_rows": self.n_rows, "n_errors": self.n_errors, "error_rate": self.error_rate}
+        rest = {"classes": list(self.classes), "per_class": self.per_class}
+        return first | vars(self) | rest
 
 
 class EvaluatedRows(NamedTuple):
@@ -175,22 +176,16 @@ def evaluate_dataset(
     if opened.target_names is not None:
         residuals = run_tasks(engine, _residuals, arguments, label="evaluate")
         return _of_numbers(residuals, dataset.n_rows, opened.target_names, n_unlabelled)
-    _check_labels(opened, dataset)
-    counts = run_tasks(engine, _count, arguments, label="evaluate")
-    return _of_labels(counts, dataset, opened, n_unlabelled)
-
-
-def _check_labels(model: Model, dataset: Dataset) -> None:
-    """Raise DataError if the model knows none of the labels."""
     # A dataset may declare classes that no row has.
     present = dataset.classes[dataset.class_counts > 0].tolist()
-    known = model.classes.tolist()
-    if set(known).isdisjoint(present):
+    if set(known := opened.classes.tolist()).isdisjoint(present):
         raise DataError(
             f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "
             f"model, such as {known[0]!r}.",
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
+    counts = run_tasks(engine, _count, arguments, label="evaluate")
+    return _of_labels(counts, dataset, opened, n_unlabelled)
 
 
 def _of_labels(
