@@ -327,37 +327,37 @@ def test_fit__budget_is_checked_before_any_task():
         fit_dataset(table, MemoryStore(), FitParams(basis_size=allowed), tight)
 
 
+@pytest.mark.parametrize(
+    ("rows", "weights", "problem"),
+    [
+        (1e-156 * spirals(60)[0], None, "the width is"),
+        (spirals(60)[0], np.full(60, 1e-320), "which underflows float64"),
+    ],
+    ids=["rows too near to square the width", "weights too small to sum"],
+)
+def test_fit__numbers_beyond_float64_are_refused(rows, weights, problem):
+    table = write_table(MemoryStore(), rows, spirals(60)[1], weights=weights)
+    assert problem in refused(DataError, table, FitParams(basis_size=20))
+
+
 def test_fit__identical_rows_are_refused():
     table = write_table(MemoryStore(), np.ones((50, 3)), np.arange(50) % 2)
     assert "all rows of X are equal" in refused(DataError, table)
 
 
-def test_fit__rows_too_near_to_square_the_width_are_refused():
-    X, y = spirals(60)
-    table = write_table(MemoryStore(), X * 1e-156, y)
-    assert "the width is" in refused(DataError, table, FitParams(basis_size=20))
-
-
-def test_fit__weights_too_small_to_sum_are_refused():
-    X, y = spirals(60)
-    table = write_table(MemoryStore(), X, y, weights=np.full(60, 1e-320))
-    assert "which underflows float64" in refused(DataError, table, FitParams(basis_size=20))
-
-
-def test_fit__missing_chunk_is_found_before_the_search(tmp_path):
+@pytest.mark.parametrize(
+    ("harm", "error", "problem"),
+    [
+        (lambda chunk: chunk.unlink(), MissingDataError, "X/c/2/0"),
+        (flip_byte, DamagedDataError, "cannot be read"),
+    ],
+    ids=["missing", "flipped"],
+)
+def test_fit__damaged_chunk_is_found_before_the_search(tmp_path, harm, error, problem):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
-    (tmp_path / "data" / "X" / "c" / "2" / "0").unlink()
-    message = refused(MissingDataError, dataset, engine=CountingEngine(1))
-    assert "X/c/2/0" in message
-
-
-def test_fit__flipped_byte_is_found_before_the_search(tmp_path):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
-    chunk = tmp_path / "data" / "X" / "c" / "2" / "0"
-    flip_byte(chunk)
-    assert "cannot be read" in refused(DamagedDataError, dataset, engine=CountingEngine(1))
+    harm(tmp_path / "data" / "X" / "c" / "2" / "0")
+    assert problem in refused(error, dataset, engine=CountingEngine(1))
 
 
 def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
