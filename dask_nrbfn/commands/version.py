@@ -215,6 +215,8 @@ def _solve_network(run: Run, name: str, change: Change) -> dict[str, Any]:
             raise _without_rows()
     else:
         moments += new
+    # The solve needs its memory.
+    del new
     expected = before - weight if forget else before + weight
     check_moments(moments, expected, normalized=model.params.normalized, largest=before)
     write_sums(run, place, moments)
@@ -276,8 +278,8 @@ def _left(moments: Moments, taken: Moments) -> Moments:
         wrong = (np.abs(left) > _LEFT_OVER * np.maximum(sizes, sizes.max())).any()
     if wrong:
         raise DataError(
-            "the rows to forget cannot all be in the run: what would be left are no sums over "
-            "rows.",
+            "the rows to forget cannot all be in the run: the sums that are left would not be sums "
+            "over rows.",
             "Forget rows that were fitted or added before, with the same labels and weights.",
         )
     return moments if has_rows else Moments.zeros(moments.n_basis, len(moments.cross))
