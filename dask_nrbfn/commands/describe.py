@@ -26,6 +26,23 @@ _CHOSEN = (
     "loss",
 )
 
+_MOST_HEAVIEST = 10
+
+# Figures of the training rows.
+_FITTED = (
+    *("n_basis", "n_kept", "width", "fitting_error", "spectral_risk", "reciprocal_condition"),
+    *("recall", "recall_standard_error", "n_partitions"),
+)
+
+# Figures of held-out rows; True: the targets are classes.
+_JUDGED = {
+    True: (
+        *("error_rate", "fold_deviation", "log_loss", "expected_calibration_error"),
+        *("temperature", "log_slope", "biases"),
+    ),
+    False: ("relative_error", "fold_deviation", "r2", "rmse", "mae"),
+}
+
 
 def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     """Return the sizes and figures of the data that this package stored at `location`.
@@ -45,6 +62,11 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     MissingDataError, DamagedDataError
         If `location` is missing, or holds other data.
     """
+    if verify:
+        dataset = Dataset.open(location)
+        n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
+        checked = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
+        return {"kind": "dataset", **_figures(dataset), **checked}
     describers = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
         "run": lambda: _describe_stored_run(Run.open(location)),
@@ -52,101 +74,84 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
         "predictions": lambda: _describe_predictions(location),
         "map": lambda: _describe_map(location),
     }
-    if verify:
-        return {"kind": "dataset", **_verified(Dataset.open(location))}
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
-
-
-_MOST_HEAVIEST = 10
-
-# Figures of held-out rows and of training rows; True: the targets are classes.
-_JUDGED = {
-    True: (
-        *("error_rate", "fold_deviation", "log_loss", "expected_calibration_error"),
-        *("temperature", "log_slope", "biases"),
-    ),
-    False: ("relative_error", "fold_deviation", "r2", "rmse", "mae"),
-}
-_FITTED = {
-    True: ("fitting_error", "spectral_risk", "reciprocal_condition"),
-    False: ("training_r2", "fitting_error", "spectral_risk", "reciprocal_condition"),
-}
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return the sizes of a dataset."""
     dataset.check_stored()
-    return _dataset_figures(dataset)
+    return _figures(dataset)
 
 
-def _dataset_figures(dataset: Dataset) -> dict[str, Any]:
-    counts = dataset.class_counts.tolist()
-    classes = {"classes": dataset.classes.tolist(), "class_counts": counts}
+def _figures(dataset: Dataset) -> dict[str, Any]:
+    counts = {"classes": dataset.classes.tolist(), "class_counts": dataset.class_counts.tolist()}
     return {
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
         **describe_targets(dataset.n_classes, dataset.target_names),
-        **({} if dataset.of_numbers else classes),
+        **({} if dataset.of_numbers else counts),
         **({} if dataset.unlabelled is None else {"n_unlabelled": dataset.n_unlabelled}),
         "dtype": str(dataset.dtype),
         **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
         "chunk_rows": dataset.chunk_rows,
         "has_weights": dataset.has_weights,
         "fingerprint": dataset.fingerprint,
-        **_describe_schema(dataset.schema),
+        **_schema_of(dataset.schema),
     }
 
 
-def _verified(dataset: Dataset) -> dict[str, Any]:
-    n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-    return {**_dataset_figures(dataset), "n_chunks": n_chunks, "problems": problems_of(dataset)}
-
-
-def _describe_schema(schema: Schema | None) -> dict[str, Any]:
-    """Return the schema, if there is one."""
+def _schema_of(schema: Schema | None) -> dict[str, Any]:
     return {} if schema is None else {"schema": schema.to_dict()}
+
+
+def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
+    return {} if features is None else {"heaviest": dict([*features.items()][:_MOST_HEAVIEST])}
+
+
+def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
+    """Return the number of classes, or the names of numeric targets."""
+    if target_names is None:
+        return {"n_classes": n_classes}
+    return {"target_names": list(target_names)}
 
 
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
     # Other jobs may have changed the run since it was opened.
     run = Run.open(run.location)
-    attributes, stages = run.attributes, run.stages
+    attributes, stages, params = run.attributes, run.stages, run.chosen_params
     versions, cells = versions_of(attributes), cells_record(stages)
-    weights = versions[-1] if versions else stages.get("weights", cells)
-    audit = stages.get("recall", {})
     judged = judged_record(stages)
+    fitted: dict[str, Any] = {}
+    # Later records are of more rows.
+    for name in ("neighbors", "recall", "basis", "width", "prune", "weights"):
+        fitted |= stages.get(name, {})
+    fitted |= cells | (versions[-1] if versions else {})
     # A tuning may have left the weights that it tried.
-    metric = stages.get("metric", {}) if run.chosen_params.scale == LEARNED else {}
-    classes = attributes["target_names"] is None
+    metric = stages.get("metric", {}) if params.scale == LEARNED else {}
     n_unlabelled = run.n_rows - run.of_labelled().n_rows
     return {
         "n_rows": n_rows_held(attributes),
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
-        **_describe_schema(Schema.of_record(attributes["schema"])),
+        **_schema_of(Schema.of_record(attributes["schema"])),
         **describe_targets(attributes["n_classes"], attributes["target_names"]),
-        **({"n_cells": cells["n_cells"]} if cells else {}),
-        "n_basis": (cells or stages.get("basis", {})).get("n_basis"),
-        "n_kept": stages.get("prune", {}).get("n_kept"),
-        "width": stages.get("width", {}).get("width"),
-        **Ridge.in_params(run.chosen_params)._asdict(),
-        **({"alpha": None} if cells else {}),
-        **{name: weights.get(name) for name in _FITTED[classes]},
-        "recall": audit.get("recall"),
-        "recall_standard_error": audit.get("recall_standard_error"),
-        "n_partitions": stages.get("neighbors", {}).get("n_partitions"),
-        **{name: judged.get(name) for name in _JUDGED[classes]},
+        **Ridge.in_params(params)._asdict(),
+        # Each cell has its own alpha.
+        **({"n_cells": cells["n_cells"], "alpha": None} if cells else {}),
+        **{name: fitted.get(name) for name in _FITTED},
+        **({"training_r2": fitted.get("training_r2")} if run.of_numbers else {}),
+        **{name: judged.get(name) for name in _JUDGED[not run.of_numbers]},
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
         **_heaviest(metric.get("heaviest")),
-        "params": run.chosen_params.to_dict(),
-        "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
-        "predicted_bytes": max(
-            (record["predicted_bytes"] for record in stages.values()), default=None
-        ),
+        "params": params.to_dict(),
+        **{
+            name: max((record[name] for record in stages.values()), default=None)
+            for name in ("peak_bytes", "predicted_bytes")
+        },
         "stages": stages,
         "versions": versions,
     }
@@ -159,31 +164,27 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     the best with a basis as large as that of the fit; ``path``, the penalties; and ``losses``.
     ``per_class`` has the `class_figures` of the held-out rows; None for numeric targets.
     """
-    stages = run.stages
+    # Imports scipy and the stages, which the description of a dataset or a run does not need.
+    from dask_nrbfn.numeric.held_out import class_figures
+    from dask_nrbfn.stages.refine import read_held_out_confusion
+
+    stages, confusion = run.stages, read_held_out_confusion(run)
     search, figures = stages.get("search", {}), judged_record(stages)
     # Every cell has its own penalty.
     none: dict[str, Any] = {"path": []}
     risks = {Ridge.of(entry): entry for entry in stages.get("path", none)["path"]}
     judged = [(Ridge.of(entry), entry) for entry in stages.get("validation", none)["path"]]
     chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
+    per_class = None
+    if confusion is not None:
+        per_class = class_figures(run.read("model/classes").tolist(), confusion)
     return {
         "chosen": chosen | {name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
         **{name: search.get(name, []) for name in ("tried", "curve", "finals")},
         "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
         "losses": stages.get("refine", {}).get("tried", []),
-        "per_class": _held_out_classes(run),
+        "per_class": per_class,
     }
-
-
-def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
-    # Imports scipy and the stages, which the description of a dataset or a run does not need.
-    from dask_nrbfn.numeric.held_out import class_figures
-    from dask_nrbfn.stages.refine import read_held_out_confusion
-
-    confusion = read_held_out_confusion(run)
-    if confusion is None:
-        return None
-    return class_figures(run.read("model/classes").tolist(), confusion)
 
 
 def _describe_stored_run(run: Run) -> dict[str, Any]:
@@ -244,21 +245,9 @@ def describe_model(model: "Model") -> dict[str, Any]:
         **({} if model.calibration is None else vars(model.calibration)),
         **({"classes": model.classes.tolist()} if model.target_names is None else {}),
         **_heaviest(model.heaviest_features),
-        **_describe_schema(model.schema),
+        **_schema_of(model.schema),
         "params": model.params.to_dict(),
     }
-
-
-def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
-    """Return the features with the largest learned weights, if there are any."""
-    return {} if features is None else {"heaviest": dict([*features.items()][:_MOST_HEAVIEST])}
-
-
-def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the number of classes, or the names of numeric targets."""
-    if target_names is None:
-        return {"n_classes": n_classes}
-    return {"target_names": list(target_names)}
 
 
 def _describe_stored_model(location: Location) -> dict[str, Any]:
@@ -273,12 +262,12 @@ def _describe_stored_model(location: Location) -> dict[str, Any]:
 def _describe_predictions(location: Location) -> dict[str, Any]:
     group = open_group(location, kind="predictions")
     attributes = attributes_of(group)
-    target_names = attributes.get("target_names")
-    scores = get_array(group, "scores" if target_names is None else "values")
-    check_stored(scores)
-    n_rows, n_classes = scores.shape
-    classes = {} if target_names is not None else {"classes": attributes["classes"]}
-    return {"n_rows": n_rows, **describe_targets(n_classes, target_names), **classes}
+    names: dict[str, Any] = {}
+    names |= {name: attributes[name] for name in ("classes", "target_names") if name in attributes}
+    stored = get_array(group, "scores" if "classes" in names else "values")
+    check_stored(stored)
+    n_rows, n_classes = stored.shape
+    return {"n_rows": n_rows, **names, **({"n_classes": n_classes} if "classes" in names else {})}
 
 
 def _describe_map(location: Location) -> dict[str, Any]:

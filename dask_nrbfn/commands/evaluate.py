@@ -30,16 +30,6 @@ logger = logging.getLogger(__name__)
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
-# The figures of an evaluation that are JSON values, in the order in which they are shown.
-_LABEL_FIGURES = (
-    *("n_rows", "n_unlabelled", "n_errors", "n_unknown_labels", "error_rate", "log_loss"),
-    *("expected_calibration_error", "roc_auc", "roc_auc_bound"),
-)
-_NUMBER_FIGURES = (
-    *("n_rows", "n_unlabelled", "n_clipped"),
-    *("target_names", "relative_error", "r2", "rmse", "mae"),
-)
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -47,29 +37,26 @@ class Evaluation:
 
     Attributes
     ----------
-    n_rows, n_errors : int
-        Number of rows, and of rows with a wrong predicted label. Rows whose label the model does
-        not know are errors.
+    n_rows, n_errors, error_rate : int, int, float
+        Number of rows, and number and share of rows with a wrong predicted label. Rows with a label
+        that the model does not know are errors.
     classes : tuple of int or str
         Classes of the model.
     confusion : tuple of tuples of int
         Number of rows by class (first index) and predicted label. If there are labels that the
         model does not know, one more line at the end counts all rows with these labels.
-    log_loss : float
-        Mean over the rows whose label the model knows.
-    expected_calibration_error : float
-        Of the same rows; see `dask_nrbfn.numeric.reliability`.
+    log_loss, expected_calibration_error : float
+        Of the rows whose label the model knows.
     reliability : list of dict
         Bins with equal numbers of the same rows: ``n_rows``, ``mean_probability`` and
         ``observed_share``, of the second of two classes, or of the predicted label among more.
-    n_unknown_labels : int
-        Number of rows whose label the model does not know.
-    n_unlabelled : int
-        Number of further rows without a label, which were left out.
+    n_unknown_labels, n_unlabelled : int
+        Number of rows whose label the model does not know, and of further rows without a label.
     roc_auc, roc_auc_bound : float or None
         For two classes that both have rows: the area under the ROC curve of the score difference,
-        and a bound of its error, which is 0 for up to 16,384 different scores. Rows with unknown
-        labels are left out.
+        and a bound of its error, which is 0 for up to 16,384 different scores.
+    per_class : list of dict
+        Class, precision, recall, f1 and support.
     """
 
     n_rows: int
@@ -86,29 +73,19 @@ class Evaluation:
 
     @property
     def error_rate(self) -> float:
-        """Share of rows whose predicted label is wrong; rows with unknown labels are errors."""
+        """Share of rows whose predicted label is wrong."""
         return self.n_errors / self.n_rows
 
     @property
     def per_class(self) -> list[dict[str, Any]]:
-        """Return the `class_figures`: class, precision, recall, f1 and support."""
+        """The `class_figures`."""
         return class_figures(self.classes, self.confusion)
-
-    def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text for a model with more errors than allowed on the rows at `on`."""
-        return (
-            f"makes {100 * self.error_rate:.2f} % errors on {on}, but only {100 * allowed:.2f} % "
-            "are allowed"
-        )
 
     def figures(self) -> dict[str, Any]:
         """Return all figures by name, as values that `json.dumps` accepts."""
-        return {name: getattr(self, name) for name in _LABEL_FIGURES} | {
-            "classes": list(self.classes),
-            "per_class": self.per_class,
-            "confusion": self.confusion,
-            "reliability": self.reliability,
-        }
+        first = {"n_rows": self.n_rows, "n_errors": self.n_errors, "error_rate": self.error_rate}
+        rest = {"classes": list(self.classes), "per_class": self.per_class}
+        return first | vars(self) | rest
 
 
 class EvaluatedRows(NamedTuple):
@@ -125,13 +102,13 @@ class NumberEvaluation:
 
     Attributes
     ----------
-    n_rows : int
-        Number of rows with targets; `n_unlabelled` other rows were left out.
+    n_rows, n_unlabelled : int
+        Number of rows with targets, and of other rows, which were left out.
     n_clipped : int
         Number of rows with predictions outside the range of the training targets, which are
         clipped.
     target_names : tuple of str
-    relative_error : float
+    relative_error, error_rate : float
         ``1 - R^2``, averaged over the targets.
     r2, rmse, mae : list of float
         R^2, root mean squared and mean absolute error of every target. R^2 of a constant target is
@@ -155,17 +132,10 @@ class NumberEvaluation:
         """The relative error."""
         return self.relative_error
 
-    def beyond(self, allowed: float, *, on: Location) -> str:
-        """Return the text for a model with more errors than allowed on the rows at `on`."""
-        return (
-            f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, but only "
-            f"{allowed:.4g} is allowed"
-        )
-
     def figures(self) -> dict[str, Any]:
         """Return all figures except the sample, as values that `json.dumps` accepts."""
-        figures = {name: getattr(self, name) for name in _NUMBER_FIGURES}
-        return figures | {"target_names": list(self.target_names)}
+        figures = {**vars(self), "target_names": list(self.target_names)}
+        return {name: value for name, value in figures.items() if name != "sample"}
 
 
 def evaluate_dataset(
@@ -173,16 +143,10 @@ def evaluate_dataset(
 ) -> Evaluation | NumberEvaluation:
     """Return the figures of a model on a dataset with targets.
 
-    Labels that the model was not trained on count as errors; their number is logged.
-
     Parameters
     ----------
-    model : Location
-        Location of a model or a finished run.
-    dataset : Dataset
-    engine : Engine
-    clip : bool
-        Whether predicted numbers are clipped to the range of the training targets.
+    model, dataset, engine, clip
+        See `predict_dataset`.
 
     Returns
     -------
@@ -191,10 +155,9 @@ def evaluate_dataset(
 
     Raises
     ------
-    DataError
-        If the dataset has other columns or targets than the training rows, or no targets.
-    ParameterError
-        If the model is an embedding.
+    DataError, ParameterError
+        If the dataset has other columns or targets than the training rows, or no targets; if the
+        model is an embedding.
     """
     pinned = PinnedModel.at(model, clip=clip)
     opened = pinned.open()
@@ -211,33 +174,42 @@ def evaluate_dataset(
         (pinned, dataset, start, stop) for start, stop in task_spans(dataset.n_rows, 1, engine)
     ]
     if opened.target_names is not None:
-        judged = run_tasks(engine, _residuals, arguments, label="evaluate")
-        return _evaluation_of_numbers(judged, dataset.n_rows, opened.target_names, n_unlabelled)
+        residuals = run_tasks(engine, _residuals, arguments, label="evaluate")
+        return _of_numbers(residuals, dataset.n_rows, opened.target_names, n_unlabelled)
     # A dataset may declare classes that no row has.
     present = dataset.classes[dataset.class_counts > 0].tolist()
-    if not set(opened.classes.tolist()) & set(present):
+    if set(known := opened.classes.tolist()).isdisjoint(present):
         raise DataError(
-            f"the labels of {dataset.location}, such as {present[0]!r}, are not "
-            f"classes of the model, such as {opened.classes.tolist()[0]!r}.",
+            f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "
+            f"model, such as {known[0]!r}.",
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
     counts = run_tasks(engine, _count, arguments, label="evaluate")
+    return _of_labels(counts, dataset, opened, n_unlabelled)
+
+
+def _of_labels(
+    counts: Sequence[tuple[NDArray[np.int64], float, RankedProbabilities, RankedScores]],
+    dataset: Dataset,
+    model: Model,
+    n_unlabelled: int,
+) -> Evaluation:
     confusions, log_losses, reliabilities, rankings = zip(*counts, strict=True)
-    confusion = np.sum(confusions, axis=0)
+    confusion, n_rows = np.sum(confusions, axis=0), dataset.n_rows
     n_unknown = int(confusion[-1].sum())
     if n_unknown:
         logger.warning(
             "%d of the %d rows of %s have labels that the model does not know; these are errors.",
             n_unknown,
-            dataset.n_rows,
+            n_rows,
             dataset.location,
         )
     return Evaluation(
-        n_rows=dataset.n_rows,
-        n_errors=dataset.n_rows - int(np.trace(confusion)),
-        classes=tuple(opened.classes.tolist()),
+        n_rows=n_rows,
+        n_errors=n_rows - int(np.trace(confusion)),
+        classes=tuple(model.classes.tolist()),
         confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
-        log_loss=math.fsum(log_losses) / (dataset.n_rows - n_unknown),
+        log_loss=math.fsum(log_losses) / (n_rows - n_unknown),
         n_unknown_labels=n_unknown,
         n_unlabelled=n_unlabelled,
         **reduce(add, reliabilities).figures(),
@@ -245,16 +217,16 @@ def evaluate_dataset(
     )
 
 
-def _evaluation_of_numbers(
-    judged: Sequence[tuple[ResidualSums, Floats, int]],
+def _of_numbers(
+    residuals: Sequence[tuple[ResidualSums, Floats, int]],
     n_rows: int,
     target_names: tuple[str, ...],
     n_unlabelled: int,
 ) -> NumberEvaluation:
-    sums, samples, clipped = zip(*judged, strict=True)
-    rows = np.arange(0, n_rows, _sample_step(n_rows))
+    sums, samples, clipped = zip(*residuals, strict=True)
     if n_clipped := sum(clipped):
         logger.warning("%d of %d rows %s.", n_clipped, n_rows, CLIPPED)
+    rows = np.arange(0, n_rows, _sample_step(n_rows))
     return NumberEvaluation(
         n_rows,
         target_names,

@@ -52,12 +52,10 @@ def fit_dataset(
         If the dataset or a parameter cannot be used; before any task.
     MemoryBudgetError
         If a task would not fit a worker; before the task.
-    RecallError
-        If an approximate search found too few of the true neighbours.
-    RunMismatchError
-        If the run was begun with other parameters or another dataset.
-    RunBusyError
-        If another job works on the run.
+    RunMismatchError, RunBusyError
+        If the run was begun with other parameters or another dataset, or another job works on it.
+    RecallError, IllConditionedError
+        If an approximate search found too few neighbours, or the ridge system is singular.
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
@@ -91,29 +89,16 @@ def tune_dataset(
     Run
         With its model, whose probabilities are calibrated on the held-out rows.
 
-    Raises
-    ------
-    IllConditionedError
-        If every penalty leaves the ridge system singular.
-    ParameterError
-        Also if a penalty to try fits none of the features to try, or not the basis.
-    DataError
-        Also if the validation dataset has other columns or unknown labels.
-
     Notes
     -----
     Scale, basis, rule, features, kernel and width are tried with a small basis on a sample of the
     rows, by successive halving; then widths near the best one. Penalty and alpha are chosen with
-    the whole basis. A first pass sums the moments of every fold; the moments of the training rows
-    of a fold follow by subtraction. A second pass scores each row with the weights that were
-    solved without its fold.
+    the whole basis, from the moments of every fold.
 
-    A held-out row is also held out of the basis: its row and column of the gram matrix are left
-    out. Otherwise no other row would determine its weight, and small penalties would seem worse
-    than they are. So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its
-    errors are slightly too high. Width, column statistics, shares of clusters and the choice of
-    the basis use all rows; a basis of low confidence also uses all labels. A validation dataset
-    is used for none of them.
+    A held-out row is also held out of the basis, because no other row would determine its weight.
+    So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are slightly
+    too high. Width, column statistics, shares of clusters and the choice of the basis use all rows;
+    a basis of low confidence also uses all labels. A validation dataset is used for none of them.
     """
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
@@ -134,10 +119,8 @@ def embed_dataset(
 
     Parameters
     ----------
-    dataset : Dataset
-        Needs no labels; only a "sknn" basis uses them.
-    location, engine, basis, min_recall
-        See `fit_dataset`.
+    dataset, location, engine, basis, min_recall
+        See `fit_dataset`. Only a "sknn" basis uses labels.
     params : FitParams
         `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
         and has at least as many rows. Parameters of targets are ignored.
@@ -146,15 +129,6 @@ def embed_dataset(
     -------
     Run
         With a model whose scores are the coordinates; `predict_dataset` writes them.
-
-    Raises
-    ------
-    DataError, ParameterError
-        If the dataset or a parameter cannot be used; before any task, except for a basis with too
-        few eigenfunctions.
-    MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, MissingDataError, \
-DamagedDataError
-        See `fit_dataset`.
 
     Notes
     -----
@@ -180,18 +154,13 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
         finish_run(run, context, check_still_locked=check_still_locked)
-        _warn_of_guess(run)
+        # Predicting the largest class always may be as good as a tuned model.
+        if not run.embeds and (guess := guess_as_good(run)) is not None:
+            logger.warning(
+                "The held-out error is %.2f %%, and predicting the largest class always errs in "
+                "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
+                '(class_weight="balanced" in Python).',
+                100 * guess.error_rate,
+                100 * guess.guessing,
+            )
         return run
-
-
-def _warn_of_guess(run: Run) -> None:
-    """Log a warning if predicting the largest class always is as good as a tuned model."""
-    guess = None if run.embeds else guess_as_good(run)
-    if guess is not None:
-        logger.warning(
-            "The held-out error is %.2f %%, and predicting the largest class always errs in "
-            "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
-            '(class_weight="balanced" in Python).',
-            100 * guess.error_rate,
-            100 * guess.guessing,
-        )

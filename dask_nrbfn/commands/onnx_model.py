@@ -1,21 +1,27 @@
-"""Models as ONNX files, which run without this package."""
+"""Models as ONNX files, which run without this package.
+
+A graph of ONNX operators is made by computing with its tensors as with the arrays of numpy.
+"""
 
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.utils import format_bytes
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import ArrayLike, DTypeLike
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.rows import dense, is_sparse
+from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.schema import Column
 from dask_nrbfn.numeric.types import Floats
@@ -26,15 +32,15 @@ from dask_nrbfn.storage.model import Model
 if TYPE_CHECKING:
     import onnx
 
-    from dask_nrbfn.commands.onnx_graph import Graph
-
-# A tensor of `onnx_graph`; functions of numpy and of this package accept it like an array.
-Tensor = Any
 logger = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32")
 
 _OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
+
+# Versions of 2020: not every runtime supports later ones, which are not needed. Operators on labels
+# and text have their own version number; this one is of 2019.
+_OPSET, _IR_VERSION, _ML_DOMAIN, _ML_OPSET = 13, 7, "ai.onnx.ml", 2
 
 # The limit of protocol buffers.
 _LARGEST_BYTES = 2**31 - 2**20
@@ -42,12 +48,108 @@ _LARGEST_BYTES = 2**31 - 2**20
 # Differences between a row and basis rows that a runtime holds at once, for l1 distances.
 _DIFFERENCES = 2**16
 
-# Entries of the description of a model or run that the model card has.
-_CARD = (
-    *("n_rows", "n_features", "n_classes", "target_names", "n_basis", "width", "error_rate"),
-    *("log_loss", "relative_error", "r2", "fitting_error", "temperature", "log_slope", "biases"),
-    *("heaviest", "params"),
-)
+# The prefix of tensors that are neither inputs nor outputs.
+_OWN = "nrbfn/"
+
+
+class Graph:
+    """A graph that operators are added to; its numbers are float64 or float32."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self.nodes: list[tuple[str, list[str], str, dict[str, Any]]] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.inputs: list[tuple[str, DTypeLike, tuple[int, ...]]] = []
+        self.outputs: list[tuple[str, DTypeLike, tuple[int, ...]]] = []
+
+    def input(self, name: str, width: int, dtype: DTypeLike | None = None) -> Any:
+        """Return an input (rows, width), by default of the dtype of the graph."""
+        self.inputs.append((name, dtype or self.dtype, (width,)))
+        return Tensor(self, name)
+
+    def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
+        """Add an output (rows,) or (rows, width), by default of the dtype of the graph."""
+        self.nodes.append(("Identity", [of.name], name, {}))
+        self.outputs.append((name, dtype or self.dtype, width))
+
+    def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> Any:
+        """Return a constant; values beyond the range of its type become infinite."""
+        name = f"{_OWN}constant_{len(self.constants)}"
+        with np.errstate(over="ignore"):
+            self.constants[name] = np.asarray(values).astype(dtype or self.dtype)
+        return Tensor(self, name)
+
+    def node(self, operator: str, *operands: Any, **attributes: Any) -> Any:
+        """Return the result of an ONNX operator; operands that are no tensors become constants."""
+        tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
+        name = f"{_OWN}{operator}_{len(self.nodes)}"
+        self.nodes.append((operator, [tensor.name for tensor in tensors], name, attributes))
+        return Tensor(self, name)
+
+
+class Tensor(NDArrayOperatorsMixin):
+    """A tensor of a graph; functions of numpy return another tensor for it, and ignore ``out``."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph, self.name = graph, name
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return self._made(ufunc, inputs) if method == "__call__" else NotImplemented
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        return NotImplemented if options else self._made(function, inputs)
+
+    def _made(self, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+        operator = _OPERATORS.get(function, NotImplemented)
+        if isinstance(operator, str):
+            return self.graph.node(operator, *inputs)
+        return operator if operator is NotImplemented else operator(*inputs)
+
+    def _extreme(self, operator: str, *, axis: int, keepdims: bool) -> Any:
+        return self.graph.node(operator, self, axes=[axis], keepdims=int(keepdims))
+
+    min = partialmethod(_extreme, "ReduceMin")
+    max = partialmethod(_extreme, "ReduceMax")
+
+    def sum(self, *, axis: int, keepdims: bool) -> Any:
+        """Return the sum along an axis."""
+        axes = self.graph.constant([axis], np.int64)
+        return self.graph.node("ReduceSum", self, axes, keepdims=int(keepdims))
+
+    def argmax(self, *, axis: int, keepdims: bool) -> Any:
+        """Return the index of the first largest number along an axis, int64."""
+        return self.graph.node("ArgMax", self, axis=axis, keepdims=int(keepdims))
+
+    def astype(self, dtype: np.dtype) -> Any:
+        """Return the tensor as another type."""
+        return self.graph.node("Cast", self, to=dtype)
+
+
+_OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
+    np.add: "Add",
+    np.subtract: "Sub",
+    np.multiply: "Mul",
+    np.divide: "Div",
+    np.negative: "Neg",
+    np.absolute: "Abs",
+    np.matmul: "MatMul",
+    np.maximum: "Max",
+    np.minimum: "Min",
+    np.clip: "Clip",
+    np.sqrt: "Sqrt",
+    np.square: lambda x: x * x,
+    np.exp: "Exp",
+    np.log: "Log",
+    np.log1p: lambda x: np.log(1.0 + x),
+    np.cos: "Cos",
+    np.floor: "Floor",
+    np.sin: "Sin",
+    np.isnan: "IsNaN",
+    np.less: "Less",
+    np.greater: "Greater",
+    np.equal: "Equal",
+    np.where: "Where",
+}
 
 
 def export_onnx(
@@ -77,17 +179,14 @@ def export_onnx(
 
     Raises
     ------
-    MissingDataError, DamagedDataError
-        If `model` is missing or damaged.
     ExistsError, ParameterError, StorageError
         If the file cannot be written, or `dtype` has another value.
     DataError
-        If the model is too large for the format.
+        If the model has cells, or is too large for the format.
     """
     check_output_file(path, overwrite=overwrite)
-    return write_onnx(
-        Model.load(model), path, told=describe(model), dtype=dtype, overwrite=overwrite
-    )
+    options: dict[str, Any] = {"dtype": dtype, "overwrite": overwrite}
+    return write_onnx(Model.load(model), path, told=describe(model), **options)
 
 
 def write_onnx(
@@ -134,8 +233,15 @@ def onnx_model(
             "compute all of them for every row.",
             "Export a model of one network, fitted with `cells`=1.",
         )
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise ParameterError(
+            f"an ONNX file needs a package that is not installed ({error}).",
+            "Install dask-nrbfn[onnx].",
+        ) from error
     _check_size(model, np.dtype(dtype))
-    graph = _new_graph(np.dtype(dtype))
+    graph = Graph(np.dtype(dtype))
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
     centre = basis.mean(axis=0)
@@ -149,51 +255,30 @@ def onnx_model(
         name = "coordinates" if model.embeds else "values"
         graph.output(name, scores, model.n_targets)
     else:
-        classes = graph.constant(model.classes, _label_dtype(model.classes))
+        kind = np.dtype(object) if model.classes.dtype.kind in "OU" else model.classes.dtype
         places = scores.argmax(axis=1, keepdims=True)
         codes = graph.node("Squeeze", places, graph.constant([1], np.int64))
-        labels = graph.node("Gather", classes, codes)
-        graph.output("label", labels, dtype=_label_dtype(model.classes))
+        labels = graph.node("Gather", graph.constant(model.classes, kind), codes)
+        graph.output("label", labels, dtype=kind)
         graph.output("scores", scores, model.n_targets)
         probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
         graph.output("probabilities", probabilities, model.n_targets)
-    return graph.model(_card(model, told or {}) | {"rounding": json.dumps(rounding)})
-
-
-def _new_graph(dtype: np.dtype) -> "Graph":
-    # Imports onnx, which only an export needs.
-    try:
-        from dask_nrbfn.commands.onnx_graph import Graph
-    except ImportError as error:
-        raise ParameterError(
-            f"an ONNX file needs a package that is not installed ({error}).",
-            "Install dask-nrbfn[onnx].",
-        ) from error
-    return Graph(dtype)
+    return _proto(graph, _card(model, told or {}, rounding))
 
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
-    """Log the size of the file, or raise DataError if it is too large."""
     r, p = model.basis.shape
     n_bytes = r * (p + 1 + model.n_targets) * dtype.itemsize
-    why = ""
-    if is_sparse(model.basis):
-        stored = format_bytes(model.basis.nnz * dtype.itemsize)
-        why = f"; ONNX stores the zeros of the sparse basis too, which has {stored} without them"
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
-            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, but an ONNX file "
-            f"holds at most 2 GiB{why}.",
+            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
+            "sparse basis, but an ONNX file holds at most 2 GiB.",
             "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
         )
-    logger.info("export: the file will have %s of %s%s", format_bytes(n_bytes), dtype, why)
+    logger.info("export: the file will have %s of %s", format_bytes(n_bytes), dtype)
 
 
-def _label_dtype(classes: np.ndarray) -> np.dtype:
-    return np.dtype(object) if classes.dtype.kind in "OU" else classes.dtype
-
-
-def _features(model: Model, graph: "Graph") -> Tensor:
+def _features(model: Model, graph: Graph) -> Any:
     """Return the features (rows, p), computed from the inputs."""
     schema = model.schema
     if schema is None or schema.is_plain:
@@ -221,19 +306,23 @@ def _input_names(names: Sequence[str]) -> list[str]:
     return inputs
 
 
-def _features_of(column: Column, graph: "Graph", name: str, *, fills: bool) -> Tensor:
+def _features_of(column: Column, graph: Graph, name: str, *, fills: bool) -> Any:
     """Return the features of a column of a table, as `Column.write` does."""
     if column.kind == "category":
-        texts = graph.input(name, 1, np.dtype(object))
         n_named = len(column.categories)
         none = n_named + column.others
-        numbers = {"": none} | {text: code for code, text in enumerate(column.categories)}
-        codes = graph.codes(texts, numbers, others=n_named if column.others else -1)
-        places: Tensor = graph.constant(np.arange(len(column.feature_names)), np.int64)
-        gap: Tensor = graph.constant(none, np.int64)
-        features, gaps = (codes == places).astype(graph.dtype), codes == gap
+        codes = graph.node(
+            "LabelEncoder",
+            graph.input(name, 1, np.dtype(object)),
+            keys_strings=["", *column.categories],
+            values_int64s=[none, *range(n_named)],
+            default_int64=n_named if column.others else -1,
+        )
+        places = graph.constant(np.arange(len(column.feature_names)), np.int64)
+        features = (codes == places).astype(graph.dtype)
+        gaps = codes == graph.constant(none, np.int64)
     else:
-        values: Tensor = graph.input(name, 1)
+        values = graph.input(name, 1)
         gaps = np.isnan(values)
         filled = np.where(gaps, column.fill, values)
         parts = [filled]
@@ -245,7 +334,7 @@ def _features_of(column: Column, graph: "Graph", name: str, *, fills: bool) -> T
     return features if fills else np.where(gaps, np.nan, features)
 
 
-def _scaled_rows(model: Model, X: Tensor) -> Tensor:
+def _scaled_rows(model: Model, X: Any) -> Any:
     """Return the rows (rows, p) as `Scaling.apply` does."""
     scaling = model.scaling
     if scaling.kind in CENTRED:
@@ -257,7 +346,7 @@ def _scaled_rows(model: Model, X: Tensor) -> Tensor:
     return X
 
 
-def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
+def _scores(model: Model, basis: Floats, rows: Any) -> Any:
     """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
     scores = (_l1_activations if model.l1 else _activations)(model, basis, rows) @ model.weights.T
     scores = scores if model.intercept is None else scores + model.intercept
@@ -266,7 +355,7 @@ def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     return np.minimum(np.maximum(scores, model.target_range[0]), model.target_range[1])
 
 
-def _l1_activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
+def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
     """Return the activations (rows, r) of ``exp(-sum_l |x_l - g_l|)``."""
     graph, (r, p) = rows.graph, basis.shape
     if model.params.normalized:
@@ -283,16 +372,16 @@ def _l1_activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     return np.exp(logarithms)
 
 
-def _activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
+def _activations(model: Model, basis: Floats, rows: Any) -> Any:
     """Return the activations (rows, r) of a kernel of Euclidean distances."""
     graph, kernel = rows.graph, kernel_named(model.params.kernel)
     # (|x|^2 - d^2) / 2: what is left where |x|^2 cancels.
     products = graph.node("Gemm", rows, basis.T, -0.5 * np.einsum("ij,ij->i", basis, basis))
 
-    def exponents() -> Tensor:
+    def exponents() -> Any:
         return products - 0.5 * np.square(rows).sum(axis=1, keepdims=True)
 
-    def gaps() -> tuple[Tensor, Tensor]:
+    def gaps() -> tuple[Any, Any]:
         t = distances_in_place(exponents())
         nearest = t.min(axis=1, keepdims=True)
         differences = products - products.max(axis=1, keepdims=True)
@@ -306,7 +395,7 @@ def _activations(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     return np.exp(kernel.logarithms_in_place(exponents()))
 
 
-def _probabilities(model: Model, scores: Tensor) -> Tensor:
+def _probabilities(model: Model, scores: Any) -> Any:
     """Return the probabilities (rows, K) of scores, as `Model.probabilities` does."""
     loss = loss_named(model.params.loss)
     if model.calibration is not None:
@@ -317,7 +406,7 @@ def _probabilities(model: Model, scores: Tensor) -> Tensor:
     return np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, probabilities / totals)
 
 
-def _with_largest(shares: Tensor, places: Tensor, n_classes: int) -> Tensor:
+def _with_largest(shares: Any, places: Any, n_classes: int) -> Any:
     """Return probabilities (rows, K) whose largest value is at `places` (rows, 1)."""
     chosen = np.equal(places, shares.graph.constant(np.arange(n_classes), np.int64))
     largest = shares.max(axis=1, keepdims=True)
@@ -327,16 +416,55 @@ def _with_largest(shares: Tensor, places: Tensor, n_classes: int) -> Tensor:
     return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
 
 
-def _card(model: Model, told: Mapping[str, Any]) -> dict[str, str]:
+def _card(model: Model, told: Mapping[str, Any], rounding: float) -> dict[str, str]:
     """Return the model card: a JSON text for each entry."""
-    packages = ("dask-nrbfn", "numpy", "onnx")
-    card = {name: told[name] for name in _CARD if told.get(name) is not None}
+    left_out = ("stages", "versions")
+    card = {key: each for key, each in told.items() if each is not None and key not in left_out}
     card |= {
         "params": model.params.to_dict(),
         "classes": model.classes.tolist(),
         "feature_names": model.feature_names,
         "schema": None if model.schema is None else model.schema.to_dict(),
         "digest": model.digest(),
-        "versions": {name: version(name) for name in packages},
+        "versions": {name: version(name) for name in ("dask-nrbfn", "numpy", "onnx")},
+        "rounding": rounding,
     }
     return {name: json.dumps(value) for name, value in card.items()}
+
+
+def _proto(graph: Graph, card: dict[str, str]) -> "onnx.ModelProto":
+    """Return the checked model of a graph, with a model card."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    def described(name: str, dtype: DTypeLike, width: tuple[int, ...]) -> onnx.ValueInfoProto:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        # The number of rows may be any number.
+        return helper.make_tensor_value_info(name, kind, ("rows", *width))
+
+    nodes, opsets = [], {"": _OPSET}
+    for operator, operands, name, attributes in graph.nodes:
+        domain = _ML_DOMAIN if operator == "LabelEncoder" else ""
+        if domain:
+            opsets[domain] = _ML_OPSET
+        if operator == "Cast":
+            attributes = {"to": helper.np_dtype_to_tensor_dtype(attributes["to"])}
+        nodes.append(
+            helper.make_node(operator, operands, [name], name, domain=domain, **attributes)
+        )
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "dask_nrbfn",
+            [described(*each) for each in graph.inputs],
+            [described(*each) for each in graph.outputs],
+            [numpy_helper.from_array(values, name) for name, values in graph.constants.items()],
+        ),
+        opset_imports=[helper.make_opsetid(*each) for each in opsets.items()],
+        ir_version=_IR_VERSION,
+        producer_name="dask_nrbfn",
+        producer_version=version("dask-nrbfn"),
+    )
+    helper.set_model_props(model, card)
+    onnx.checker.check_model(model, full_check=True)
+    return model

@@ -1,23 +1,46 @@
-"""Plan: flops, bytes and seconds of a fit before it begins."""
+"""Plan: flops, bytes and seconds of a fit before it begins, at the measured speed of a worker."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.commands.calibrate import measure_rates
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
+from dask_nrbfn.neighbors.exact import nearest_rows
+from dask_nrbfn.numeric.moments import MomentSums
+from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
 from dask_nrbfn.stages.trials import Trials, planned_cells
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import Location
+
+# Seconds for which each kernel runs, and rows of its blocks.
+_SECONDS = 0.02
+_ROWS = 4096
+_SEARCHED_ROWS = 8192
+_LEAST_ROWS = 256
+_MAX_ELEMENTS = 2**23
+# Most compared values: the differences of all pairs of rows take a fraction of a second.
+_MAX_COMPARED = 2**32
+_MAX_BASIS = 1500
 
 
 @dataclass(frozen=True)
@@ -45,9 +68,9 @@ class Plan:
         Rows whose neighbours are searched; None: all.
     n_partitions : int
     method : {"exact", "approximate"}
+    n_workers, threads : int
     memory_bytes : int
         Memory of a worker.
-    n_workers, threads : int
     rates : Rates
     """
 
@@ -57,9 +80,9 @@ class Plan:
     n_candidates: int | None
     n_partitions: int
     method: str
-    memory_bytes: int
     n_workers: int
     threads: int
+    memory_bytes: int
     rates: Rates
 
     @property
@@ -86,23 +109,19 @@ def plan_fit(
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()
     )
-    n_rows, n_cells, n_basis = dataset.of_labelled().n_rows, 1, context.n_basis
-    if Trials(context.params, None).is_of_cells:
-        n_cells, n_basis = (
-            planned_cells(context.params, n_rows),
-            cells_basis(context.params, n_rows),
-        )
+    params, n_rows = context.params, dataset.of_labelled().n_rows
+    of_cells = Trials(params, None).is_of_cells
     return Plan(
         stages,
-        n_basis,
-        n_cells,
-        search.n_candidates,
-        search.n_partitions,
-        search.method,
-        engine.memory_bytes,
-        engine.n_workers,
-        engine.threads,
-        rates,
+        n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,
+        n_cells=planned_cells(params, n_rows) if of_cells else 1,
+        n_candidates=search.n_candidates,
+        n_partitions=search.n_partitions,
+        method=search.method,
+        n_workers=engine.n_workers,
+        threads=engine.threads,
+        memory_bytes=engine.memory_bytes,
+        rates=rates,
     )
 
 
@@ -142,16 +161,9 @@ def plan_on_options(
     return plan_fit(planned, params, engine, given, tuning)
 
 
-_PLANNED = (
-    *("n_basis", "n_cells", "n_candidates", "n_partitions", "method", "n_workers", "threads"),
-    "memory_bytes",
-)
-
-
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as values that `json.dumps` accepts."""
-    return {
-        **{name: getattr(plan, name) for name in _PLANNED},
+    return vars(plan) | {
         "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
         "seconds": round(sum(stage.seconds for stage in plan.stages), 2),
         "fits": plan.fits,
@@ -166,36 +178,111 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
             }
             for stage in plan.stages
         ],
-        "rates": asdict(plan.rates),
+        "rates": vars(plan.rates),
     }
-
-
-_RATES_REMEDY = "Write the file with plan --json on the machine of a worker, or by hand."
 
 
 def read_rates(path: Path) -> Rates:
     """Return the rates in a JSON file: the "rates" of a plan, or an object of their names."""
+    remedy = "Write the file with plan --json on the machine of a worker, or by hand."
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise MissingDataError(f"{path} does not exist.", _RATES_REMEDY) from error
+        raise MissingDataError(f"{path} does not exist.", remedy) from error
     except ValueError as error:
-        raise ParameterError(f"{path} is not JSON ({error}).", _RATES_REMEDY) from error
+        raise ParameterError(f"{path} is not JSON ({error}).", remedy) from error
     if isinstance(found, dict):
         found = found.get("rates", found)
     names = [field.name for field in fields(Rates)]
-    if not isinstance(found, dict) or set(found) != set(names):
+    # A bool is an int.
+    if (
+        not isinstance(found, dict)
+        or set(found) != set(names)
+        or not all(type(value) in (int, float) and value > 0 for value in found.values())
+    ):
         raise ParameterError(
-            f"{path} has missing or unknown rates.", f"Give exactly the rates {', '.join(names)}."
+            f"{path} holds {found!r}, but numbers above 0 for {', '.join(names)} are needed.",
+            remedy,
         )
-    for name, value in found.items():
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise ParameterError(f"{name} in {path} is {value!r}.", "Give a number above 0.")
     return Rates(**found)
 
 
 def _scale_rates(rates: Rates, factor: float) -> Rates:
     """Return the rates of a worker with `factor` times the threads and the same storage."""
+    scaled = {name: factor * rate for name, rate in vars(rates).items()}
+    return Rates(**scaled | {"bytes": rates.bytes})
+
+
+def measure_rates(context: FitContext) -> Rates:
+    """Return the rates of a worker of the engine of a fit, measured by `_measure`."""
+    n_basis, k = context.asked_size or context.dataset.n_rows, context.params.n_neighbors
+    location = context.dataset.location
+    return run_task(context.engine, _measure, location, n_basis, k, label="calibrate")
+
+
+def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
+    """Return the rates of this process, measured on one or two chunks of a labelled dataset."""
+    dataset = Dataset.open(location)
+    chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
+    reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))
+    row_values = max(1, round(dataset.row_values))
+    # A value in CSR takes as long as several values of an array.
+    n_columns = min(8 * row_values, dataset.n_features)
+    compared = math.isqrt(_MAX_COMPARED // n_columns)
+    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared)
+    rows = _rows_like(chunk, max(_LEAST_ROWS, n_rows))
+    X = dense(rows[: max(_LEAST_ROWS, min(_ROWS, _MAX_ELEMENTS // n_columns)), :n_columns])
     return Rates(
-        **{name: factor * rate for name, rate in asdict(rates).items()} | {"bytes": rates.bytes}
+        bytes=chunk.shape[0] * dataset.row_bytes / reading_s,
+        pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),
+        **_network_rates(X, min(n_basis, _MAX_BASIS)),
     )
+
+
+def _rows_like(chunk: Rows, n_rows: int) -> Rows:
+    """Return `n_rows` rows in float64: rows of a chunk, repeated, with noise to tell them apart."""
+    rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
+    values = rows.data if is_sparse(rows) else rows
+    spread = values.std() if values.size else 0.0
+    values += 1e-3 * (spread + 1e-12) * np.random.default_rng(0).standard_normal(values.shape)
+    return rows
+
+
+def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
+    n, p = X.shape
+    basis = X[:n_basis] + 0.5
+    features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
+    Phi = features.activations(X)
+    T = ClassTargets(2).bordered(np.zeros(n, dtype=np.int64))
+    sums = MomentSums(len(basis), 2)
+    product_s = _seconds(lambda: sums.add(Phi, T))
+    exponents_s = _seconds(lambda: row_products(X, basis, out=Phi))
+    activations_s = _seconds(lambda: features.activations(X, out=Phi, threads=blas_threads()))
+    r = len(basis)
+    return {
+        "products": n * r**2 / product_s,
+        "exponentials": n * r / max(activations_s - exponents_s, 0.2 * activations_s),
+    }
+
+
+def _pair_rate(X: Rows, k: int) -> float:
+    rows, threads = X.astype(np.float32), blas_threads()
+    few = rows[:_ROWS]
+    # Without limits, filling the lists takes half of the time for so few rows, but less in a fit.
+    within = nearest_rows(few, rows, count=k + 1, threads=threads).distances[:, -1]
+    search_s = _seconds(
+        lambda: nearest_rows(rows, rows, count=k + 1, within=within, threads=threads)
+    )
+    return float(rows.shape[0] ** 2 / search_s)
+
+
+def _seconds(kernel: Callable[[], object]) -> float:
+    """Return the seconds of the fastest call, after one that warms up; short ones are repeated."""
+    kernel()
+    fastest, spent = np.inf, 0.0
+    while spent < _SECONDS:
+        start = time.perf_counter()
+        kernel()
+        fastest = min(fastest, time.perf_counter() - start)
+        spent += fastest
+    return float(fastest)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,10 +64,7 @@ SAMPLED_ROWS = 2000
 
 
 class Predicted(NamedTuple):
-    """Numbers of rows without a prediction, and of rows whose numbers were clipped.
-
-    A skipped row counts as clipped if its filled values would be.
-    """
+    """Numbers of rows without a prediction, and of rows whose numbers were clipped."""
 
     n_skipped: int
     n_clipped: int
@@ -120,42 +117,33 @@ def predict_dataset(
     Returns
     -------
     Predicted
-        ``n_skipped``, the number of rows with nulls, and ``n_clipped``, the number of rows whose
-        numbers were clipped.
+        ``n_skipped`` and ``n_clipped``, the numbers of rows with nulls and with clipped numbers.
 
     Raises
     ------
     DataError
-        If the dataset has other columns than the training rows, or another number of rows than
-        `kept`.
+        If the dataset does not have the columns of the training rows and the rows of `kept`.
     ExistsError, ParameterError, StorageError
-        As `check_prediction_place`. Also if another job has written to `out`, or if an option does
-        not apply to `out` or the model.
+        If `out` cannot be written, or an option does not apply to `out` or the model.
     """
     check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model, clip=clip)
     opened = pinned.open()
     keep = () if kept is None else kept.schema.names
-    if kept is not None and _suffix(out) == ".csv":
-        check_in_csv(kept)
     asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities}
     asked |= {"skip_bad": skip_bad, "prediction_name": prediction_name}
     names = check_asked(opened, out, **asked, keep=keep)
     dataset = encoded_for(opened, dataset, engine)
     if _suffix(out) not in TABLES:
-        n_clipped = _predict_to_zarr(
-            pinned, opened, dataset, out, engine, names, overwrite=overwrite
-        )
-        return Predicted(0, n_clipped)
-    arrays = [*_ids_of(dataset), *names]
-    written = _table_columns(arrays, _attributes(opened, dataset), keep, prediction_name)
-    _check_distinct_columns(written, keep)
+        return Predicted(0, _write(pinned, dataset, out, engine, names, overwrite=overwrite))
+    columns = _table_columns(opened, dataset, names, keep, prediction_name)
+    if kept is not None and _suffix(out) == ".csv":
+        check_in_csv(kept)
     with scratch_beside(out) as scratch:
-        n_clipped = _predict_to_zarr(
-            pinned, opened, dataset, scratch, engine, names, overwrite=False
-        )
+        n_clipped = _write(pinned, dataset, scratch, engine, names)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            n_skipped = _write_predictions(scratch, unfinished, written, kept, bad_rows)
+            group = open_group(scratch, kind="predictions")
+            n_skipped = _write_table(group, unfinished, columns, kept, bad_rows)
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
     return Predicted(n_skipped, n_clipped)
@@ -166,9 +154,7 @@ def write_results(
 ) -> None:
     """Write the named `RESULTS` of a model to a Zarr group."""
     pinned = PinnedModel.at(model)
-    opened = pinned.open()
-    dataset = encoded_for(opened, dataset, engine)
-    _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=False)
+    _write(pinned, encoded_for(pinned.open(), dataset, engine), out, engine, names)
 
 
 def check_asked(
@@ -195,6 +181,8 @@ def check_asked(
                 f"`{name}` is given, but {out} is not a .csv or .parquet file.",
                 "Give an output path that ends in .csv or .parquet.",
             )
+    if prediction_name == "":
+        raise ParameterError("`prediction_name` is empty.", "Pass a name for the column.")
     wanted = {
         "labels": not of_numbers,
         "values": of_numbers,
@@ -202,11 +190,7 @@ def check_asked(
         "probabilities": probabilities,
         "skipped": skip_bad,
     }
-    names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
-    if prediction_name == "":
-        raise ParameterError("`prediction_name` is empty.", "Pass a name for the column.")
-    _check_distinct_columns(_table_columns(names, _columns_of(model), keep, prediction_name), keep)
-    return names
+    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
 def check_prediction_place(out: Location, *, overwrite: bool) -> None:
@@ -255,17 +239,17 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     return dataset
 
 
-def _predict_to_zarr(
+def _write(
     pinned: PinnedModel,
-    model: Model,
     dataset: Dataset,
     out: Location,
     engine: Engine,
     names: tuple[str, ...],
     *,
-    overwrite: bool,
+    overwrite: bool = False,
 ) -> int:
-    """Write the named results, and the ids if there are any; return the number of clipped rows."""
+    """Write the named results, and ids, to a Zarr group; return the number of clipped rows."""
+    model = pinned.open()
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
     empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
@@ -280,30 +264,25 @@ def _predict_to_zarr(
                 dimensions=dimensions[: values.ndim],
                 compress=True,
             )
-        arguments = [
-            (pinned, dataset, group, names, start, stop)
-            for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
-        ]
-        n_clipped = sum(run_tasks(engine, _write_results, arguments, label="predict"))
-        mark_complete(group, kind="predictions", attributes=_attributes(model, dataset))
+        spans = task_spans(dataset.n_rows, chunk_rows, engine)
+        arguments = [(pinned, dataset, group, names, *span) for span in spans]
+        n_clipped = sum(run_tasks(engine, _write_rows, arguments, label="predict"))
+        ids = {"id": _id_name(dataset)} if "ids" in empty else {}
+        attributes = {**_names_of_scores(model), "fingerprint": dataset.fingerprint, **ids}
+        mark_complete(group, kind="predictions", attributes=attributes)
     if n_clipped:
         logger.warning("%d of %d rows %s.", n_clipped, dataset.n_rows, CLIPPED)
     return n_clipped
 
 
-def _attributes(model: Model, dataset: Dataset) -> dict[str, Any]:
-    """Return the attributes of a group of predictions."""
-    told = {**_columns_of(model), "fingerprint": dataset.fingerprint}
-    if _ids_of(dataset):
-        told["id"] = "id" if dataset.schema is None else dataset.schema.id
-    return told
-
-
-def _columns_of(model: Model) -> dict[str, Any]:
-    """Return the names of a model's scores: its classes or targets."""
+def _names_of_scores(model: Model) -> dict[str, Any]:
     if model.target_names is None:
         return {"classes": model.classes.tolist()}
     return {"target_names": list(model.target_names)}
+
+
+def _id_name(dataset: Dataset) -> str | None:
+    return "id" if dataset.schema is None else dataset.schema.id
 
 
 def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArray[Any]]:
@@ -329,7 +308,7 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
     return [(start, min(stop, n_rows)) for start, stop in pairwise(edges)]
 
 
-def _write_results(
+def _write_rows(
     model: Model,
     dataset: Dataset,
     group: zarr.Group,
@@ -352,38 +331,35 @@ def _write_results(
 
 
 def _table_columns(
-    arrays: Collection[str],
-    attributes: Mapping[str, Any],
-    keep: Collection[str] = (),
-    prediction_name: str | None = None,
+    model: Model,
+    dataset: Dataset,
+    names: Sequence[str],
+    keep: Sequence[str],
+    prediction_name: str | None,
 ) -> dict[str, list[str]]:
-    """Return the names of the columns of each array of predictions in a table, in order."""
-    classes, targets = attributes.get("classes", []), attributes.get("target_names", [])
+    """Return the columns of each array in a table, in order; ParameterError if two are equal."""
+    classes, targets = model.classes.tolist(), [*(model.target_names or ())]
     values, own = targets, prediction_name or _PREDICTION
     if prediction_name is not None or {*targets} & {*keep}:
         values = [own] if len(targets) == 1 else [f"{own}_{target}" for target in targets]
-    names = {
-        "ids": [attributes.get("id", "")],
+    every = {
         "labels": [own],
         "values": values,
         "probabilities": [f"probability_{label}" for label in classes],
         "scores": [f"score_{label}" for label in classes],
     }
-    return {array: columns for array, columns in names.items() if array in arrays}
-
-
-def _check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]) -> None:
-    """Raise ParameterError if two of the written and kept columns have the same name."""
-    counts = Counter(chain(*written.values(), kept))
-    name, count = counts.most_common(1)[0]
+    columns = {"ids": [str(_id_name(dataset))]} if _ids_of(dataset) else {}
+    columns |= {name: every[name] for name in every if name in names}
+    (name, count), *_ = Counter(chain(*columns.values(), keep)).most_common(1)
     if count > 1:
         other = "give the column of the file another name"
-        if name in (*written.get("labels", ()), *written.get("values", ())):
+        if name in (own, *values):
             other = "name the predictions with `prediction_name`"
         raise ParameterError(
             f"two columns of the predictions would be called {name!r}.",
             f"Leave the column out of `keep`, or {other}.",
         )
+    return columns
 
 
 def check_in_csv(kept: "pa.RecordBatchReader") -> None:
@@ -398,32 +374,32 @@ def check_in_csv(kept: "pa.RecordBatchReader") -> None:
             )
 
 
-def _write_predictions(
-    source: Location,
+def _write_table(
+    group: zarr.Group,
     target: Path,
-    names: Mapping[str, list[str]],
-    kept: "pa.RecordBatchReader | None" = None,
-    bad_rows: Sequence[int] = (),
+    columns: Mapping[str, list[str]],
+    kept: "pa.RecordBatchReader | None",
+    bad_rows: Sequence[int],
 ) -> int:
-    """Write predictions, and kept columns, as CSV or Parquet; return the number of skipped rows."""
+    """Write predictions and kept columns as CSV or Parquet; return the number of skipped rows."""
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
-    group = open_group(source, kind="predictions")
-    arrays = {name: get_array(group, name) for name in group.array_keys()}
-    skipped = None
-    if "skipped" in arrays:
-        skipped = read_rows(arrays.pop("skipped"))
+    in_csv, skipped = target.suffix.lower() == ".csv", None
+    if "skipped" in group:
+        skipped = read_rows(get_array(group, "skipped"))
         skipped[[*bad_rows]] = True
-    in_csv = target.suffix.lower() == ".csv"
-    tables = _tables(arrays, names, skipped, in_csv=in_csv)
+    tables = _tables(group, columns, skipped, in_csv=in_csv)
     if kept is not None:
-        tables = _beside(tables, kept, place=int("ids" in arrays))
-    if in_csv and skipped is not None:
-        tables = map(_without_empty_lines, tables)
+        tables = _beside(tables, kept, place=int("ids" in columns))
     first = next(tables)
+    if in_csv and skipped is not None and first.num_columns == 1:
+        # Readers skip empty lines, so a null is written as "".
+        texts = (table[0].cast(pa.string()).fill_null("") for table in chain([first], tables))
+        tables = (pa.table([text], names=first.column_names) for text in texts)
+        first = next(tables)
     write = pa.csv.CSVWriter if in_csv else pa.parquet.ParquetWriter
     with write(target, first.schema) as out:
         for table in chain([first], tables):
@@ -432,46 +408,31 @@ def _write_predictions(
 
 
 def _tables(
-    arrays: Mapping[str, "zarr.Array[Any]"],
-    names: Mapping[str, list[str]],
+    group: zarr.Group,
+    columns: Mapping[str, list[str]],
     skipped: NDArray[np.bool_] | None,
     *,
     in_csv: bool,
 ) -> "Iterator[pa.Table]":
-    """Yield the predictions of consecutive rows as tables."""
+    """Yield the predictions of consecutive rows, chunk by chunk, as tables."""
     import pyarrow as pa
 
-    n_rows, chunk_rows = next((array.shape[0], array.chunks[0]) for array in arrays.values())
+    arrays = {name: get_array(group, name) for name in columns}
+    n_rows, chunk_rows = next((each.shape[0], each.chunks[0]) for each in arrays.values())
     for start in range(0, n_rows, chunk_rows):
-        stop = start + chunk_rows
-        chunk = {name: read_rows(each, start, stop) for name, each in arrays.items()}
-        none = None if skipped is None else skipped[start:stop]
-        if in_csv and "labels" in chunk and chunk["labels"].dtype == bool:
-            # As Python and pandas write booleans; pyarrow writes them in lower case.
-            chunk["labels"] = np.where(chunk["labels"], "True", "False")
-        columns = {
-            column: _arrow(values, None if name == "ids" else none)
-            for name in names
-            for column, values in zip(names[name], np.atleast_2d(chunk[name].T), strict=True)
-        }
-        yield pa.table(columns)
-
-
-def _arrow(values: NDArray[Any], none: NDArray[np.bool_] | None) -> "pa.Array":
-    import pyarrow as pa
-
-    if values.dtype.kind == "T":
-        return pa.array(values.tolist(), pa.string(), mask=none)
-    return pa.array(values, mask=none)
-
-
-def _without_empty_lines(table: "pa.Table") -> "pa.Table":
-    """Return a table whose rows all have text in CSV, because readers skip empty lines."""
-    import pyarrow as pa
-
-    if table.num_columns > 1:
-        return table
-    return pa.table([table[0].cast(pa.string()).fill_null("")], names=table.column_names)
+        stop, table = start + chunk_rows, {}
+        for name, array in arrays.items():
+            none = None if skipped is None or name == "ids" else skipped[start:stop]
+            chunk = read_rows(array, start, stop)
+            if in_csv and name == "labels" and chunk.dtype == bool:
+                # As Python and pandas write booleans; pyarrow writes them in lower case.
+                chunk = np.where(chunk, "True", "False")
+            for column, values in zip(columns[name], np.atleast_2d(chunk.T), strict=True):
+                if values.dtype.kind == "T":
+                    table[column] = pa.array(values.tolist(), pa.string(), mask=none)
+                else:
+                    table[column] = pa.array(values, mask=none)
+        yield pa.table(table)
 
 
 def _beside(
@@ -480,23 +441,20 @@ def _beside(
     """Yield tables with further columns of the same rows, inserted at a column index."""
     import pyarrow as pa
 
+    changed = DataError(
+        "the rows of the file changed during the prediction.",
+        "Start again, and do not change the file meanwhile.",
+    )
     held = kept.schema.empty_table()
     for table in tables:
         n_rows = len(table)
         while len(held) < n_rows and (batch := next(kept, None)) is not None:
             held = pa.concat_tables([held, pa.table(batch)])
         if len(held) < n_rows:
-            raise _other_rows()
+            raise changed
         for j, column in enumerate(held.schema):
             table = table.add_column(place + j, column, held[j][:n_rows])
         yield table
         held = held[n_rows:]
     if len(held) or any(map(len, kept)):
-        raise _other_rows()
-
-
-def _other_rows() -> DataError:
-    return DataError(
-        "the rows of the file changed during the prediction.",
-        "Start again, and do not change the file meanwhile.",
-    )
+        raise changed

@@ -33,7 +33,6 @@ from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
-    exists,
     hidden_sibling,
     locked_group,
     remove_group,
@@ -64,28 +63,24 @@ def refresh_run(
     Parameters
     ----------
     location : Location
-        Location of a run with a model, which may be damaged: only the attributes of the run are
-        needed. The run stays until the new one is complete.
+        Location of a run whose model may be damaged. It stays until the new run is complete.
     datasets : sequence of Dataset
         Rows to fit; empty: all rows that the run holds. Rows of a file are read from the file.
-    engine : Engine
+    engine, min_recall
+        See `fit_dataset`.
     judge : Judge, optional
         Judges the new model.
-    min_recall : float
-        See `fit_dataset`.
 
     Returns
     -------
     Run
-        The new run, at `location`.
+        The new run.
 
     Raises
     ------
-    MissingDataError, DataError
-        If no datasets are given and the datasets of the run are missing or have changed; if two
-        datasets have the same rows.
-    ParameterError
-        If the basis of the run was given, or the run is in the memory of this process.
+    MissingDataError, DataError, ParameterError
+        If the datasets of the run are missing or have changed; if two datasets have the same rows;
+        if the basis of the run was given, or the run is in the memory of this process.
     WorseModelError
         If the judge refuses the new model; the run is unchanged.
 
@@ -97,11 +92,10 @@ def refresh_run(
     """
     building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
     finish_refresh(location)
-    _check_has_model(Run.open(location))
+    _check_refreshable(Run.open(location), judge)
     with locked_group(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
-        _check_refreshable(old, judge)
-        rows = _rows_held(old, list(datasets), files)
+        rows = list(datasets) or _rows_held(old, files)
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         names = old.attributes["target_names"]
         if not old.embeds:
@@ -128,26 +122,21 @@ def refresh_run(
     return Run.open(location)
 
 
-def _check_has_model(run: Run) -> None:
-    """Raise an error unless a model was finished, which may be damaged by now."""
-    attributes = run.attributes
+def _check_refreshable(old: Run, judge: Judge | None) -> None:
+    """Raise an error if a run was never finished, or cannot be fitted again or judged."""
+    attributes, place = old.attributes, old.location
     if not latest_place(attributes) and "model" not in attributes["stages"]:
         raise DamagedDataError(
-            f"the run {run.location} has no model yet.", f"Finish the run with {run.begun_by}."
+            f"the run {place} has no model yet.", f"Finish the run with {old.begun_by}."
         )
-
-
-def _check_refreshable(old: Run, judge: Judge | None) -> None:
-    """Raise ParameterError if a run cannot be fitted again, or cannot be judged."""
     if old.params.basis_is_given:
         raise ParameterError(
-            f"the basis of {old.location} was given, so a refresh cannot choose another.",
+            f"the basis of {place} was given, so a refresh cannot choose another.",
             "Fit a new run with another basis.",
         )
     if old.embeds and judge is not None:
         raise ParameterError(
-            f"{old.location} is an embedding, which learns no targets.",
-            "Refresh the run without a judge.",
+            f"{place} is an embedding, which learns no targets.", "Refresh the run without a judge."
         )
 
 
@@ -168,12 +157,9 @@ def _begin_or_resume(
         finish_fit(building, context)
 
 
-def _rows_held(run: Run, given: list[Dataset], files: ExitStack) -> list[Dataset]:
-    """Return the given datasets, else those of the run, which exist until `files` is closed."""
-    if given:
-        return given
-    known = members_by_content(run.attributes)
-    held = members_held(run.attributes)
+def _rows_held(run: Run, files: ExitStack) -> list[Dataset]:
+    """Return the datasets whose rows a run holds; they exist until `files` is closed."""
+    known, held = members_by_content(run.attributes), members_held(run.attributes)
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
     if taken:
         raise DataError(
@@ -181,8 +167,7 @@ def _rows_held(run: Run, given: list[Dataset], files: ExitStack) -> list[Dataset
             "with other rows.",
             "Give datasets without the forgotten rows.",
         )
-    held_now = [content for content, times in held.items() if times > 0]
-    return [_open_member(run, known[content], files) for content in held_now]
+    return [_open_member(run, known[each], files) for each, times in held.items() if times]
 
 
 def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
@@ -204,28 +189,17 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:
-    """Write datasets as one, unless an earlier job did."""
+    """Write datasets as one; only a refresh of the same run writes to `location`."""
     source = _Joined(datasets)
-    content = sum(int(dataset.content, 16) for dataset in datasets) % 2**64
-    if exists(location):
-        try:
-            written = Dataset.open(location)
-            if int(written.content, 16) == content:
-                return written
-        except NRBFNError as error:
-            logger.warning("%s The joined dataset is written again.", error.problem)
-            if isinstance(error, DamagedDataError):
-                # Only a refresh of this run writes to this name.
-                remove_group(location)
-    return ingest_source(source, location, unlabelled=source.unlabelled, overwrite=True)
+    remove_group(location)
+    return ingest_source(source, location, unlabelled=source.unlabelled)
 
 
 def _common_mark(datasets: list[Dataset]) -> Mark | None:
     """Return the label of unlabelled rows, which must be the same in all datasets."""
     marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
-    if not marks:
-        return None
-    first, *others = marks.values()
+    first = next(iter(marks.values()), datasets[0])
+    others = [*marks.values()][1:]
     others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
     if others:
         raise DataError(
@@ -236,11 +210,9 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     return first.unlabelled
 
 
-def _common_reading(datasets: list[Dataset]) -> dict[str, str] | None:
-    """Return how the first dataset was read, and the marker of the first that has one."""
-    read_as = [each.read_as or {} for each in datasets]
-    marks = [each["unlabelled"] for each in read_as if "unlabelled" in each]
-    return {**read_as[0], **({"unlabelled": marks[0]} if marks else {})} or None
+def _columns(dataset: Dataset) -> tuple[Any, ...]:
+    label_kind = None if dataset.y is None else dataset.y.dtype.kind
+    return dataset.n_features, dataset.feature_names, dataset.target_names, label_kind
 
 
 class _Joined(Source):
@@ -252,13 +224,7 @@ class _Joined(Source):
             raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
         for other in datasets[1:]:
             other.encoded_by(first.schema)
-            same = (first.n_features, first.feature_names, first.target_names) == (
-                other.n_features,
-                other.feature_names,
-                other.target_names,
-            )
-            texts = {None if each.y is None else each.y.dtype.kind for each in (first, other)}
-            if not same or len(texts) > 1:
+            if _columns(other) != _columns(first):
                 raise DataError(
                     f"{other.location} has other columns, or labels of another type, than "
                     f"{first.location}.",
@@ -274,10 +240,12 @@ class _Joined(Source):
             self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         self.y_dtype = None if first.y is None else first.y.dtype
         self.has_weights = any(dataset.has_weights for dataset in datasets)
-        self.feature_names = first.feature_names
-        self.target_names = first.target_names
+        self.feature_names, self.target_names = first.feature_names, first.target_names
         self.schema = first.schema
-        self.read_as = _common_reading(datasets)
+        # As the first dataset was read, with the marker of the first that has one.
+        read_as = [each.read_as or {} for each in datasets]
+        marks = [{"unlabelled": each["unlabelled"]} for each in read_as if "unlabelled" in each]
+        self.read_as = {**read_as[0], **(marks[0] if marks else {})} or None
         # The booleans of an update may have been written as 1 and 0.
         is_boolean = first.classes.dtype.kind == "b"
         self.boolean_labels = is_boolean and all(
@@ -290,6 +258,5 @@ class _Joined(Source):
                 X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
                     weights = np.ones(X.shape[0])
-                if self.n_values is not None:
-                    X = canonical(X)
+                X = canonical(X) if self.n_values is not None else X
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)

@@ -3,7 +3,6 @@
 import json
 import os
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,14 @@ def load_schema(location: Location) -> Schema:
     """Return the schema of a TOML or JSON file, a dataset, a run or a model."""
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
         return Schema.from_dict(_read_file(Path(location)))
-    schema = Schema.of_record(_attributes(location)["schema"])
+    if kind_of(location, ("dataset", "run", "model")) == "dataset":
+        group = open_group(location, kind="dataset")
+    else:
+        # Imports scipy, which no table needs.
+        from dask_nrbfn.storage.model import open_model_group
+
+        group = open_model_group(location)
+    schema = Schema.of_record(attributes_of(group)["schema"])
     if schema is None:
         raise DataError(
             f"{location} has no schema: it was made of arrays of numbers.",
@@ -30,9 +36,14 @@ def load_schema(location: Location) -> Schema:
 
 def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Write a schema to a TOML or JSON file."""
+    import tomli_w
+
     check_schema_file(path)
+    text = json.dumps(schema.to_dict(), indent=1, ensure_ascii=False) + "\n"
+    if Path(path).suffix == ".toml":
+        text = tomli_w.dumps(schema.to_dict())
     with new_file(path, overwrite=overwrite) as unfinished:
-        unfinished.write_text(_text(schema, Path(path).suffix), encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def check_schema_file(path: str | os.PathLike[str]) -> None:
@@ -41,15 +52,6 @@ def check_schema_file(path: str | os.PathLike[str]) -> None:
         raise ParameterError(
             f"`write_schema` is {os.fspath(path)}.", "Give a name that ends in .toml or .json."
         )
-
-
-def _attributes(location: Location) -> dict[str, Any]:
-    if kind_of(location, ("dataset", "run", "model")) == "dataset":
-        return attributes_of(open_group(location, kind="dataset"))
-    # Imports scipy, which no table needs.
-    from dask_nrbfn.storage.model import open_model_group
-
-    return attributes_of(open_model_group(location))
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -70,16 +72,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise ValueError if it has two values of one name."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"{name!r} occurs twice")
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name!r} occurs twice")
+        values[name] = value
     return values
-
-
-def _text(schema: Schema, suffix: str) -> str:
-    if suffix == ".json":
-        return json.dumps(schema.to_dict(), indent=1, ensure_ascii=False) + "\n"
-    import tomli_w
-
-    return tomli_w.dumps(schema.to_dict())

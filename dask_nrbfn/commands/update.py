@@ -15,16 +15,13 @@ from typing import Any
 
 import zarr
 
-from dask_nrbfn.commands.cell_version import merge_cells, update_cells
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.version import (
-    Combine,
-    UpdatePass,
-    combine_rows,
-    combine_runs,
+    Change,
     read_full_model,
     read_model,
     solve_version,
+    sum_rows,
 )
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
@@ -39,13 +36,10 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.numeric.distances import basis_bytes
-from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.new_rows import NewRowSums
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
-from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
+from dask_nrbfn.parts import MAX_REDONE, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.components import COMPONENTS
@@ -56,12 +50,8 @@ from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    locked_group,
-    normalize,
-)
-from dask_nrbfn.storage.layout import PartLayout, block_rows
+from dask_nrbfn.storage.group import Location, locked_group, normalize
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -101,15 +91,15 @@ class Judge:
     max_error_rate: float
 
     def error_rate(self, model: Location, engine: Engine) -> float:
-        """Return the error rate of a model; for numeric targets, its relative error."""
-        evaluation = evaluate_dataset(model, self.dataset, engine)
-        if evaluation.error_rate > self.max_error_rate:
-            beyond = evaluation.beyond(self.max_error_rate, on=self.dataset.location)
+        """Return the error rate of a model, or its relative error; WorseModelError if too large."""
+        error = evaluate_dataset(model, self.dataset, engine).error_rate
+        if error > self.max_error_rate:
             raise WorseModelError(
-                f"the new model {beyond}; the old model is kept.",
+                f"the new model has an error of {error:.4g} on {self.dataset.location}, but only "
+                f"{self.max_error_rate:.4g} is allowed; the old model is kept.",
                 "Check the new rows, or set a larger `max_error_rate`.",
             )
-        return evaluation.error_rate
+        return error
 
 
 def update_run(
@@ -150,28 +140,17 @@ def update_run(
 
     Raises
     ------
-    AlreadyAddedError
-        If the run already holds the rows, in any order and chunks.
-    DataError
-        If the dataset has other columns or unknown labels, or if the forgotten rows cannot have
-        been added.
-    MemoryBudgetError
-        If a task would not fit a worker; before the task.
+    AlreadyAddedError, DataError, ParameterError
+        If the run already holds the rows, in any order and chunks; if forgotten rows cannot have
+        been added; if the dataset does not fit the run, or the run has another loss than the
+        squared loss.
     WorseModelError
-        If the judge refuses the model, or the error on the new rows is above `max_new_error`; the
-        run is unchanged.
-    IllConditionedError
-        If the ridge system became singular; the run is unchanged.
-    RunBusyError
-        If another job works on the run.
-    ParameterError
-        If the loss of the run is not the squared loss, or rows are forgotten with a
-        `max_new_error`.
+        If the judge or `max_new_error` refuses the model.
 
     Notes
     -----
-    An interrupted update of the same rows resumes from its finished parts. Basis, width, shares of
-    clusters of a penalty and the neighbours of locality stay those of the fit.
+    After an error the run is unchanged. An interrupted update of the same rows resumes from its
+    finished parts.
     """
     if forget and max_new_error is not None:
         raise ParameterError(
@@ -179,58 +158,37 @@ def update_run(
         )
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     with _locked_version(location, action, judge) as draft:
-        model = read_full_model(draft.run, draft.base)
-        run = draft.run
-        dataset = model.encoded(dataset)
+        dataset = draft.model.encoded(dataset)
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()
-        codes = _check_rows(draft, dataset, model, again=again)
-        held_bytes = _checked_bytes(draft, model, dataset, engine)
+        codes = _check_rows(draft, dataset, again=again)
         stage = _stage_of(draft.version, action, dataset)
+        engine.begin_stage(_checked_bytes(draft, dataset, engine))
         added = None
         # Forgotten rows leave the range of the targets as it is.
         if dataset.of_numbers and not forget:
             added = run_task(engine, Dataset.target_range, dataset, label=action)
-        if model.cells is None:
-            step = partial(_sum_and_solve, draft, dataset, engine, model, stage, codes, added)
-        else:
-            step = partial(
-                update_cells,
-                run,
-                draft.base,
-                version_name(draft.version),
-                dataset,
-                engine,
-                stage=stage,
-                codes=codes,
-                forget=forget,
-                target_range=added,
+
+        def change() -> Change:
+            rows = sum_rows(draft.run, draft.base, dataset, engine, stage=stage, codes=codes)
+            return Change(action, draft.base, rows=rows, target_range=added)
+
+        figures = draft.solve(change, engine, stage)
+        error = figures["new_error"]
+        if max_new_error is not None and error is not None and not error <= max_new_error:
+            raise WorseModelError(
+                f"the old model has an error of {error:.4g} on the new rows, but only "
+                f"{max_new_error:.4g} is allowed; it is kept.",
+                "Check the labels of the new rows, or set a larger `max_new_error`.",
             )
-        engine.begin_stage(held_bytes)
-        figures = _mended(draft, stage, step)
-        _check_new_error(figures["new_error"], max_new_error)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
 
-def _check_new_error(error: float | None, most: float | None) -> None:
-    """Raise WorseModelError if the old model has too large an error on the new rows."""
-    if most is not None and error is not None and not error <= most:
-        raise WorseModelError(
-            f"the old model has an error of {error:.4g} on the new rows, but only {most:.4g} is "
-            "allowed; it is kept.",
-            "Check the labels of the new rows, or set a larger `max_new_error`.",
-        )
-
-
 def merge_runs(
-    location: Location,
-    other: Location,
-    engine: Engine,
-    *,
-    judge: Judge | None = None,
+    location: Location, other: Location, engine: Engine, *, judge: Judge | None = None
 ) -> dict[str, Any]:
     """Add all rows of another run, which began as a copy of a run, to that run.
 
@@ -241,17 +199,10 @@ def merge_runs(
     engine, judge
         See `update_run`.
 
-    Returns
-    -------
-    dict
-        The record of the version.
-
     Raises
     ------
-    RunMismatchError
-        If the runs are not copies of one fit.
-    AlreadyAddedError
-        If both hold the same rows.
+    RunMismatchError, AlreadyAddedError
+        If the runs are not copies of one fit, or both hold the same rows.
     """
     with _locked_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
@@ -269,18 +220,10 @@ def merge_runs(
                 f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
                 "Merge runs of distinct rows, or forget these rows in one of the runs.",
             )
-        model = read_full_model(run, draft.base)
-        held_bytes = _checked_bytes(draft, model, None, engine)
-        n_rows = n_rows_held(attributes)
-        engine.begin_stage(held_bytes)
-        if model.cells is None:
-            target_range = read_model(added, place).target_range
-            arguments = (added.location, place, n_rows)
-            figures = _solve(draft, engine, combine_runs, arguments, target_range)
-        else:
-            name = version_name(draft.version)
-            figures = merge_cells(run, draft.base, name, added, place, engine)
-            figures["n_rows"] = n_rows
+        engine.begin_stage(_checked_bytes(draft, None, engine))
+        added_range = read_model(added, place).target_range
+        change = Change(MERGE, draft.base, None, added.location, place, added_range)
+        figures = draft.solve(lambda: change, engine) | {"n_rows": n_rows_held(attributes)}
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]
@@ -298,11 +241,27 @@ class _Draft:
     """The next version of a run, which continues `base`; invisible until it is finished."""
 
     run: Run
+    model: Model
     action: str
     version: int
     base: str
     started: datetime
     check_still_locked: Callable[[], None]
+
+    def solve(
+        self, change: Callable[[], Change], engine: Engine, stage: str = ""
+    ) -> dict[str, Any]:
+        """Return the figures of the solved version; compute damaged parts of `stage` again."""
+        n_redone = 0
+        while True:
+            try:
+                return solve_version(self.run, self.model, self.version, change(), engine)
+            except DamagedResultError as error:
+                n_redone += 1
+                if error.stage != stage or n_redone > MAX_REDONE:
+                    raise
+                logger.warning("%s The damaged result is computed again.", error.problem)
+                self.run.forget(stage, error.parts)
 
     def finish(
         self,
@@ -317,8 +276,13 @@ class _Draft:
         if judge is not None:
             model = join(self.run.location, model_name(figures["place"]))
             error_rate = judge.error_rate(model, engine)
-        reasons = [*figures["reasons"], *_grown(self.run, figures["n_rows"], self.action)]
-        due_before = any(record["refresh_due"] for record in versions_of(self.run.attributes)[-1:])
+        attributes, reasons = self.run.attributes, list(figures["reasons"])
+        fitted = attributes["basis_n_rows"]
+        later = n_rows_held(attributes) + figures["n_rows"] - fitted
+        if self.action != FORGET and later > fitted:
+            chosen = f"the basis was chosen from {fitted} rows"
+            reasons.append(f"{chosen}, and {later} were added since")
+        due_before = any(record["refresh_due"] for record in versions_of(attributes)[-1:])
         record = {
             "version": self.version,
             "action": self.action,
@@ -333,13 +297,8 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record, needs=kept_stages(self.run))
-        logger.info(
-            "%s: %d rows, version %d, fitting error %.4f",
-            self.action,
-            record["n_rows"],
-            self.version,
-            record["fitting_error"],
-        )
+        counts = (self.action, record["n_rows"], self.version, record["fitting_error"])
+        logger.info("%s: %d rows, version %d, fitting error %.4f", *counts)
         if self.run.chosen_params.locality:
             logger.info("%s: locality uses the neighbours of the fit", self.action)
         for reason in reasons:
@@ -361,11 +320,10 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         run = Run.open(location)
         attributes = run.attributes
         version, base = len(versions_of(attributes)) + 1, latest_place(attributes)
-        draft = _Draft(run, action, version, base, datetime.now(UTC), check_still_locked)
         try:
-            _check_readable(run, base)
+            model = _read_base(run, base)
             run.drop(version_name(version))
-            yield draft
+            yield _Draft(run, model, action, version, base, datetime.now(UTC), check_still_locked)
         except DamagedResultError as error:
             if error.stage.startswith(_PARTS):
                 raise
@@ -386,10 +344,10 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         run.drop_groups(_PARTS)
 
 
-def _check_readable(run: Run, base: str) -> None:
-    """Raise DamagedResultError if the model of a version is damaged."""
+def _read_base(run: Run, base: str) -> Model:
+    """Return the model that an update continues; DamagedResultError if it is damaged."""
     try:
-        read_full_model(run, base)
+        return read_full_model(run, base)
     except DamagedResultError:
         raise
     except (MissingDataError, DamagedDataError) as error:
@@ -424,23 +382,22 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
     return records[-1] if parts_left else None
 
 
-def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
+def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
     """Return the code in the model of each class of a dataset, if its rows can be used."""
     dataset.check_stored()
-    remedy = "Refresh the run with rows of all classes."
+    model, remedy = draft.model, "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
-    attributes = draft.run.attributes
+    attributes, run = draft.run.attributes, draft.run.location
     held = members_held(attributes)[dataset.content]
-    members = members_by_content(attributes)
-    known = dataset.content in members
+    known = dataset.content in members_by_content(attributes)
     if draft.action == ADD and held > 0 and not again:
         raise AlreadyAddedError(
-            f"the run {draft.run.location} holds the rows of {dataset.location} already.",
+            f"the run {run} holds the rows of {dataset.location} already.",
             "Add each row once. To remove rows, use forget.",
         )
     if draft.action == FORGET and (held < 0 or (known and held == 0)):
         raise DataError(
-            f"the run {draft.run.location} has forgotten the rows of {dataset.location} already.",
+            f"the run {run} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
         )
     if draft.action == FORGET and not known:
@@ -452,13 +409,13 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     return codes
 
 
-def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
+def _checked_bytes(draft: _Draft, dataset: Dataset | None, engine: Engine) -> int:
     """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
+    model, params = draft.model, draft.model.params
     r, p, q = model.n_active, model.basis.shape[1], model.n_targets
-    params = model.params
     penalty_axes = penalty_named(params.penalty).n_axes
     asked = params.prune or penalty_axes or params.locality or params.components
-    solving = solve_bytes(
+    held = solve_bytes(
         r,
         q,
         penalty_axes=penalty_axes,
@@ -469,7 +426,7 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     )
     values, of_sparse = mean_values(model.basis), dataset is not None and dataset.is_sparse
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
-    held = solving + of_basis(copies=4) + 8 * 4 * r * q
+    held += of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
         passing = moments_bytes(
             r,
@@ -486,62 +443,3 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     held += process_bytes(l1=model.l1)
     engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
-
-
-def _sum_and_solve(
-    draft: _Draft,
-    dataset: Dataset,
-    engine: Engine,
-    model: Model,
-    stage: str,
-    codes: list[int] | None,
-    target_range: Floats | None,
-) -> dict[str, Any]:
-    """Sum the parts and solve one network."""
-    reduction = Reduction(
-        stage,
-        UpdatePass,
-        {"": Moments, "_seen": NewRowSums},
-        PartLayout.of(dataset.n_rows, model.params.n_parts),
-        (draft.base, codes),
-    )
-    reduce_parts(draft.run, dataset, engine, reduction)
-    forget = draft.action == FORGET
-    return _solve(draft, engine, combine_rows, (reduction, forget), target_range)
-
-
-def _mended(draft: _Draft, stage: str, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the result of a step; compute damaged parts of a stage again."""
-    n_redone = 0
-    while True:
-        try:
-            return step()
-        except DamagedResultError as error:
-            n_redone += 1
-            if error.stage != stage or n_redone > MAX_REDONE:
-                raise
-            logger.warning("%s The damaged result is computed again.", error.problem)
-            draft.run.forget(stage, error.parts)
-
-
-def _solve(
-    draft: _Draft,
-    engine: Engine,
-    combine: Combine,
-    arguments: tuple[Any, ...],
-    target_range: Floats | None,
-) -> dict[str, Any]:
-    version = (draft.run.location, draft.base, version_name(draft.version))
-    return run_task(
-        engine, solve_version, *version, combine, arguments, target_range, label=draft.action
-    )
-
-
-def _grown(run: Run, n_rows: int, action: str) -> list[str]:
-    """Return a reason for a refresh if most rows were added after the choice of the basis."""
-    attributes = run.attributes
-    fitted = attributes["basis_n_rows"]
-    later = n_rows_held(attributes) + n_rows - fitted
-    if action == FORGET or later <= fitted:
-        return []
-    return [f"the basis was chosen from {fitted} rows, and {later} were added since"]

@@ -17,7 +17,7 @@ from dask_nrbfn import scorer as scorer_module
 from dask_nrbfn.commands import predict as predict_module
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file, ingest_source
+from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
@@ -28,12 +28,10 @@ from dask_nrbfn.errors import (
     ParameterError,
     StorageError,
 )
-from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.storage.written import file_size_limit
 from tests.tables import spirals, surfaces, write_table
@@ -176,16 +174,6 @@ def test_predict__the_largest_probability_written_is_that_of_the_label(
     assert (NAMES[clipped.argmax(axis=1)] != labels).sum() > 10
 
 
-def test_predict__probabilities_in_a_group(place, new_rows):
-    X, _ = new_rows
-    network = NRBFNClassifier.load(place / "run")
-    dataset, out = write_table(MemoryStore(), X, chunk_rows=70), MemoryStore()
-    predict_dataset(place / "run", dataset, out, InlineEngine(), probabilities=True)
-    group = zarr.open_group(out, mode="r")
-    assert {*group.array_keys()} == {"labels", "scores", "probabilities"}
-    np.testing.assert_allclose(group["probabilities"][:], network.predict_proba(X), atol=1e-12)
-
-
 @pytest.mark.parametrize("wanted", ["scores", "probabilities"])
 def test_predict__numbers_have_no_classes(of_numbers, wanted):
     dataset = write_table(MemoryStore(), surfaces(5)[0])
@@ -211,19 +199,6 @@ def test_predict__wrong_columns(place):
     dataset = write_table(MemoryStore(), np.ones((5, 3)))
     with pytest.raises(DataError, match="X has 3 columns, but the model was trained on 4"):
         predict_dataset(place / "run", dataset, MemoryStore(), InlineEngine())
-
-
-def test_predict__renamed_columns(tmp_path):
-    X, y = spirals(60)
-    for name, columns in (("a", "pqrs"), ("b", "pqsr")):
-        frame = pd.DataFrame(X, columns=list(columns)).assign(label=y)
-        frame.to_csv(tmp_path / f"{name}.csv", index=False)
-        ingest_file(tmp_path / f"{name}.csv", tmp_path / name, label="label")
-    run = fit_dataset(
-        Dataset.open(tmp_path / "a"), tmp_path / "run", FitParams(alpha=1e-6), InlineEngine()
-    )
-    with pytest.raises(DataError, match="column 's' is in the place of 'r'"):
-        evaluate_dataset(run.location, Dataset.open(tmp_path / "b"), InlineEngine())
 
 
 class InterruptedEngine(InlineEngine):

@@ -14,7 +14,6 @@ from dask_nrbfn import (
     evaluate_dataset,
     fit_dataset,
     ingest_file,
-    predict_dataset,
     refresh_run,
     update_run,
 )
@@ -24,8 +23,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.report.console import run_table
 from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.storage.array import get_array, read_rows
-from dask_nrbfn.storage.group import open_group
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, surfaces, write_table
 
@@ -72,14 +69,6 @@ def test_evaluate__without_any_label_is_refused(run):
     dataset = write_table(MemoryStore(), X, np.full(150, NONE), unlabelled=NONE)
     with pytest.raises(DataError, match=r"no row of .* has a label"):
         evaluate_dataset(run.location, dataset, ENGINE)
-
-
-def test_predict__labels_all_rows(run, tmp_path):
-    dataset = write_table(tmp_path / "again", X, MARKED, unlabelled=NONE)
-    predict_dataset(run.location, dataset, tmp_path / "labels", ENGINE)
-    labels = read_rows(get_array(open_group(tmp_path / "labels", kind="predictions"), "labels"))
-    assert np.mean(labels == Y) > 0.6
-    assert set(labels) == {0, 1, 2}
 
 
 @pytest.mark.fast_cases(1)
@@ -135,22 +124,6 @@ def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path):
     assert confidences.counts.sum() == 50
     assert LABELLED[confidences.rows].all()
     assert set(confidences.rows) <= set(np.flatnonzero(LABELLED))
-
-
-@pytest.mark.parametrize(("column", "mark"), [("0 1 2", "-1"), ("a b c", "?")])
-def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
-    names = [*column.split(), mark]
-    lines = [",".join([*map(str, row), names[label]]) for row, label in zip(X, MARKED, strict=True)]
-    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,label", *lines]))
-    arguments = (tmp_path / "rows.csv", tmp_path / "rows", "--label", "label")
-    out = succeed("ingest", *arguments, "--unlabelled", mark, "--json")
-    described = json.loads(out)
-    assert described["n_unlabelled"] == 100
-    assert list(map(str, described["classes"])) == column.split()
-    options = ("--unlabelled", "?", "--missing", "impute")
-    problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", *options)
-    assert problem == "--unlabelled is '?', but there are no labels or targets."
-    assert fix == "Leave --unlabelled out: it applies to labels and targets only."
 
 
 def write_labels(path, labels, mark):

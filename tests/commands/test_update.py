@@ -225,28 +225,6 @@ def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, ro
 
 
 @pytest.mark.slow
-# Chunks of one row, of some and of all rows, in one part or several.
-@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 4), (7, 1), (7, 4), (150, 1)])
-def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
-    params = replace(PARAMS, n_parts=n_parts)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
-    X, y = table_of([rows[1]])
-    update(run, write_table(tmp_path / "again", X, y, chunk_rows=chunk_rows))
-    assert_moments(run, *table_of(rows[:2]))
-
-
-@pytest.mark.slow
-def test_update_run__on_workers_as_here(tmp_path, two_workers, rows):
-    places = [tmp_path / "here", tmp_path / "there"]
-    params = replace(PARAMS, n_parts=4)
-    for place, engine in zip(places, (InlineEngine(), two_workers), strict=True):
-        fit_dataset(rows[0], place, params, engine)
-        update_run(place, rows[1], engine)
-    here, there = (read_latest_moments(place) for place in places)
-    close(there.packed_gram, here.packed_gram, rtol=1e-14)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("n_features", [4, 700])
 def test_update_run__peaks_stay_below_what_was_said(tmp_path, n_features):
     X, y = spirals(5500, n_features=n_features)
@@ -324,7 +302,7 @@ def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows, caplog):
 
 
 def test_update_run__cannot_forget_everything(run, rows):
-    with pytest.raises(DataError, match="smaller than their rounding errors"):
+    with pytest.raises(DataError, match="would be left without rows"):
         update(run, rows[0], forget=True)
     assert describe(run.location)["version"] == 0
 
@@ -553,7 +531,7 @@ def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
     X, y = table_of([rows[1]])
     wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
     latest, files = Model.load(run.location).digest(), sorted((tmp_path / "run").rglob("*"))
-    with pytest.raises(WorseModelError, match=r"only 20\.00 % are allowed"):
+    with pytest.raises(WorseModelError, match=r"but only 0\.2 is allowed"):
         update(run, wrong, judge=Judge(rows[3], 0.2))
     assert Model.load(run.location).digest() == latest
     left = [path for path in sorted((tmp_path / "run").rglob("*")) if path not in files]

@@ -149,7 +149,7 @@ def test_night__worse_model_is_refused(place):
     assert place.versions() == versions
     assert place.moved_to("rejected") == ["wrong"]
     (reason,) = place.reasons()
-    assert re.search(r"makes [\d.]+ % errors on .*, but only [\d.]+ % are allowed", reason)
+    assert re.search(r"has an error of [\d.]+ on .*, but only [\d.]+ is allowed", reason)
 
     place.bring("good.csv", *spirals(200, seed=20))
     assert place.night().returncode == 0

@@ -25,7 +25,7 @@ from dask_nrbfn import (
     ingest_source,
     plan_fit,
 )
-from dask_nrbfn.commands.calibrate import measure_rates
+from dask_nrbfn.commands.plan import measure_rates
 from dask_nrbfn.stages.context import FitContext
 
 N_FEATURES = 32
