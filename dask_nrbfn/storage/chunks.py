@@ -25,9 +25,9 @@ from dask_nrbfn.storage.array import (
     get_array,
     get_stored,
 )
-from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES
+from dask_nrbfn.storage.array import INDEX_BYTES, ROW_BYTES
 from dask_nrbfn.storage.group import mark_complete
-from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
+from dask_nrbfn.storage.array import digest_of, finish_reference, refer, refers, update_digest
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.

@@ -38,7 +38,7 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.referenced import update_digest
+from dask_nrbfn.storage.array import update_digest
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 

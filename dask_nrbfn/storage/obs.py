@@ -21,7 +21,7 @@ from dask_nrbfn.sources.anndata import column_names, import_anndata, is_anndata,
 from dask_nrbfn.sources.dtypes import STRING
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.zarr_arrays import damage_named, is_plain_zarr
-from dask_nrbfn.storage.dense import Array, read_dense
+from dask_nrbfn.storage.array import Array, read_rows
 from dask_nrbfn.storage.group import flush_member, replace_group, store_at
 from dask_nrbfn.storage.local import flush_tree, replace_path
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
@@ -41,7 +41,7 @@ class NewColumn(NamedTuple):
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return some values as they are stored, (stop - start,)."""
-        rows = read_dense(self.values, start, stop)
+        rows = read_rows(self.values, start, stop)
         return rows.reshape(len(rows), -1)[:, self.place]
 
 
