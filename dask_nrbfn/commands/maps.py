@@ -26,8 +26,8 @@ from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Box, Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
-from dask_nrbfn.storage.blocks import read_ahead
 from dask_nrbfn.storage.array import Array, read_finished
+from dask_nrbfn.storage.blocks import read_ahead
 from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns

@@ -17,17 +17,22 @@ from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.source import StoredAt
 from dask_nrbfn.storage.array import (
+    INDEX_BYTES,
+    ROW_BYTES,
     Stored,
     append_rows,
     create_array,
     create_sparse,
+    digest_of,
+    finish_reference,
     finish_sparse,
     get_array,
     get_stored,
+    refer,
+    refers,
+    update_digest,
 )
-from dask_nrbfn.storage.array import INDEX_BYTES, ROW_BYTES
 from dask_nrbfn.storage.group import mark_complete
-from dask_nrbfn.storage.array import digest_of, finish_reference, refer, refers, update_digest
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.

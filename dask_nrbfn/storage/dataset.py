@@ -143,7 +143,9 @@ class Dataset:
                 feature_names=None if names is None else tuple(names),
                 target_names=None if target_names is None else tuple(target_names),
                 unlabelled=mark if mark is None or target_names is None else np.nan,
-                labelled_rows_of_chunks=None if labelled is None else np.asarray(labelled, np.int64),
+                labelled_rows_of_chunks=None
+                if labelled is None
+                else np.asarray(labelled, np.int64),
                 ids=get_array(group, "ids") if attributes["has_ids"] else None,
                 schema=schema,
                 read_as=attributes["read_as"],
