@@ -54,8 +54,8 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import View, local_path, remote
-from dask_nrbfn.storage.strict import is_sealed, metadata_named, sealed
+from dask_nrbfn.storage.location import View, in_memory
+from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -199,11 +199,11 @@ class Run:
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish the run with {self.begun_by}, or give another path for a new run.",
             )
-        old, new = self.params.to_dict(), params.to_dict()
-        if self.tuning is not None and tuning is not None:
-            old |= self.tuning.to_dict()
-            new |= tuning.to_dict()
-        if new["n_parts"] is None or new["n_parts"] == self.n_parts:
+        old, new = (
+            each.to_dict() | (further.to_dict() if further else {})
+            for each, further in ((self.params, self.tuning), (params, tuning))
+        )
+        if new["n_parts"] in (None, self.n_parts):
             new["n_parts"] = old["n_parts"]
         changed = [
             f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
@@ -291,12 +291,12 @@ class Run:
 
     def group(self, stage: str) -> zarr.Group:
         """Return the writable group of a stage."""
-        with self._result_named(stage), metadata_named(f"{self.location}/{stage}"):
+        with self._result_named(stage):
             return self._writable.require_group(stage)
 
     def has(self, name: str) -> bool:
         """Return whether a group or array of a name is stored."""
-        with self._result_named(name), metadata_named(f"{self.location}/{name}"):
+        with self._result_named(name):
             return name in self.stored
 
     def array(self, name: str) -> Stored:
@@ -338,15 +338,14 @@ class Run:
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
-        """Add the stage and the part to errors of reading."""
+        """Turn errors of reading into a DamagedResultError with the stage and the part."""
         try:
-            yield
+            with metadata_named(f"{self.location}/{name}"):
+                yield
         except (MissingDataError, DamagedDataError) as error:
             stage, *inner = name.split("/")
-            parts: tuple[int, ...] = ()
-            if inner[:1] == ["parts"]:
-                parts = tuple(number for part in inner[1:2] for number in parts_in(part))
-            raise DamagedResultError(error.problem, error.remedy, stage, parts) from error
+            parts = parts_in(inner[1]) if inner[1:] and inner[0] == "parts" else ()
+            raise DamagedResultError(error.problem, error.remedy, stage, tuple(parts)) from error
 
     @property
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -436,17 +435,14 @@ class Run:
         try:
             with metadata_named(f"{self.location}/{name}"):
                 group = self.stored.get(name)
+                written = {} if group is None else group.attrs.asdict()
+                if written:
+                    check_sealed(written, name)
         except DamagedDataError as error:
             logger.warning("%s The part is computed again.", error.problem)
             return None
-        written = attributes_of(group) if isinstance(group, zarr.Group) else {}
-        if not written:
-            return None
-        if not is_sealed(written) or "record" not in written:
-            logger.warning("The record of %s is damaged. The part is computed again.", name)
-            return None
         # A task of an earlier run at this location may have written the part.
-        return written if written["run_id"] == self.run_id else None
+        return written if written.get("run_id") == self.run_id else None
 
     def write_part(
         self,
@@ -469,8 +465,7 @@ class Run:
                 dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        group = self.group(part_place(stage, part))
-        group.update_attributes(sealed(written))
+        self.group(part_place(stage, part)).update_attributes(sealed(written))
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None
@@ -530,7 +525,7 @@ class Run:
 
 def finish_refresh(location: Location) -> None:
     """Put a refreshed run in its place if a job was killed after it moved the old run away."""
-    if (local_path(location) is None and remote(location) is None) or exists(location):
+    if in_memory(location) or exists(location):
         return
     building = hidden_sibling(location, REFRESH)
     with suppress(MissingDataError):
