@@ -16,7 +16,6 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.scheduler import scheduler_address, scheduler_lost
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -37,8 +36,6 @@ _TASKS_PER_SLOT = 4
 
 # How often the cluster is asked for its workers while tasks run.
 _LOOK_INTERVAL_S = 2.0
-
-NO_WORKERS_TIMEOUT_S = 300.0
 
 
 @dataclass(kw_only=True)
@@ -144,12 +141,13 @@ class DaskEngine(Engine):
     """
 
     client: Client
-    no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
+    no_workers_timeout_s: float = 300.0
     address: str = field(init=False)
 
     def __post_init__(self) -> None:
         # A client that gives up connecting forgets the address.
-        self.address = scheduler_address(self.client)
+        assert self.client.scheduler is not None
+        self.address = str(self.client.scheduler.address)
 
     def _finished(self, task: Task, waiting: Waiting, label: str) -> Finished:
         """Submit the tasks, a few for each that can run; yield them as they finish."""
@@ -225,6 +223,14 @@ class DaskEngine(Engine):
                         "Start workers and the job again: finished parts are kept.",
                     )
             yield n_slots
+
+
+def scheduler_lost(address: str) -> ClusterError:
+    """Return the error for a scheduler that is gone."""
+    return ClusterError(
+        f"the connection to the scheduler {address} is lost.",
+        "Start the scheduler and the job again: finished parts are kept.",
+    )
 
 
 @contextmanager

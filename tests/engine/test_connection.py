@@ -144,16 +144,11 @@ def test_connect__no_address(address):
         engine_of(EngineOptions(scheduler=address))
 
 
-def test_connect__scheduler_file_missing(tmp_path):
-    path = tmp_path / "nowhere.json"
-    with pytest.raises(ClusterError, match=r"there is no scheduler file .*nowhere\.json"):
-        engine_of(EngineOptions(scheduler_file=str(path)))
-
-
-@pytest.mark.parametrize("content", ["{", "{}", '{"address": null}'])
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"address": null}'])
 def test_connect__scheduler_file_unreadable(tmp_path, content):
     path = tmp_path / "scheduler.json"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
         pytest.raises(ClusterError, match=r"scheduler\.json"),
