@@ -7,7 +7,7 @@ compared when the rows are read.
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 import zarr
@@ -483,6 +483,6 @@ def finish_reference(group: zarr.Group, name: str, digests: str) -> None:
     member.attrs.update(sealed({**member.attrs.asdict(), "digests": digests}))
 
 
-def refers(member: Any) -> bool:
+def refers(member: object) -> TypeGuard[zarr.Group]:
     """Return whether a member of a group is a reference to rows in another store."""
     return isinstance(member, zarr.Group) and "refers" in member.attrs

@@ -31,7 +31,7 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.local import MOVED
-from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
+from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, join, locate, normalize
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import StoppedError
 from tests.storage.conftest import S3
@@ -151,8 +151,6 @@ def test_replacing_group__removes_what_a_killed_process_left(tmp_path, written):
         killed.kill()
         killed.wait()
         assert len([*tmp_path.glob("*.unfinished")]) == 2
-        # Of a process that was killed before it made its directory.
-        (tmp_path / f"..{location.name}.{'0a' * 16}{BUILT}.lock").touch()
         begin(location, 5, overwrite=False)()
         # That of the other process, and its lock, are still there.
         assert len([*tmp_path.glob("*.unfinished")]) == 1
@@ -320,11 +318,13 @@ def test_location__joined_and_beside(tmp_path, monkeypatch):
     assert join("runs", "a") == join(tmp_path / "runs", "a") == f"{tmp_path}/runs/a"
     assert join("s3://bucket/", "a") == "s3://bucket/a"
     assert join(bucket, "a") == locate("s3://bucket/a", options)
-    assert beside(join(bucket, "a"), "lock") == RemoteLocation("s3://bucket/.a.lock", options)
-    assert beside(RemoteLocation("memory://a"), "lock").url == "memory://.a.lock"
+    assert hidden_sibling(join(bucket, "a"), "lock") == RemoteLocation(
+        "s3://bucket/.a.lock", options
+    )
+    assert hidden_sibling(RemoteLocation("memory://a"), "lock").url == "memory://.a.lock"
     assert normalize(RemoteLocation("file:///a", options)) == "/a"
     with pytest.raises(ParameterError, match="whole bucket"):
-        beside(bucket, "lock")
+        hidden_sibling(bucket, "lock")
     with pytest.raises(ParameterError, match="store object"):
         join(MemoryStore(), "a")
 

@@ -13,7 +13,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError, RunBusyError
+from dask_nrbfn.errors import RunBusyError, StorageError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
@@ -118,7 +118,7 @@ def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(lock.os, "open", refuse_opening)
-    with pytest.raises(ParameterError, match=r"lock file of .*/run cannot") as caught:
+    with pytest.raises(StorageError, match=r"the lock of .*/run cannot be written") as caught:
         locked_run(tmp_path / "run").__enter__()
     assert "directory that you may write to" in caught.value.remedy
 
