@@ -257,16 +257,6 @@ def test_sum_parts__a_task_of_a_run_that_was_replaced_stores_nothing(tmp_path, n
     assert not new.finished_parts("sums")
 
 
-def test_reduce_parts__an_error_of_the_storage_is_raised(dataset):
-    run, reduction = begin(dataset, 1)
-
-    def fail(run, record, sums):
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="full"):
-        reduce_parts(run, dataset, InlineEngine(), reduction._replace(finish=fail))
-
-
 def test_reduce_parts__a_sum_that_is_gone_is_named(dataset):
     run, reduction = begin(dataset, 4)
     with pytest.raises(StoppedError):

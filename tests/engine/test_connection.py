@@ -132,18 +132,6 @@ def test_connect__nobody_listens():
     assert isinstance(caught.value, ConnectionError)
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["ftp://127.0.0.1:1", "8786"],
-)
-def test_connect__no_address(address):
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
-        pytest.raises(ClusterError, match="no scheduler answers at"),
-    ):
-        engine_of(EngineOptions(scheduler=address))
-
-
 @pytest.mark.parametrize("content", [None, "{", "{}", '{"address": null}'])
 def test_connect__scheduler_file_unreadable(tmp_path, content):
     path = tmp_path / "scheduler.json"

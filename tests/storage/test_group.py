@@ -18,7 +18,6 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import create_array, get_array, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -28,7 +27,6 @@ from dask_nrbfn.storage.group import (
     locked_group,
     open_group,
     replacing_group,
-    update_record,
 )
 from dask_nrbfn.storage.local import MOVED
 from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, join, locate, normalize
@@ -342,49 +340,6 @@ def group(tmp_path):
 
 def count_in(place):
     return attributes_of(open_group(place, kind="run"))["count"]
-
-
-def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypatch):
-    steps = []
-    flush, replace = os.fsync, os.replace
-
-    def record_flush(descriptor):
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        steps.append(("flush", path, os.path.isfile(path) and b'"count": 1' in read(path)))
-        flush(descriptor)
-
-    def record_replace(old, new):
-        steps.append(("rename", str(old), str(new)))
-        replace(old, new)
-
-    def read(path):
-        with open(path, "rb") as file:
-            return file.read()
-
-    monkeypatch.setattr(local.os, "fsync", record_flush)
-    monkeypatch.setattr(local.os, "replace", record_replace)
-    update_record(group, {"count": 1})
-    unfinished = steps[0][1]
-    assert steps == [
-        ("flush", unfinished, True),
-        ("rename", unfinished, f"{tmp_path}/run/zarr.json"),
-        ("flush", f"{tmp_path}/run", False),
-    ]
-
-
-@pytest.mark.parametrize("name", ["fsync", "replace"])
-def test_update_record__an_error_leaves_the_old(group, tmp_path, monkeypatch, name):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(local.os, name, fail)
-        with pytest.raises(OSError, match="No space left"):
-            update_record(group, {"count": 1})
-    assert count_in(tmp_path / "run") == 0
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["zarr.json"]
-    update_record(group, {"count": 2})
-    assert count_in(tmp_path / "run") == 2
 
 
 UPDATE = """

@@ -1,7 +1,6 @@
 """Rows in CSR: what is written block by block is read as it was, by other tools too."""
 
 import anndata
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
@@ -71,12 +70,6 @@ def test_dataset__content_is_that_of_dense_rows():
     assert dense.row_values == 300
     assert sparse.content == dense.content
     assert sparse.fingerprint != dense.fingerprint
-
-
-@pytest.mark.parametrize("format", ["csr_matrix", "csc_array", "coo_array", "lil_array"])
-def test_dataset__of_every_format(format):
-    X, _ = drawn(9)
-    assert_same(ingest_arrays(getattr(sp, format)(X), None, MemoryStore()).take(np.arange(9)), X)
 
 
 def test_dataset__zeros_and_values_written_twice():
@@ -171,10 +164,3 @@ def test_array__slices(slice_rows, start, stop):
     stored = get_stored(group, "rows")
     assert_same(read_rows(stored), X)
     assert_same(read_rows(stored, start, stop), X[start:stop])
-
-
-def test_dataset__of_sparse_blocks_of_dask():
-    X, y = drawn(40)
-    blocks = da.from_array(X.toarray(), chunks=(7, -1)).map_blocks(sp.csr_array)
-    dataset = ingest_dask(blocks, da.from_array(y, chunks=7), MemoryStore())
-    assert_same(dataset.X.read(), X)
