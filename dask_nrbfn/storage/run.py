@@ -129,33 +129,26 @@ class Run:
         layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=n_workers)
         n_labelled = dataset.of_labelled().n_rows
         labelled = PartLayout.of(n_labelled, params.n_parts, n_workers=n_workers)
-        create_group(
-            location,
-            kind="run",
-            attributes={
-                "run_id": uuid.uuid4().hex,
-                "params": params.to_dict(),
-                "tuning": None if tuning is None else tuning.to_dict(),
-                "embeds": embeds,
-                "dataset": str(dataset.location),
-                "fingerprint": dataset.fingerprint,
-                "members": [member_of(dataset)],
-                "basis_n_rows": dataset.n_rows,
-                "n_rows": dataset.n_rows,
-                "n_features": dataset.n_features,
-                "n_classes": dataset.n_classes,
-                "target_names": dataset.target_names,
-                "schema": None if dataset.schema is None else dataset.schema.to_dict(),
-                "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
-                "part_rows": layout.part_rows,
-                "chunk_rows": layout.chunk_rows,
-                "environment": dict(environment),
-                "decisions": {},
-                "stages": {},
-                "versions": [],
-                "labelled": asdict(labelled) if dataset.n_unlabelled else None,
-            },
-        )
+        attributes = {
+            "run_id": uuid.uuid4().hex,
+            "params": params.to_dict(),
+            "tuning": None if tuning is None else tuning.to_dict(),
+            "embeds": embeds,
+            "dataset": str(dataset.location),
+            "fingerprint": dataset.fingerprint,
+            "members": [member_of(dataset)],
+            "basis_n_rows": dataset.n_rows,
+            "n_features": dataset.n_features,
+            "n_classes": dataset.n_classes,
+            "target_names": dataset.target_names,
+            "schema": None if dataset.schema is None else dataset.schema.to_dict(),
+            "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
+            **asdict(layout),
+            "environment": dict(environment),
+            **{"decisions": {}, "stages": {}, "versions": []},
+            "labelled": asdict(labelled) if dataset.n_unlabelled else None,
+        }
+        create_group(location, kind="run", attributes=attributes)
         return cls.open(location)
 
     @classmethod
@@ -172,18 +165,17 @@ class Run:
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
-        tuning = attributes["tuning"]
+        tuning, sizes = attributes["tuning"], ("n_rows", "part_rows", "chunk_rows")
         return cls(
             location,
-            attributes["run_id"],
-            FitParams(**attributes["params"]),
-            None if tuning is None else TuneParams(**tuning),
-            attributes["fingerprint"],
-            attributes["n_rows"],
-            attributes["n_parts"],
-            PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
-            attributes,
-            stored,
+            params=FitParams(**attributes["params"]),
+            tuning=None if tuning is None else TuneParams(**tuning),
+            layout=PartLayout(
+                *(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))
+            ),
+            attributes=attributes,
+            stored=stored,
+            **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows", "n_parts")},
         )
 
     def _check_same(
@@ -348,15 +340,15 @@ class Run:
             raise DamagedResultError(error.problem, error.remedy, stage, tuple(parts)) from error
 
     @property
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, Any]:
         """Records of the finished stages by name."""
-        records: dict[str, dict[str, Any]] = self.attributes["stages"]
-        return records
+        stages: dict[str, Any] = self.attributes["stages"]
+        return stages
 
     @property
-    def decisions(self) -> dict[str, dict[str, Any]]:
+    def decisions(self) -> dict[str, Any]:
         """Choices that were made for "auto", by stage; they also hold on other workers."""
-        decided: dict[str, dict[str, Any]] = self.attributes["decisions"]
+        decided: dict[str, Any] = self.attributes["decisions"]
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,16 +389,15 @@ class Run:
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Create an array with one row, or one value, per row of X, unless it exists."""
-        columns = () if width is None else (width,)
-        shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
+        inner = () if width is None else (width,)
         if not self.has(name):
             create_array(
                 self._writable,
                 name,
-                shape=shape,
+                shape=(self.n_rows, *inner),
                 dtype=dtype,
-                chunks=tuple(max(1, size) for size in chunks),
-                dimensions=("row", "neighbor")[: 1 + len(columns)],
+                chunks=(self.chunk_rows, *inner),
+                dimensions=("row", "neighbor")[: 1 + len(inner)],
             )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:

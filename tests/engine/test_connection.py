@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
-from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
@@ -64,21 +63,6 @@ def test_connect__no_workers_is_this_process(threads):
         np.ones((10, 10)) @ np.ones((10, 10))
         assert {p["num_threads"] for p in threadpool_info()} == {threads}
     assert [pool["num_threads"] for pool in threadpool_info()] == before
-
-
-def test_connect__workers_without_a_limit():
-    with (
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=2,
-            processes=False,
-            memory_limit=0,
-            dashboard_address=":0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        connect(client=client) as engine,
-    ):
-        assert (engine.memory_bytes, engine.limit_bytes) == (MEMORY_LIMIT // 2, MEMORY_LIMIT)
 
 
 def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, caplog):

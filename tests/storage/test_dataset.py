@@ -194,24 +194,6 @@ def test_fingerprint__stays_what_it_was(y, expected):
     assert fingerprint(np.arange(15.0).reshape(5, 3), y, chunk_rows=2) == expected
 
 
-def test_fingerprint__changes_with_the_numbers():
-    X, T, weights = table(6), table(6, 2, seed=1), np.arange(1.0, 7.0)
-    moved = T.copy()
-    moved[5, 1] = np.nextafter(moved[5, 1], 7)
-    named = [(X, T), (X, moved), (X, T[::-1]), (X, T[:, ::-1]), (X, T[:, :1]), (X, T[:, 1:])]
-    datasets = [
-        write_dataset(MemoryStore(), *each, target_names=tuple("ab"[: each[1].shape[1]]))
-        for each in [*named, (X, weights[:, None])]
-    ]
-    datasets += [
-        write_dataset(MemoryStore(), X),
-        write_dataset(MemoryStore(), X, weights.view("i8")),
-        write_dataset(MemoryStore(), X, None, weights),
-    ]
-    assert len({dataset.fingerprint for dataset in datasets}) == len(datasets)
-    assert len({dataset.content for dataset in datasets}) == len(datasets)
-
-
 @given(lengths=row_chunkings(), data=st.data())
 @settings(max_examples=8)
 def test_content__of_numbers_in_any_order_chunks_and_type_of_rows(lengths, data):

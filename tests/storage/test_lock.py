@@ -1,6 +1,5 @@
 """One job at a time on a run: with second processes that live or are killed."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import RunBusyError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
 from tests.storage.replacing import files
@@ -71,13 +69,6 @@ def test_locked_run__second_is_refused_until_the_first_is_done(place):
         pass
 
 
-def test_locked_run__ends_with_an_error(place):
-    with pytest.raises(ZeroDivisionError), locked_run(place):
-        _ = 1 / 0
-    with locked_run(place):
-        pass
-
-
 def test_locked_run__leaves_nothing(tmp_path, url):
     for place in (tmp_path / "a" / "run", url):
         with locked_run(place):
@@ -106,16 +97,6 @@ def test_locked_run__one_run_by_any_name(tmp_path):
     with locked_run(tmp_path / "link"):
         refuse(f"file://{tmp_path}/runs/run")
         refuse(tmp_path / "runs/../runs/run")
-
-
-def test_locked_run__a_file_system_without_locks_warns(tmp_path, monkeypatch, caplog):
-    def refuse_locking(descriptor, operation):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(lock.fcntl, "flock", refuse_locking)
-    with caplog.at_level(logging.WARNING), locked_run(tmp_path / "run"):
-        pass
-    assert "run only one job at a time there" in caplog.text
 
 
 def test_locked_run__of_an_object_store_belongs_to_the_job_that_began_last(url, caplog):

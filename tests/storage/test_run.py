@@ -13,7 +13,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
@@ -107,17 +106,6 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
     assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
-
-
-def test_start__goes_on_with_the_layout_it_began_with(tmp_path, monkeypatch):
-    dataset = write_dataset(MemoryStore(), np.ones((60_000, 1), "u1"), chunk_rows=10**6)
-    begun = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 5000)
-    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 100)
-    found = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    assert found.spans == begun.spans
-    assert found.chunk_rows == begun.chunk_rows
-    assert Run.start(tmp_path / "other", dataset, FitParams(), {}).spans != begun.spans
 
 
 def finished(run, stage):

@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.verify import problems_of
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.storage.array import (
     get_stored,
@@ -72,15 +72,6 @@ def test_dataset__content_is_that_of_dense_rows():
     assert sparse.fingerprint != dense.fingerprint
 
 
-def test_dataset__zeros_and_values_written_twice():
-    X = sp.coo_array(([1.0, 2.0, 0.0, 4.0], ([0, 0, 1, 2], [5, 5, 3, 0])), shape=(3, 6))
-    dataset = ingest_arrays(X, None, MemoryStore())
-    found = dataset.take(np.arange(3))
-    assert found.nnz == 2
-    assert found[0, 5] == 3.0
-    assert dataset.content == ingest_arrays(X.toarray(), None, MemoryStore()).content
-
-
 def test_dataset__without_any_value(tmp_path):
     dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
     dataset.check_stored()
@@ -96,14 +87,6 @@ def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
     assert dataset.X.data.nchunks > 10
     assert_same(dataset.take(np.arange(40)), X)
     assert not problems_of(dataset)
-
-
-def test_dataset__value_that_is_not_finite():
-    X, _ = drawn(9)
-    row, column = 4, X.indices[X.indptr[4]]
-    X.data[X.indptr[4]] = np.inf
-    with pytest.raises(DataError, match=f"inf in row {row}, column {column}"):
-        ingest_arrays(X, None, MemoryStore(), chunk_rows=2)
 
 
 def test_dataset__labelled_rows():
