@@ -159,11 +159,8 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
                 del records[member]
                 run.drop_part(stage, member)
         families = {family_of(parts, len(spans)) for parts in records}
-        ready = [
-            each
-            for each in families
-            if each and each not in asked and records.keys() >= {*members_of(each)}
-        ]
+        new = [each for each in families if each is not None and each not in asked]
+        ready = [each for each in new if records.keys() >= {*members_of(each)}]
         asked.update(ready)
         return [(run, reduction, family) for family in ready]
 
@@ -237,38 +234,34 @@ def run_tasks(
     """
 
     def sent(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [(task, *map(_Place.of, values)) for values in many]
+        return [(task, *map(_sent, values)) for values in many]
 
-    first = sent(arguments)
-    for value in first[0] if first else ():
-        if "memory://" in str(value) and not engine.in_memory:
+    for value in arguments[0] if arguments else ():
+        location = getattr(value, "location", value)
+        if "memory://" in str(location) and not engine.in_memory:
             raise ParameterError(
-                f"{value} is in the memory of this process.",
+                f"{location} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",
             )
     after = None if follow is None else lambda result: sent(follow(result))
-    return engine.run(_call, first, label=label, follow=after)
+    return engine.run(_call, sent(arguments), label=label, follow=after)
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """The location of a run or dataset, which a task opens."""
 
     kind: type[Run] | type[Dataset]
     location: Location
 
-    @classmethod
-    def of(cls, argument: Any) -> Any:
-        """Return the place of a run or dataset; return other arguments unchanged."""
-        opened = isinstance(argument, Run | Dataset)
-        return cls(type(argument), argument.location) if opened else argument
-
     def open(self) -> Run | Dataset:
         """Return the run or dataset."""
         return self.kind.open(self.location)
 
-    def __str__(self) -> str:
-        return str(self.location)
+
+def _sent(argument: Any) -> Any:
+    """Return the place of a run or dataset; return other arguments unchanged."""
+    opened = isinstance(argument, Run | Dataset)
+    return _Place(type(argument), argument.location) if opened else argument
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
@@ -279,10 +272,8 @@ def _call(task: Callable[..., Result], *arguments: Any) -> Result:
 
 def _log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:
     if n_finished:
-        logger.info(
-            "%s: %d of %d parts found (%.1f s of work), %d to do",
-            *(stage, n_finished, n_parts, seconds, n_parts - n_finished),
-        )
+        message = "%s: %d of %d parts found (%.1f s of work), %d to do"
+        logger.info(message, stage, n_finished, n_parts, seconds, n_parts - n_finished)
 
 
 def _run_part(

@@ -170,9 +170,7 @@ class Run:
             location,
             params=FitParams(**attributes["params"]),
             tuning=None if tuning is None else TuneParams(**tuning),
-            layout=PartLayout(
-                *(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))
-            ),
+            layout=PartLayout(*(attributes[name] for name in sizes)),
             attributes=attributes,
             stored=stored,
             **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows", "n_parts")},
