@@ -24,9 +24,9 @@ from dask_nrbfn.errors import (
     ExistsError,
     FormatVersionError,
     MissingDataError,
+    NRBFNError,
     RunBusyError,
     RunMismatchError,
-    StorageError,
 )
 from dask_nrbfn.outputs import (
     check_path_outside_groups,
@@ -49,6 +49,7 @@ from dask_nrbfn.storage.location import local_path, real_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import (
+    NotMovedError,
     enclosing_group,
     move_group,
     occupied,
@@ -282,18 +283,19 @@ def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -
 def scratch_beside(location: Location) -> Iterator[Location]:
     """Yield a hidden location for a group, which is removed when the block ends.
 
-    On a disk it is locked meanwhile, because other processes remove what is not. What an object
-    store has refused to move stays.
+    On a disk it is locked meanwhile, because other processes remove what is not.
     """
     location = normalize(location)
     hidden = hidden_sibling(location, f"{uuid.uuid4().hex}{BUILT}")
     if (path := local_path(location)) is None:
         try:
             yield hidden
-        except StorageError:
+        except NotMovedError:
             raise
         except BaseException:
-            remove_group(hidden)
+            # The user needs the first error.
+            with suppress(NRBFNError):
+                remove_group(hidden)
             raise
         remove_group(hidden)
         return
