@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.numeric.rows import Rows, canonical, stacked
+from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
@@ -397,22 +398,36 @@ class Dataset:
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """Return the rows of X with the given ascending indices, (len(rows), p)."""
-        if self.is_sparse:
-            none = canonical((0, self.n_features)).astype(self.dtype)
-            return stacked([none, *(taken for _, taken in self._pieces("X", rows))])
-        return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
+        shape = (0, self.n_features)
+        none = canonical(shape) if self.is_sparse else np.empty(shape)
+        return self._take("X", rows, none.astype(self.dtype))
 
     def take_targets(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return class codes (m,), -1 for no label, or numbers (m, q), of ascending rows."""
+        none: NDArray[Any] = np.empty((0, self._n_numbers))
         if self.target_names is None:
             self._check_labels()
-            return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
-        return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
+            none = np.empty(0, dtype=np.int64)
+        return np.asarray(self._take("targets", rows, none))
 
     def take_weights(self, rows: NDArray[np.int64]) -> Floats:
         """Return the weights of the rows with the given ascending indices, (len(rows),)."""
-        weights = np.ones(len(rows))
-        return self._take("weights", rows, weights) if self.has_weights else weights
+        if not self.has_weights:
+            return np.ones(len(rows))
+        return np.asarray(self._take("weights", rows, np.empty(0)))
+
+    def _take(self, column: str, rows: NDArray[np.int64], none: Rows) -> Rows:
+        """Return the values of a column for ascending rows; `none` has the type and no rows."""
+
+        def pieces() -> Iterator[Any]:
+            done = 0
+            while done < len(rows):
+                chunk = self._chunk_at(int(rows[done]), {column})
+                last = int(np.searchsorted(rows, chunk.stop))
+                yield getattr(chunk.block, column)[rows[done:last] - chunk.start]
+                done = last
+
+        return gathered(chain([none], pieces()), (len(rows), *none.shape[1:]))
 
     def target_range(self) -> Floats | None:
         """Return the smallest and largest numeric targets, float64 (2, q); None for classes."""
@@ -426,21 +441,6 @@ class Dataset:
             low = np.fmin(low, np.fmin.reduce(targets))
             high = np.fmax(high, np.fmax.reduce(targets))
         return np.stack([low, high])
-
-    def _take(self, column: str, rows: NDArray[np.int64], taken: NDArray[Any]) -> NDArray[Any]:
-        for places, values in self._pieces(column, rows):
-            taken[places] = values
-        return taken
-
-    def _pieces(self, column: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Any]]:
-        """Yield the values of a column for ascending rows, with their places, by chunk."""
-        done = 0
-        while done < len(rows):
-            chunk = self._chunk_at(int(rows[done]), {column})
-            last = int(np.searchsorted(rows, chunk.stop))
-            values = getattr(chunk.block, column)[rows[done:last] - chunk.start]
-            yield slice(done, last), values
-            done = last
 
     def read_chunk(self, index: int) -> StoredChunk:
         """Return the stored values of one chunk."""
@@ -520,17 +520,14 @@ class Dataset:
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     """Return another dataset with the features of the first, or raise DataError."""
     other = other.encoded_by(first.schema)
+    names, given, difference = first.feature_names, other.feature_names, None
     if other.n_features != first.n_features:
+        difference = f"number: {other.n_features} and {first.n_features}"
+    elif None not in (names, given) and names != given:
+        difference = "name or order"
+    if difference is not None:
         raise DataError(
-            f"{other.location} has {other.n_features} columns, but {first.location} has "
-            f"{first.n_features}.",
-            "Give rows with the columns of the training rows.",
-        )
-    names, given = first.feature_names, other.feature_names
-    if None not in (names, given) and names != given:
-        raise DataError(
-            f"the columns of {other.location} differ in name or order from the columns of "
-            f"{first.location}.",
+            f"the columns of {other.location} and of {first.location} differ in {difference}.",
             "Give rows with the columns of the training rows.",
         )
     return other

@@ -281,7 +281,7 @@ def test_validation_dataset__renamed_columns(tmp_path):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
         ingest_file(tmp_path / f"{name}.csv", tmp_path / name, label="label")
         opened.append(Dataset.open(tmp_path / name))
-    with pytest.raises(DataError, match="differ in name or order from the columns of"):
+    with pytest.raises(DataError, match="differ in name or order"):
         tune_dataset(opened[0], MemoryStore(), PARAMS, ONE, CountingEngine(0), validation=opened[1])
 
 
