@@ -54,7 +54,7 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import View, in_memory
+from dask_nrbfn.storage.location import View, local_path, remote
 from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
@@ -514,7 +514,7 @@ class Run:
 
 def finish_refresh(location: Location) -> None:
     """Put a refreshed run in its place if a job was killed after it moved the old run away."""
-    if in_memory(location) or exists(location):
+    if (local_path(location) is None and remote(location) is None) or exists(location):
         return
     building = hidden_sibling(location, REFRESH)
     with suppress(MissingDataError):
