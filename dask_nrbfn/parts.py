@@ -8,8 +8,8 @@ fixed, so the result is the same to the last bit, whichever part is finished fir
 
 import logging
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
@@ -101,11 +101,8 @@ class SumRecord:
     seconds: float
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.rows + other.rows,
-            self.weight + other.weight,
-            self.seconds + other.seconds,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return type(self)(*(one + another for one, another in pairs))
 
 
 def map_parts(
@@ -130,8 +127,7 @@ def map_parts(
     missing = [index for index in range(len(units)) if index not in finished]
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
-    seconds = sum(record["seconds"] for record in finished.values())
-    _log_finished(stage, len(units) - len(missing), len(units), seconds)
+    _log_finished(stage, len(units), len(missing), finished.values())
     arguments = [(task, stage, run, dataset, index, units[index]) for index in missing]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
     return [finished[index] for index in range(len(units))]
@@ -146,8 +142,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     records = {parts: SumRecord(**found[parts]) for parts in whole}
     _drop_others(run, stage, records)
     summed = {part for parts in records for part in parts}
-    seconds = sum(record.seconds for record in records.values())
-    _log_finished(stage, len(summed), len(spans), seconds)
+    _log_finished(stage, len(spans), len(spans) - len(summed), map(asdict, records.values()))
     asked = set(records)
 
     def follow(done: tuple[range, SumRecord] | None) -> list[tuple[Any, ...]]:
@@ -265,15 +260,17 @@ def _sent(argument: Any) -> Any:
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
-    return task(
-        *(each.open() if isinstance(each, _Place | PinnedModel) else each for each in arguments)
-    )
+    sent = (_Place, PinnedModel)
+    return task(*(each.open() if isinstance(each, sent) else each for each in arguments))
 
 
-def _log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:
-    if n_finished:
+def _log_finished(
+    stage: str, n_parts: int, n_missing: int, records: Iterable[Mapping[str, Any]]
+) -> None:
+    if n_missing < n_parts:
+        seconds = sum(record["seconds"] for record in records)
         message = "%s: %d of %d parts found (%.1f s of work), %d to do"
-        logger.info(message, stage, n_finished, n_parts, seconds, n_parts - n_finished)
+        logger.info(message, stage, n_parts - n_missing, n_parts, seconds, n_missing)
 
 
 def _run_part(
