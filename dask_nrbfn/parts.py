@@ -1,15 +1,15 @@
 """Passes over all rows in parts, each of which is stored completely or not at all.
 
 `map_parts` keeps the result of every part. `reduce_parts` adds the sums of the parts in a tree of
-fixed shape. The task that finishes the last of some siblings adds all of them, and goes on with
-the sum. So few sums are on the disk at a time. The tree and its order are fixed, so the result is
-the same to the last bit, whichever part is finished first.
+fixed shape. This process decides when the sums of a family are complete, and then submits their
+addition before further parts, so few sums are on the disk at a time. The tree and its order are
+fixed, so the result is the same to the last bit, whichever part is finished first.
 """
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
 from functools import reduce
 from operator import add
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.errors import DamagedResultError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.storage.dataset import Dataset
@@ -101,11 +101,8 @@ class SumRecord:
     seconds: float
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.rows + other.rows,
-            self.weight + other.weight,
-            self.seconds + other.seconds,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return type(self)(*(one + another for one, another in pairs))
 
 
 def map_parts(
@@ -125,16 +122,13 @@ def map_parts(
     """
     units = run.spans if units is None else units
     stored = run.finished_parts(stage)
-    _drop_begun(run, stage, stored)
+    _drop_others(run, stage, stored)
     finished = {parts.start: record for parts, record in stored.items()}
     missing = [index for index in range(len(units)) if index not in finished]
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
-    seconds = sum(record["seconds"] for record in finished.values())
-    _log_finished(stage, len(units) - len(missing), len(units), seconds)
-    arguments = [
-        (task, stage, run.location, dataset.location, index, units[index]) for index in missing
-    ]
+    _log_finished(stage, len(units), len(missing), finished.values())
+    arguments = [(task, stage, run, dataset, index, units[index]) for index in missing]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
     return [finished[index] for index in range(len(units))]
 
@@ -142,35 +136,45 @@ def map_parts(
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
     """Sum the rows of all parts that are not summed yet; return the record of all rows."""
     stage, spans = reduction.stage, reduction.layout.spans
-    every = range(len(spans))
-    finished = _finished(run, stage)
-    _drop_begun(run, stage, finished)
-    missing = sorted(set(every).difference(*finished))
-    n_finished = len(every) - len(missing)
-    _log_finished(stage, n_finished, len(every), sum(each.seconds for each in finished.values()))
-    arguments = [
-        (run.location, reduction, range(part, part + 1), dataset.location, spans[part])
-        for part in missing
+    found = run.finished_parts(stage)
+    # A job that was killed after an addition has left its members.
+    whole = [parts for parts in found if not any(_is_part_of(parts, other) for other in found)]
+    records = {parts: SumRecord(**found[parts]) for parts in whole}
+    _drop_others(run, stage, records)
+    summed = {part for parts in records for part in parts}
+    _log_finished(stage, len(spans), len(spans) - len(summed), map(asdict, records.values()))
+    asked = set(records)
+
+    def follow(done: tuple[range, SumRecord] | None) -> list[tuple[Any, ...]]:
+        """Return the arguments of the additions that a finished sum makes possible."""
+        if done is not None:
+            parts, record = done
+            records[parts] = record
+            for member in [each for each in records if _is_part_of(each, parts)]:
+                del records[member]
+                run.drop_part(stage, member)
+        families = {family_of(parts, len(spans)) for parts in records}
+        new = [each for each in families if each is not None and each not in asked]
+        ready = [each for each in new if records.keys() >= {*members_of(each)}]
+        asked.update(ready)
+        return [(run, reduction, family) for family in ready]
+
+    arguments = follow(None) + [
+        (run, reduction, range(part, part + 1), dataset, span)
+        for part, span in enumerate(spans)
+        if part not in summed
     ]
-    run_tasks(engine, _sum_part, arguments, label=stage)
-    while (record := _record(run, stage, every)) is None:
-        # A job was killed, or the last siblings were stored at the same time.
-        finished = _finished(run, stage)
-        above = {family_of(parts, len(every)) for parts in finished}
-        ready = [
-            family
-            for family in above - finished.keys()
-            if family and finished.keys() >= {*members_of(family)}
-        ]
-        if not ready:
-            raise _gone(stage, sorted(set(every).difference(*finished)))
-        families = [(run.location, reduction, family) for family in ready]
-        run_tasks(engine, _add_family, families, label=stage)
-    return record
+    run_tasks(engine, _sum_parts, arguments, label=stage, follow=follow)
+    return records[range(len(spans))]
 
 
-def _drop_begun(run: Run, stage: str, finished: Container[range]) -> None:
-    """Delete parts that a killed job began and did not finish."""
+def _is_part_of(parts: range, other: range) -> bool:
+    """Return whether a sum contains the sum of fewer parts."""
+    return parts != other and other.start <= parts.start and parts.stop <= other.stop
+
+
+def _drop_others(run: Run, stage: str, finished: Container[range]) -> None:
+    """Delete parts that a killed job began and did not finish, or did not delete."""
     for parts in run.stored_parts(stage):
         if parts not in finished:
             run.drop_part(stage, parts)
@@ -217,70 +221,64 @@ def run_tasks(
     arguments: Sequence[tuple[Any, ...]],
     *,
     label: str,
+    follow: Callable[[Result], list[tuple[Any, ...]]] | None = None,
 ) -> list[Result]:
-    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments."""
-    sent = [tuple(_Place.of(each) for each in values) for values in arguments]
-    for value in sent[0] if sent else ():
-        if "memory://" in str(value) and not engine.in_memory:
+    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
+
+    follow: takes a result, and returns the arguments of tasks that come next.
+    """
+
+    def sent(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [(task, *map(_sent, values)) for values in many]
+
+    for value in arguments[0] if arguments else ():
+        location = getattr(value, "location", value)
+        if "memory://" in str(location) and not engine.in_memory:
             raise ParameterError(
-                f"{value} is in the memory of this process.",
+                f"{location} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",
             )
-    return engine.run(_call, [(task, *values) for values in sent], label=label)
+    after = None if follow is None else lambda result: sent(follow(result))
+    return engine.run(_call, sent(arguments), label=label, follow=after)
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """The location of a run or dataset, which a task opens."""
 
     kind: type[Run] | type[Dataset]
     location: Location
 
-    @classmethod
-    def of(cls, argument: Any) -> Any:
-        """Return the place of a run or dataset; return other arguments unchanged."""
-        opened = isinstance(argument, Run | Dataset)
-        return cls(type(argument), argument.location) if opened else argument
-
     def open(self) -> Run | Dataset:
         """Return the run or dataset."""
         return self.kind.open(self.location)
 
-    def __str__(self) -> str:
-        return str(self.location)
+
+def _sent(argument: Any) -> Any:
+    """Return the place of a run or dataset; return other arguments unchanged."""
+    opened = isinstance(argument, Run | Dataset)
+    return _Place(type(argument), argument.location) if opened else argument
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
-    return task(
-        *(each.open() if isinstance(each, _Place | PinnedModel) else each for each in arguments)
-    )
+    sent = (_Place, PinnedModel)
+    return task(*(each.open() if isinstance(each, sent) else each for each in arguments))
 
 
-def _log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:
-    if n_finished:
-        logger.info(
-            "%s: %d of %d parts found (%.1f s of work), %d to do",
-            stage,
-            n_finished,
-            n_parts,
-            seconds,
-            n_parts - n_finished,
-        )
+def _log_finished(
+    stage: str, n_parts: int, n_missing: int, records: Iterable[Mapping[str, Any]]
+) -> None:
+    if n_missing < n_parts:
+        seconds = sum(record["seconds"] for record in records)
+        message = "%s: %d of %d parts found (%.1f s of work), %d to do"
+        logger.info(message, stage, n_parts - n_missing, n_parts, seconds, n_missing)
 
 
 def _run_part(
-    task: PartTask,
-    stage: str,
-    run_location: Location,
-    dataset_location: Location,
-    index: int,
-    unit: tuple[Any, ...],
+    task: PartTask, stage: str, run: Run, dataset: Dataset, index: int, unit: tuple[Any, ...]
 ) -> dict[str, Any]:
-    run = Run.open(run_location)
     if (finished := run.part_record(stage, index)) is not None:
         # dask runs a task again when the worker that had its result is lost.
         return finished
-    dataset = Dataset.open(dataset_location)
     start = time.perf_counter()
     result = task(run, dataset, *unit)
     record = {**result.record, "seconds": time.perf_counter() - start}
@@ -288,59 +286,37 @@ def _run_part(
     return record
 
 
-def _sum_part(
-    run_location: Location,
+def _sum_parts(
+    run: Run,
     reduction: Reduction,
-    part: range,
-    dataset_location: Location,
-    span: tuple[int, int],
-) -> None:
-    """Sum a part, and add its siblings as `_add_up` does."""
-    run = Run.open(run_location)
-    if _is_summed(run, reduction, part):
+    parts: range,
+    dataset: Dataset | None = None,
+    span: tuple[int, int] = (0, 0),
+) -> tuple[range, SumRecord]:
+    """Store the sum of one part, or of the members of a family; return its record."""
+    if (stored := run.part_record(reduction.stage, parts)) is not None:
         # dask runs a task again when the worker that had its result is lost.
-        return
-    _add_up(run, reduction, part, *_summed(run, Dataset.open(dataset_location), reduction, span))
-
-
-def _add_family(run_location: Location, reduction: Reduction, family: range) -> None:
-    """Add the stored members of a family, and continue with their sum."""
-    run, first = Run.open(run_location), members_of(family)[0]
-    if not _is_summed(run, reduction, family):
-        sums = {key: _read(run, reduction, first, key) for key in reduction.kinds}
-        _add_up(run, reduction, first, _stored_record(run, reduction.stage, first), sums)
-
-
-def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums) -> None:
-    """Add the stored siblings of `sums` while families are complete; store the result.
-
-    Siblings are checked again after storing, because one may have been stored at the same time. So
-    two tasks may find the same family complete, and dask may run a task twice. If a sum is then
-    missing for one task, the other task has already added it. But only one task may call `finish`:
-    if the members of the last family were stored at the same time, `reduce_parts` adds them later.
-    """
-    every = range(reduction.n_parts)
-    complete = True
-    try:
-        while complete:
-            used = []
-            while (family := _complete_family(run, reduction, parts)) is not None:
-                record, sums = _added(run, reduction, family, parts, record, sums)
-                used += members_of(family)
-                parts = family
-            finished = _store(run, reduction, parts, record, sums)
-            if used:
-                # After a power cut, a larger sum must exist if its members were deleted.
-                for name in finished:
-                    run.flush(name)
-                run.flush(part_place(reduction.stage, parts))
-            for each in used:
-                run.drop_part(reduction.stage, each)
-            family = _complete_family(run, reduction, parts)
-            complete = family is not None and not (reduction.finish and family == every)
-    except OSError:
-        if not _is_summed(run, reduction, family_of(parts, reduction.n_parts) or parts):
-            raise
+        return parts, SumRecord(**stored)
+    if dataset is None:
+        record, sums = _added(run, reduction, members_of(parts))
+    else:
+        record, sums = _summed(run, dataset, reduction, span)
+    finished: list[str] = []
+    if reduction.finish is None or parts != range(reduction.n_parts):
+        arrays = {
+            name + key: values for key, one in sums.items() for name, values in one.arrays().items()
+        }
+    elif Run.open(run.location).run_id == run.run_id:
+        arrays, finished = {}, reduction.finish(run, record, sums)
+    else:
+        # The job of this task was killed, and its run was replaced.
+        return parts, record
+    run.write_part(reduction.stage, parts, asdict(record), arrays)
+    if dataset is None:
+        # After a power cut, a larger sum must exist if its members were deleted.
+        for name in (*finished, part_place(reduction.stage, parts)):
+            run.flush(name)
+    return parts, record
 
 
 def _summed(
@@ -358,91 +334,18 @@ def _summed(
     return SumRecord(n_rows, weight, time.perf_counter() - begun), sums
 
 
-def _complete_family(run: Run, reduction: Reduction, parts: range) -> range | None:
-    """Return the family of a sum if its siblings are stored."""
-    family = family_of(parts, reduction.n_parts)
-    if family is None:
-        return None
-    # Later siblings usually finish later, so a missing one is found sooner.
-    siblings = (member for member in reversed(members_of(family)) if member != parts)
-    complete = all(_record(run, reduction.stage, member) is not None for member in siblings)
-    return family if complete else None
-
-
-def _added(
-    run: Run, reduction: Reduction, family: range, parts: range, record: SumRecord, sums: Sums
-) -> tuple[SumRecord, Sums]:
-    """Return the sum of a family; `sums`, the sums of `parts`, is emptied to save memory."""
-    members, total = members_of(family), {}
-    records = (
-        record if member == parts else _stored_record(run, reduction.stage, member)
-        for member in members
-    )
+def _added(run: Run, reduction: Reduction, members: list[range]) -> tuple[SumRecord, Sums]:
+    """Return the sum of stored sums, in order."""
+    records = [run.part_record(reduction.stage, member) for member in members]
+    total: Sums = {}
     for key in reduction.kinds:
-        of_members = (
-            sums.pop(key) if member == parts else _read(run, reduction, member, key)
-            for member in members
-        )
-        total[key] = _sum_of(of_members)
-    return reduce(add, records), total
-
-
-def _sum_of(sums: Iterator[Any]) -> Any:
-    total = next(sums)
-    for one in sums:
-        total += one
-        # Free it before the next one is read.
-        del one
-    return total
-
-
-def _is_summed(run: Run, reduction: Reduction, parts: range | None) -> bool:
-    """Return whether the sum of some parts, or a larger sum that includes it, is stored."""
-    while parts is not None:
-        if _record(run, reduction.stage, parts) is not None:
-            return True
-        parts = family_of(parts, reduction.n_parts)
-    return False
-
-
-def _finished(run: Run, stage: str) -> dict[range, SumRecord]:
-    return {parts: SumRecord(**each) for parts, each in run.finished_parts(stage).items()}
-
-
-def _record(run: Run, stage: str, parts: range) -> SumRecord | None:
-    written = run.part_record(stage, parts)
-    return None if written is None else SumRecord(**written)
-
-
-def _stored_record(run: Run, stage: str, parts: range) -> SumRecord:
-    record = _record(run, stage, parts)
-    if record is None:
-        raise _gone(stage, parts)
-    return record
-
-
-def _gone(stage: str, parts: Iterable[int]) -> DamagedResultError:
-    problem = f"stored sums of {stage} are missing."
-    return DamagedResultError(problem, "Start the job again.", stage, tuple(parts))
-
-
-def _store(
-    run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums
-) -> list[str]:
-    """Store sums; return the names of the arrays that are not in the part."""
-    if reduction.finish is not None and parts == range(reduction.n_parts):
-        if Run.open(run.location).run_id != run.run_id:
-            # The job of this task was killed, and its run was replaced.
-            return []
-        names = reduction.finish(run, record, sums)
-        arrays = {}
-    else:
-        names = []
-        arrays = {
-            name + key: values for key, one in sums.items() for name, values in one.arrays().items()
-        }
-    run.write_part(reduction.stage, parts, asdict(record), arrays)
-    return names
+        for member in members:
+            if key in total:
+                total[key] += _read(run, reduction, member, key)
+            else:
+                total[key] = _read(run, reduction, member, key)
+    # A part whose record is missing raised an error above.
+    return reduce(add, (SumRecord(**record) for record in records if record)), total
 
 
 def _read(run: Run, reduction: Reduction, parts: range, key: str) -> Any:

@@ -13,6 +13,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import parts as parts_module
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine.measure import measure
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.params import FitParams
@@ -58,22 +59,22 @@ class SquaresPass:
 
 @dataclass
 class ShuffledEngine(InlineEngine):
-    """Tells after every task how many sums are stored; begins tasks in an order of its own."""
+    """Counts after every task how many sums are stored; begins tasks in an order of its own."""
 
     run_of: Run | None = None
     seed: int | None = None
     most_stored: int = 0
     n_tasks: int = 0
 
-    def run(self, task, arguments, *, label):
-        order = np.arange(len(arguments))
-        if self.seed is not None:
-            np.random.default_rng(self.seed).shuffle(order)
-        for place in order:
-            super().run(task, [arguments[place]], label=label)
+    def _finished(self, task, waiting, label):
+        rng = np.random.default_rng(self.seed)
+        while waiting:
+            if self.seed is not None:
+                waiting.rotate(rng.integers(len(waiting)))
+            number, values = waiting.popleft()
+            self.n_tasks += 1
+            yield number, measure(task, *values)
             self.most_stored = max(self.most_stored, len(self.run_of.finished_parts("sums")))
-        self.n_tasks += len(arguments)
-        return [None] * len(arguments)
 
 
 def write(place):
@@ -140,63 +141,50 @@ def test_map_parts__drops_what_a_killed_job_began(dataset, tmp_path):
 def test_reduce_parts__few_sums_lie_on_the_disk(dataset):
     """One task at a time leaves the last part and at most three finished siblings on each level."""
     run, _, _, engine = total_of(dataset, 64)
-    assert (len(run.spans), engine.n_tasks) == (64, 64)
+    assert (len(run.spans), engine.n_tasks) == (64, 64 + 16 + 4 + 1)
     assert engine.most_stored <= 3 * 3 + 1
 
 
-@pytest.mark.slow
-def test_reduce_parts__parts_whose_family_nobody_added(dataset, monkeypatch):
-    """As after a job that was killed between the last part of a family and their sum."""
-    _, _, expected, _ = total_of(dataset, 22)
-    run, reduction = begin(dataset, 22)
-    sum_alone(run, dataset, reduction, range(22), monkeypatch)
-    assert len(run.finished_parts("sums")) == len(run.spans)
-    reduce_parts(run, dataset, InlineEngine(), reduction)
+@pytest.mark.parametrize("n_stops", [1, 7, 21, 22, 25])
+def test_reduce_parts__killed_after_any_task(dataset, n_stops):
+    """A job that is killed between two tasks leaves its sums, and goes on with them."""
+    _, _, expected, whole = total_of(dataset, 18)
+    run, reduction = begin(dataset, 18)
+    with pytest.raises(StoppedError):
+        reduce_parts(run, dataset, StoppingEngine(n_tasks=n_stops), reduction)
+    engine = ShuffledEngine(run_of=run, seed=0)
+    reduce_parts(run, dataset, engine, reduction)
+    assert engine.n_tasks == whole.n_tasks - n_stops
     assert bits(read_total(run, reduction)) == bits(expected)
     assert set(run.finished_parts("sums")) == {range(len(run.spans))}
 
 
-def sum_alone(run, dataset, reduction, parts, monkeypatch):
-    """Sum parts in tasks that do not look at each other."""
-    arguments = [
-        (run.location, reduction, range(part, part + 1), dataset.location, run.spans[part])
-        for part in parts
-    ]
-    with monkeypatch.context() as patched:
-        patched.setattr(parts_module, "_complete_family", lambda *_: None)
-        InlineEngine().run(parts_module._sum_part, arguments, label="sums")
+@dataclass
+class StoppingEngine(InlineEngine):
+    """Is killed after a number of tasks, before it hears of the last one."""
+
+    n_tasks: int = 0
+
+    def _finished(self, task, waiting, label):
+        for number, measured in super()._finished(task, waiting, label):
+            self.n_tasks -= 1
+            if not self.n_tasks:
+                raise StoppedError
+            yield number, measured
 
 
-@pytest.mark.parametrize("repeated", [0, 3, 5])
+@pytest.mark.parametrize("repeated", [0, 3])
 def test_reduce_parts__tasks_that_run_twice(dataset, repeated):
-    """dask may run a task again, at any time, also beside another one of the same part."""
+    """dask may run a task again when the worker that had its result is lost."""
     _, _, expected, _ = total_of(dataset, 6)
     run, reduction = begin(dataset, 6)
     part = range(repeated, repeated + 1)
-    twin = parts_module._summed(run, dataset, reduction, run.spans[repeated])
+    first, second = (
+        parts_module._sum_parts(run, reduction, part, dataset, run.spans[repeated])
+        for _ in range(2)
+    )
+    assert first == second
     reduce_parts(run, dataset, InlineEngine(), reduction)
-    parts_module._add_up(run, reduction, part, *twin)
-    assert bits(read_total(run, reduction)) == bits(expected)
-
-
-def test_add_up__a_sibling_is_stored_between_the_look_and_the_store(dataset, monkeypatch):
-    _, _, expected, _ = total_of(dataset, 4)
-    run, reduction = begin(dataset, 4)
-    sum_alone(run, dataset, reduction, range(3), monkeypatch)
-    last = parts_module._summed(run, dataset, reduction, run.spans[3])
-    store, stored = parts_module._store, []
-
-    def store_late(*arguments):
-        if not stored:
-            stored.append(None)
-            run.forget("sums", (2,))
-            sum_alone(run, dataset, reduction, [2], monkeypatch)
-        return store(*arguments)
-
-    run.forget("sums", (2,))
-    monkeypatch.setattr(parts_module, "_store", store_late)
-    parts_module._add_up(run, reduction, range(3, 4), *last)
-    assert set(run.finished_parts("sums")) == {range(4)}
     assert bits(read_total(run, reduction)) == bits(expected)
 
 
@@ -235,7 +223,7 @@ def test_reduce_parts__killed_while_it_finishes(dataset):
     run, reduction = begin(dataset, 3)
     with pytest.raises(StoppedError):
         reduce_parts(run, dataset, InlineEngine(), finishing(reduction, killed=True)[0])
-    assert set(run.finished_parts("sums")) == {range(1), range(1, 2)}
+    assert set(run.finished_parts("sums")) == {range(1), range(1, 2), range(2, 3)}
     reduction, finished = finishing(reduction)
     reduce_parts(run, dataset, InlineEngine(), reduction)
     assert [sums[""] for sums in finished] == [bits(expected)]
@@ -252,95 +240,30 @@ def test_reduce_parts__a_result_is_on_the_disk_before_its_parts_are_deleted(data
 
 
 @pytest.mark.parametrize("n_parts", [1, 2])
-def test_add_up__a_task_of_a_run_that_was_replaced_stores_nothing(tmp_path, n_parts):
+def test_sum_parts__a_task_of_a_run_that_was_replaced_stores_nothing(tmp_path, n_parts):
     dataset = write(tmp_path / "data")
     run, reduction = begin(dataset, n_parts, tmp_path / "run")
     reduction, finished = finishing(reduction)
-    last = parts_module._summed(run, dataset, reduction, run.spans[-1])
+    for part in range(n_parts if n_parts > 1 else 0):
+        parts_module._sum_parts(run, reduction, range(part, part + 1), dataset, run.spans[part])
     shutil.rmtree(tmp_path / "run")
     new, _ = begin(dataset, n_parts, tmp_path / "run")
-    parts_module._add_up(run, reduction, range(n_parts - 1, n_parts), *last)
+    if n_parts == 1:
+        parts_module._sum_parts(run, reduction, range(1), dataset, run.spans[0])
+    else:
+        with pytest.raises(DamagedResultError, match="is missing"):
+            parts_module._sum_parts(run, reduction, range(n_parts))
     assert not finished
     assert not new.finished_parts("sums")
 
 
-def test_add_up__a_twin_has_finished_meanwhile(dataset):
-    run, reduction = begin(dataset, 1)
-    sums = parts_module._summed(run, dataset, reduction, run.spans[0])
-    finish = finishing(reduction)[0].finish
-
-    def beaten(run, record, sums):
-        """A twin replaces an array while it is written."""
-        parts_module._add_up(run, reduction._replace(finish=finish), range(1), record, sums)
-        raise FileNotFoundError
-
-    parts_module._add_up(run, reduction._replace(finish=beaten), range(1), *sums)
-
-
-def test_add_up__an_error_of_the_storage_is_raised(dataset):
-    run, reduction = begin(dataset, 1)
-
-    def fail(run, record, sums):
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="full"):
-        reduce_parts(run, dataset, InlineEngine(), reduction._replace(finish=fail))
-
-
-def test_reduce_parts__siblings_that_are_stored_at_the_same_time_finish_once(dataset, monkeypatch):
-    _, _, expected, _ = total_of(dataset, 2)
-    run, reduction = begin(dataset, 2)
-    reduction, finished = finishing(reduction)
-    store, twins = parts_module._store, []
-
-    def store_beside_a_sibling(*arguments):
-        """Store a part after a task of its sibling, which looked before, has stored its own."""
-        if not twins:
-            twins.append(parts_module._summed(run, dataset, reduction, run.spans[1]))
-            parts_module._add_up(run, reduction, range(1, 2), *twins[0])
-        return store(*arguments)
-
-    monkeypatch.setattr(parts_module, "_store", store_beside_a_sibling)
-    first = parts_module._summed(run, dataset, reduction, run.spans[0])
-    parts_module._add_up(run, reduction, range(1), *first)
-    assert not finished
-    assert set(run.finished_parts("sums")) == {range(1), range(1, 2)}
-    reduce_parts(run, dataset, InlineEngine(), reduction)
-    assert [sums[""] for sums in finished] == [bits(expected)]
-
-
-@pytest.mark.parametrize("late", ["_read", "_store"])
-def test_add_up__another_task_of_the_family_was_as_quick(dataset, monkeypatch, late):
-    _, _, expected, _ = total_of(dataset, 4)
+def test_reduce_parts__a_sum_that_is_gone_is_named(dataset):
     run, reduction = begin(dataset, 4)
-    sum_alone(run, dataset, reduction, range(3), monkeypatch)
-    last, twin = (parts_module._summed(run, dataset, reduction, run.spans[3]) for _ in range(2))
-    do, done = getattr(parts_module, late), []
-
-    def do_late(*arguments):
-        if not done:
-            done.append(None)
-            parts_module._add_up(run, reduction, range(3, 4), *twin)
-        return do(*arguments)
-
-    monkeypatch.setattr(parts_module, late, do_late)
-    parts_module._add_up(run, reduction, range(3, 4), *last)
-    assert bits(read_total(run, reduction)) == bits(expected)
-
-
-def test_add_up__a_sibling_that_nobody_used_and_is_gone(dataset, monkeypatch):
-    run, reduction = begin(dataset, 4)
-    sum_alone(run, dataset, reduction, range(3), monkeypatch)
-    last = parts_module._summed(run, dataset, reduction, run.spans[3])
-    read = parts_module._read
-
-    def read_late(*arguments):
-        run.forget("sums", (1,))
-        return read(*arguments)
-
-    monkeypatch.setattr(parts_module, "_read", read_late)
+    with pytest.raises(StoppedError):
+        reduce_parts(run, dataset, StoppingEngine(n_tasks=4), reduction)
+    run.forget("sums", (1,))
     with pytest.raises(DamagedResultError, match="part 1 of sums is missing") as caught:
-        parts_module._add_up(run, reduction, range(3, 4), *last)
+        parts_module._sum_parts(run, reduction, range(4))
     assert caught.value.parts == (1,)
 
 
@@ -359,7 +282,7 @@ def test_reduce_parts__a_damaged_sum_costs_its_parts(tmp_path, dataset):
     assert caught.value.parts == tuple(range(10))
     run.forget("sums", caught.value.parts)
     reduce_parts(run, local, engine, reduction)
-    assert engine.n_tasks == 20
+    assert engine.n_tasks == 2 * (10 + 3 + 1)
     assert bits(read_total(run, reduction)) == bits(expected)
 
 

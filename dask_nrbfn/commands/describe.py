@@ -10,9 +10,8 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages import cells_record, judged_record
-from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.dense import check_stored
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of

@@ -20,9 +20,8 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ExistsError, ParameterError
 from dask_nrbfn.sources.anndata import import_anndata, is_anndata, obs_of
 from dask_nrbfn.sources.zarr_arrays import damage_named, is_plain_zarr
-from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.array import Array, get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.dense import Array, read_dense
 from dask_nrbfn.storage.group import (
     flush_member,
     open_group,
@@ -159,7 +158,7 @@ class ObsTarget:
 
     def _values(self, name: str, stored: Array, start: int = 0, stop: int | None = None) -> Any:
         """Return some values of a column, (stop - start,), from results (n,) or (n, q)."""
-        rows = read_dense(stored, start, stop)
+        rows = read_rows(stored, start, stop)
         return rows if rows.ndim == 1 else rows[:, self.columns.index(name)]
 
     def _add_to_obs(self, root: Any, results: Mapping[str, Array]) -> None:

@@ -1,11 +1,13 @@
 """Make an engine from options or from any dask Client."""
 
+import asyncio
 import json
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -17,8 +19,7 @@ from distributed import CancelledError, Client, LocalCluster
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
-from dask_nrbfn.engine.scheduler import open_client, scheduler_address, scheduler_lost
-from dask_nrbfn.engine.tasks import NO_WORKERS_TIMEOUT_S, DaskEngine, Engine, InlineEngine
+from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine, scheduler_lost
 from dask_nrbfn.engine.threads import (
     available_threads,
     cluster_settings,
@@ -28,7 +29,7 @@ from dask_nrbfn.engine.threads import (
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import Option
-from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit
+from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit, reach_scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -116,39 +117,21 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     the scheduler is lost, they raise ClusterError. The same job started again goes on.
     """
     options = options or EngineOptions()
-    if client is None and options.run_here:
-        # A limit holds for the libraries that are loaded before it: this call loads BLAS.
-        available = available_threads()
-        threads = options.threads or available
-        with threadpool_limits(threads):
-            yield InlineEngine(
-                bar=options.bar,
-                threads=threads,
-                memory_bytes=_memory_bytes(options),
-            )
-        return
-    with _client(options, client) as connected:
-        yield _engine(connected, bar=options.bar)
-
-
-@contextmanager
-def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
-    """Yield `client`, or a client of a running scheduler or of a new local cluster."""
-    if client is not None:
-        yield client
-    elif options.scheduler or options.scheduler_file:
-        with _open_client(options) as remote:
-            yield remote
-    else:
-        with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
-            yield local
-
-
-def _blas_threads_once_loaded() -> int:
-    """Return the BLAS threads of a worker; this loads what `PROCESS_BYTES` counts."""
-    import sklearn.neighbors  # noqa: F401
-
-    return blas_threads()
+    with ExitStack() as stack:
+        if client is None and options.run_here:
+            # A limit holds for the libraries that are loaded before it: this call loads BLAS.
+            available = available_threads()
+            threads = options.threads or available
+            stack.enter_context(threadpool_limits(threads))
+            memory_bytes = _memory_bytes(options)
+            yield InlineEngine(bar=options.bar, threads=threads, memory_bytes=memory_bytes)
+            return
+        if client is None and (options.scheduler or options.scheduler_file):
+            client = stack.enter_context(_scheduler_client(options))
+        elif client is None:
+            cluster = stack.enter_context(local_cluster(options))
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+        yield _engine(client, bar=options.bar)
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
@@ -247,88 +230,99 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _open_client(options: EngineOptions) -> Iterator[Client]:
-    address = place = options.scheduler
+def _scheduler_client(options: EngineOptions) -> Iterator[Client]:
+    """Yield a client of a running scheduler, which does not become dask's default client."""
+    address = place = str(options.scheduler)
     if options.scheduler_file is not None:
         address = _read_scheduler_file(options.scheduler_file)
         place = f"{address}, the address in {options.scheduler_file}"
-    with ExitStack() as stack:
-        try:
-            client = stack.enter_context(open_client(str(address)))
-        except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-            raise ClusterError(
-                f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
-            ) from error
+    try:
+        _run(reach_scheduler(address))
+        client = Client(address, set_as_default=False)
+    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise ClusterError(
+            f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
+        ) from error
+    its_logger = logging.getLogger("distributed.client")
+    before = its_logger.disabled
+    try:
         yield client
+    finally:
+        # A client that has lost its scheduler tries to connect again, and would log a traceback.
+        its_logger.disabled = before or client.status != "running"
+        try:
+            client.close()
+        finally:
+            its_logger.disabled = before
+
+
+def _run(coroutine: Coroutine[None, None, None]) -> None:
+    """Run a coroutine in a thread; an interrupt of the caller does not wait for the thread."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(asyncio.run(coroutine))
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    done.result()
 
 
 def _read_scheduler_file(path: str) -> str:
     """Return the address in a file; a Client waits forever for one that is unreadable."""
     try:
         with open(path) as file:
-            address = json.load(file)["address"]
-        if not isinstance(address, str):
-            raise TypeError(f"the address is {address!r}")
-    except FileNotFoundError as error:
-        raise ClusterError(
-            f"there is no scheduler file {path}.",
-            "Start the scheduler with dask scheduler --scheduler-file, or give its address.",
-        ) from error
+            return str(json.load(file)["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             f"{path} is not a scheduler file ({type(error).__name__}: {error}).",
-            "Give the file that the scheduler wrote.",
+            "Give the file that the scheduler wrote: dask scheduler --scheduler-file.",
         ) from error
-    return address
+
+
+def _blas_threads_once_loaded() -> int:
+    """Return the BLAS threads of a worker; this loads what `PROCESS_BYTES` counts."""
+    import sklearn.neighbors  # noqa: F401
+
+    return blas_threads()
 
 
 def _engine(client: Client, *, bar: bool) -> DaskEngine:
-    address, dashboard = scheduler_address(client), None
+    engine, dashboard = DaskEngine(client=client, bar=bar), None
+    no_workers = ClusterError(
+        f"the scheduler {engine.address} has no workers.", "Start a dask worker."
+    )
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
-        threads = _threads_of_workers(client)
+        threads = client.run(_blas_threads_once_loaded, on_error="return").values()
         # A scheduler that was started without a dashboard has no link to one.
         with suppress(KeyError):
             dashboard = client.dashboard_link
     except TimeoutError as error:
-        raise _no_workers(address) from error
+        raise no_workers from error
     except (CancelledError, OSError) as error:
-        raise scheduler_lost(address) from error
-    if not workers or threads is None:
-        raise _no_workers(address)
-    memory_bytes, limit_bytes = min(map(_worker_memory, workers))
-    engine = DaskEngine(
-        client=client,
-        n_workers=sum(worker["nthreads"] for worker in workers),
-        threads=threads,
-        memory_bytes=memory_bytes,
-        worker_limit_bytes=limit_bytes,
-        bar=bar,
-        no_workers_timeout_s=_no_workers_timeout_s(),
-    )
+        raise scheduler_lost(engine.address) from error
+    for answer in threads:
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):
+            raise answer
+    known = [answer for answer in threads if isinstance(answer, int)]
+    if not workers or not known:
+        # All of them died.
+        raise no_workers
+    engine.n_workers, engine.threads = sum(worker["nthreads"] for worker in workers), min(known)
+    engine.memory_bytes, engine.worker_limit_bytes = min(map(_worker_memory, workers))
+    timeout = dask.config.get("nrbfn.no-workers-timeout", "5 minutes")
+    engine.no_workers_timeout_s = float(parse_timedelta(timeout))
     logger.info(
         "up to %d tasks at a time on %s, BLAS threads of each: %d",
-        engine.n_workers,
-        address,
-        threads,
+        *(engine.n_workers, engine.address, engine.threads),
     )
     if dashboard:
         logger.info("dashboard: %s", dashboard)
     return engine
-
-
-def _no_workers(address: str) -> ClusterError:
-    return ClusterError(f"the scheduler {address} has no workers.", "Start a dask worker.")
-
-
-def _threads_of_workers(client: Client) -> int | None:
-    """Return the smallest number of BLAS threads of a worker; None if all workers died."""
-    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
-    for answer in answers:
-        if isinstance(answer, Exception) and not isinstance(answer, OSError):
-            raise answer
-    return min((answer for answer in answers if isinstance(answer, int)), default=None)
 
 
 def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
@@ -337,17 +331,6 @@ def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
     if not limit:
         return memory_limit() // n_threads, memory_limit()
     return usable_bytes(limit, n_threads), limit
-
-
-def _no_workers_timeout_s() -> float:
-    given = dask.config.get("nrbfn.no-workers-timeout", NO_WORKERS_TIMEOUT_S)
-    try:
-        return float(parse_timedelta(given))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ParameterError(
-            f"nrbfn.no-workers-timeout is {given!r} in dask's configuration.",
-            'Give a time with a unit: "5 minutes".',
-        ) from error
 
 
 def _memory_bytes(options: EngineOptions) -> int:

@@ -2,15 +2,11 @@
 
 import contextlib
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import NRBFNError
-
-_lock = threading.Lock()
-_n_running = 0
 
 
 class Measured(NamedTuple):
@@ -24,33 +20,18 @@ class Measured(NamedTuple):
 def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
     """Run a task and measure its seconds and the peak memory of its process.
 
-    Tasks that run at the same time in threads of one process all report the same memory, counted
-    from when the process was last idle, or from its start if the kernel cannot reset the peak.
+    Tasks that run at the same time in threads of one process report the memory of all of them,
+    counted from the start of the last one, or of the process if the kernel cannot reset the peak.
     """
     start = time.perf_counter()
-    with _peak_from_here():
-        try:
-            value = task(*arguments)
-        except NRBFNError as error:
-            # Its causes may not survive pickling on the way from a worker.
-            error.__cause__ = error.__context__ = None
-            raise
-        return Measured(value, time.perf_counter() - start, peak_resident_bytes())
-
-
-@contextlib.contextmanager
-def _peak_from_here() -> Iterator[None]:
-    """Reset the peak before a task, unless another task of this process is running."""
-    global _n_running
-    with _lock:
-        if _n_running == 0:
-            reset_peak()
-        _n_running += 1
+    reset_peak()
     try:
-        yield
-    finally:
-        with _lock:
-            _n_running -= 1
+        value = task(*arguments)
+    except NRBFNError as error:
+        # Its causes may not survive pickling on the way from a worker.
+        error.__cause__ = error.__context__ = None
+        raise
+    return Measured(value, time.perf_counter() - start, peak_resident_bytes())
 
 
 def reset_peak() -> None:

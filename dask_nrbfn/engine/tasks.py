@@ -5,10 +5,10 @@ import math
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from queue import Empty, Queue
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.scheduler import scheduler_address, scheduler_lost
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -26,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 Task = Callable[..., Any]
 Arguments = Sequence[tuple[Any, ...]]
+Waiting = deque[tuple[int, tuple[Any, ...]]]
+"""The numbers and arguments of tasks to start, the smallest number first; it may grow."""
+
 Finished = Generator[tuple[int, Measured]]
 
 # Tasks given to dask for every one that can run. A worker always finds the next one, and a thousand
@@ -34,8 +36,6 @@ _TASKS_PER_SLOT = 4
 
 # How often the cluster is asked for its workers while tasks run.
 _LOOK_INTERVAL_S = 2.0
-
-NO_WORKERS_TIMEOUT_S = 300.0
 
 
 @dataclass(kw_only=True)
@@ -85,24 +85,40 @@ class Engine(ABC):
         """Forget the peak of earlier tasks; later ones hold `expected_bytes` each, 0: unknown."""
         self.peak_bytes, self.expected_bytes = 0, expected_bytes
 
-    def run(self, task: Task, arguments: Arguments, *, label: str) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``; tasks start in this order."""
-        results: list[Any] = [None] * len(arguments)
+    def run(
+        self,
+        task: Task,
+        arguments: Arguments,
+        *,
+        label: str,
+        follow: Callable[[Any], Arguments] | None = None,
+    ) -> list[Any]:
+        """Return ``[task(*a) for a in arguments]``; tasks start in this order.
+
+        follow: takes a result, and returns the arguments of tasks that start before the others.
+        """
+        waiting: Waiting = deque(enumerate(map(tuple, arguments)))
+        results: dict[int, Any] = {}
+        n_followed = 0
         with (
             _memory_errors(label, self),
             progress(label, len(arguments), bar=self.bar) as advance,
-            closing(self._finished(task, arguments, label)) as finished,
+            closing(self._finished(task, waiting, label)) as finished,
         ):
             for number, measured in finished:
                 self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
                 self.most_bytes = max(self.most_bytes, measured.peak_bytes)
                 results[number] = measured.value
-                advance()
-        return results
+                for each in () if follow is None else follow(measured.value):
+                    n_followed += 1
+                    waiting.appendleft((-n_followed, tuple(each)))
+                if number >= 0:
+                    advance()
+        return [results[number] for number in range(len(arguments))]
 
     @abstractmethod
-    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
-        """Run the tasks; yield the number and result of each as it finishes."""
+    def _finished(self, task: Task, waiting: Waiting, label: str) -> Finished:
+        """Run the waiting tasks; yield the number and result of each as it finishes."""
 
 
 @dataclass
@@ -111,8 +127,9 @@ class InlineEngine(Engine):
 
     in_memory = True
 
-    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
-        for number, values in enumerate(arguments):
+    def _finished(self, task: Task, waiting: Waiting, label: str) -> Finished:
+        while waiting:
+            number, values = waiting.popleft()
             yield number, measure(task, *values)
 
 
@@ -120,91 +137,59 @@ class InlineEngine(Engine):
 class DaskEngine(Engine):
     """Runs tasks on the workers of a `distributed.Client`.
 
-    Attributes
-    ----------
-    client : distributed.Client
-    no_workers_timeout_s : float
-        How long tasks wait while the cluster has no workers.
-    address : str
-        Of the scheduler.
+    no_workers_timeout_s: how long tasks wait while the cluster has no workers.
     """
 
     client: Client
-    no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
+    no_workers_timeout_s: float = 300.0
     address: str = field(init=False)
 
     def __post_init__(self) -> None:
         # A client that gives up connecting forgets the address.
-        self.address = scheduler_address(self.client)
+        assert self.client.scheduler is not None
+        self.address = str(self.client.scheduler.address)
 
-    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
-        batch = _Batch(self, task, arguments, label)
-        try:
-            while (finished := batch.next_finished()) is not None:
-                yield finished
-        finally:
-            batch.cancel()
-
-
-class _Batch:
-    """Tasks that are submitted to dask, a few for each that can run."""
-
-    def __init__(self, engine: DaskEngine, task: Task, arguments: Arguments, label: str) -> None:
-        self._engine, self._task, self._arguments = engine, task, arguments
-        self._workers = _Workers(engine, label)
+    def _finished(self, task: Task, waiting: Waiting, label: str) -> Finished:
+        """Submit the tasks, a few for each that can run; yield them as they finish."""
         # dask takes the letters before the first dash as the kind of task, and expects tasks of one
         # kind to last equally long.
-        self._name = f"{label}-{uuid.uuid4().hex}"
-        self._waiting = iter(range(len(arguments)))
-        self._running: dict[Future[Any], int] = {}
-        self._done: Queue[Future[Any]] = Queue()
-
-    def next_finished(self) -> tuple[int, Measured] | None:
-        """Return number and result of the next task to finish; None if no task is left."""
-        self._workers.look()
-        self._submit()
-        while self._running:
-            self._workers.look()
-            try:
-                future = self._done.get(timeout=_LOOK_INTERVAL_S)
-            except Empty:
-                continue
-            measured = self._result(future)
-            if measured is None:
-                # It is looked at again later.
-                self._done.put(future)
-                continue
-            # Otherwise dask computes it again if its worker dies.
-            future.release()
-            return self._running.pop(future), measured
-        return None
-
-    def cancel(self) -> None:
-        """Cancel the unfinished tasks; tasks that already run are not stopped."""
-        client = self._engine.client
-        if self._running and client.status == "running":
-            client.cancel(list(self._running))
-        self._running.clear()
-
-    def _submit(self) -> None:
-        n_free = max(0, _TASKS_PER_SLOT * self._workers.n_slots - len(self._running))
-        for number in islice(self._waiting, n_free):
-            future = self._engine.client.submit(
-                measure,
-                self._task,
-                *self._arguments[number],
-                key=f"{self._name}-{number}",
-                priority=-number,
-            )
-            self._running[future] = number
-            future.add_done_callback(self._done.put)
+        name = f"{label}-{uuid.uuid4().hex}"
+        running: dict[Future[Any], int] = {}
+        done: Queue[Future[Any]] = Queue()
+        n_slots = self._slots(label)
+        try:
+            while waiting or running:
+                n_free = _TASKS_PER_SLOT * next(n_slots) - len(running)
+                for _ in range(min(n_free, len(waiting))):
+                    number, values = waiting.popleft()
+                    future = self.client.submit(
+                        measure, task, *values, key=f"{name}-{number}", priority=-number
+                    )
+                    running[future] = number
+                    future.add_done_callback(done.put)
+                try:
+                    future = done.get(timeout=_LOOK_INTERVAL_S)
+                except Empty:
+                    continue
+                measured = self._result(future)
+                if measured is None:
+                    # It is looked at again later.
+                    done.put(future)
+                    continue
+                # Otherwise dask computes it again if its worker dies.
+                future.release()
+                yield running.pop(future), measured
+        finally:
+            # Tasks that already run are not stopped.
+            if running and self.client.status == "running":
+                self.client.cancel(list(running))
 
     def _result(self, future: "Future[Any]") -> Measured | None:
         """Return the result; None if it was lost with its worker."""
         try:
             measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
         except CancelledError as error:
-            raise scheduler_lost(self._engine.address) from error
+            raise scheduler_lost(self.address) from error
         except OSError:
             if future.status == "error":
                 raise
@@ -212,41 +197,40 @@ class _Batch:
             return None
         return measured
 
+    def _slots(self, label: str) -> Iterator[int]:
+        """Yield how many tasks can run at the same time; ClusterError if it stays at 0."""
+        n_slots, looked, none_since = self.n_workers, time.monotonic(), 0.0
+        while True:
+            if self.client.status != "running":
+                raise scheduler_lost(self.address)
+            now = time.monotonic()
+            if now - looked > _LOOK_INTERVAL_S:
+                looked = now
+                try:
+                    found = sum(self.client.nthreads().values())
+                except OSError as error:
+                    raise scheduler_lost(self.address) from error
+                n_slots, patience_s = found or n_slots, self.no_workers_timeout_s
+                if found:
+                    none_since = 0.0
+                elif not none_since:
+                    none_since = now
+                    message = "%s: all workers are lost; waiting %g s for a worker"
+                    logger.warning(message, label, patience_s)
+                elif now - none_since > patience_s:
+                    raise ClusterError(
+                        f"the scheduler {self.address} has had no workers for {patience_s:g} s.",
+                        "Start workers and the job again: finished parts are kept.",
+                    )
+            yield n_slots
 
-class _Workers:
-    """The workers while tasks run there; `n_slots` is how many tasks can run at the same time."""
 
-    def __init__(self, engine: DaskEngine, label: str) -> None:
-        self.n_slots = engine.n_workers
-        self._engine, self._label, self._patience_s = engine, label, engine.no_workers_timeout_s
-        self._next_look = time.monotonic() + _LOOK_INTERVAL_S
-        self._none_since: float | None = None
-
-    def look(self) -> None:
-        """Count the tasks that can run every few seconds; raise ClusterError if it stays at 0."""
-        now, client = time.monotonic(), self._engine.client
-        if client.status != "running":
-            raise scheduler_lost(self._engine.address)
-        if now < self._next_look:
-            return
-        self._next_look = now + _LOOK_INTERVAL_S
-        try:
-            n_slots = sum(client.nthreads().values())
-        except OSError as error:
-            raise scheduler_lost(self._engine.address) from error
-        if n_slots:
-            self.n_slots, self._none_since = n_slots, None
-        elif self._none_since is None:
-            self._none_since = now
-            logger.warning(
-                "%s: all workers are lost; waiting %g s for a worker", self._label, self._patience_s
-            )
-        elif now - self._none_since > self._patience_s:
-            raise ClusterError(
-                f"the scheduler {self._engine.address} has had no workers for "
-                f"{self._patience_s:g} s.",
-                "Start workers and the job again: finished parts are kept.",
-            )
+def scheduler_lost(address: str) -> ClusterError:
+    """Return the error for a scheduler that is gone."""
+    return ClusterError(
+        f"the connection to the scheduler {address} is lost.",
+        "Start the scheduler and the job again: finished parts are kept.",
+    )
 
 
 @contextmanager

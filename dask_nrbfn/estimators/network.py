@@ -50,7 +50,7 @@ from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, in_memory, join, normalize
-from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.model import Model, check_columns
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import version_name, versions_of
 
@@ -279,7 +279,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         if as_stored:
             X = checked_rows(self, X, model.schema)
         if model.schema is None:
-            model.check_columns(X.shape[1])
+            check_columns(X.shape[1], model.n_features)
         return scorer.table(X, as_stored=as_stored)
 
 

@@ -24,7 +24,7 @@ from dask_nrbfn.sources.frames import as_frame, column_names, labels_of
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
-from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.model import Model, check_columns, check_names
 
 _LIBRARIES = ("default", "pandas", "polars")
 
@@ -42,8 +42,8 @@ def predict_lazily(model: Model, X: Any, result: str, store: Location | None) ->
     """Return a result for the rows of a dask collection, as a dask array with the same chunks."""
     rows = dask_rows(X, schema=model.schema)
     if model.schema is None:
-        model.check_columns(rows.shape[1])
-        model.check_names(column_names(X))
+        check_columns(rows.shape[1], model.n_features)
+        check_names(column_names(X), model.feature_names)
     nothing = Scorer(model).no_result(result)
     layers = nothing.shape[1:]
     return rows.rechunk({1: -1}).map_blocks(

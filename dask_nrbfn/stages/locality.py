@@ -114,7 +114,7 @@ def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
     places = places.reshape(len(drawn), -1)
     classes = {}
     if not dataset.of_numbers:
-        codes = dataset.take_codes(numbers)[places]
+        codes = dataset.take_targets(numbers)[places]
         classes = {"codes": codes[:, 0], "neighbor_codes": codes[:, 1:]}
     shares = neighbor_shares(distances, scale=WIDTH.recorded(run).mean_distance, **classes)
     X, features = dataset.take(numbers), read_features(run)

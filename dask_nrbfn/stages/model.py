@@ -156,7 +156,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
     if dataset.of_numbers:
         write_array(group, "targets", dataset.take_targets(rows), "row", "target")
     elif dataset.has_targets:
-        write_array(group, "targets", dataset.take_codes(rows), "row")
+        write_array(group, "targets", dataset.take_targets(rows), "row")
         write_array(group, "classes", np.array(dataset.classes.tolist(), dtype=np.str_), "class")
     model.write(run.group("model"))
 

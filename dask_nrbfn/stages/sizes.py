@@ -15,8 +15,8 @@ from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import LIST_BYTES, search_block_rows, worker_bytes
 from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.storage.array import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
 
 

@@ -1,42 +1,111 @@
 """Members of a group: an array, rows in CSR, or a reference to rows in another store.
 
-Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools can open.
+Chunks carry a checksum, and missing chunks are errors. Rows in CSR are three arrays in AnnData's
+encoding, which other tools can open. A reference has a digest of each chunk of rows, which is
+compared when the rows are read.
 """
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 import zarr
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore
 
-from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
-from dask_nrbfn.storage.dense import (
-    Array,
-    ChunkedRows,
-    get_member,
-    read_dense,
-    seal_layout,
-    sound_array,
-    write_dense,
+from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.sources.source import StoredAt
+from dask_nrbfn.storage.location import remote
+from dask_nrbfn.storage.remote import open_store
+from dask_nrbfn.storage.strict import (
+    RESTORE,
+    check_sealed,
+    checksum,
+    metadata_named,
+    sealed,
+    values_named,
 )
-from dask_nrbfn.storage.dense import create_array as create_array
-from dask_nrbfn.storage.dense import get_array as get_array
-from dask_nrbfn.storage.referenced import ReferencedRows, refers
-from dask_nrbfn.storage.strict import RESTORE, is_sealed, sealed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+Array = zarr.Array[Any]
 
-_PARTS = ("data", "indices", "indptr")
+INDEX_BYTES, ROW_BYTES = 4, 8
+"""Bytes that CSR adds: the column of each value, and the end of each row."""
 
-# 8 MiB of float64 values, 4 MiB of column indices.
-_CHUNK_VALUES = 2**20
-# Ends of rows: 1 MiB.
-_CHUNK_ROWS = 2**17
+_ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+
+_CSR_ARRAYS = ("data", "indices", "indptr")
+
+# 8 MiB of float64 values, 4 MiB of column indices; ends of rows: 1 MiB.
+_CHUNK_VALUES, _CHUNK_ROWS = 2**20, 2**17
+
+_DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkedRows:
+    """Rows (n, p) that are read by `chunk_rows`; this base class is a placeholder for a plan.
+
+    n_values, most_values: number of values in CSR, of all rows and of the largest chunk. None: rows
+        are not in CSR.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    n_values: int | None = None
+    most_values: int | None = None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of this package that hold the rows, by name."""
+        return {}
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Rows that are read together, and the columns p."""
+        return self.chunk_rows, self.shape[1]
+
+    @property
+    def row_values(self) -> float:
+        """Average number of values of a row in CSR, else p."""
+        return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the largest chunk of rows."""
+        if self.most_values is None:
+            return self.chunk_rows * self.shape[1] * self.dtype.itemsize
+        return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
+
+    def planned(self, n_rows: int, chunk_rows: int) -> "ChunkedRows":
+        """Return a placeholder of other sizes, for a plan."""
+        most = self.most_values
+        return ChunkedRows(
+            shape=(n_rows, self.shape[1]),
+            dtype=self.dtype,
+            chunk_rows=chunk_rows,
+            n_values=None if self.n_values is None else round(n_rows * self.row_values),
+            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
+        )
+
+    def read(self, start: int = 0, stop: int | None = None) -> Rows:
+        """Return rows, (stop - start, p)."""
+        raise NotImplementedError
+
+
+def chunked(rows: "Stored") -> ChunkedRows:
+    """Return the sizes of stored rows (n, p)."""
+    if isinstance(rows, ChunkedRows):
+        return rows
+    n_rows, n_columns = rows.shape
+    return ChunkedRows(shape=(n_rows, n_columns), dtype=rows.dtype, chunk_rows=rows.chunks[0])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,12 +120,10 @@ class SparseArray(ChunkedRows):
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
         """Open rows in CSR."""
-        place = group.store_path
         recorded: dict[str, Any] = group.attrs.asdict()
-        if not is_sealed(recorded):
-            raise _changed(place)
+        check_sealed(recorded, group.store_path)
         n_rows, n_features = recorded["shape"]
-        arrays: dict[str, Any] = {name: get_array(group, name) for name in _PARTS}
+        arrays: dict[str, Any] = {name: get_array(group, name) for name in _CSR_ARRAYS}
         rows = cls(
             **arrays,
             shape=(n_rows, n_features),
@@ -65,13 +132,13 @@ class SparseArray(ChunkedRows):
         )
         lengths = [array.shape for array in arrays.values()]
         if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
-            raise _changed(place)
+            raise _changed(group.store_path)
         return rows
 
     @property
     def arrays(self) -> dict[str, Array]:
         """The stored arrays by name."""
-        return {name: getattr(self, name) for name in _PARTS}
+        return {name: getattr(self, name) for name in _CSR_ARRAYS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
         """Return rows in CSR, csr_array (stop - start, p)."""
@@ -79,11 +146,12 @@ class SparseArray(ChunkedRows):
 
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         n_rows = max(0, stop - start)
-        ends = read_dense(self.indptr, start, start + n_rows + 1)
+        ends = _read_array(self.indptr, start, start + n_rows + 1)
         first, last = int(ends[0]), int(ends[-1])
         if not 0 <= first <= last <= self.n_values or (np.diff(ends) < 0).any():
             raise _changed(self.indptr.store_path)
-        values, columns = read_dense(self.data, first, last), read_dense(self.indices, first, last)
+        values = _read_array(self.data, first, last)
+        columns = _read_array(self.indices, first, last)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
             raise _changed(self.indices.store_path)
         # scipy copies the larger of both if their types differ.
@@ -93,6 +161,227 @@ class SparseArray(ChunkedRows):
 
 def _changed(place: object) -> DamagedDataError:
     return DamagedDataError(f"{place} differs from what was written.", RESTORE)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReferencedRows(ChunkedRows):
+    """Rows `path` of the Zarr store `place`; `digests` has the digest of each chunk in order."""
+
+    place: str
+    path: str
+    array: Array
+    digests: str
+
+    @classmethod
+    def open(cls, group: zarr.Group) -> Self:
+        """Open the rows that a group refers to."""
+        recorded: dict[str, Any] = group.attrs.asdict()
+        check_sealed(recorded, group.store_path)
+        rows = cls(
+            array=_array_at(recorded["place"], recorded["path"]),
+            shape=tuple(recorded["shape"]),
+            dtype=np.dtype(recorded["dtype"]),
+            **{name: recorded[name] for name in ("place", "path", "chunk_rows", "digests")},
+        )
+        if rows.array.shape != rows.shape:
+            raise DamagedDataError(
+                f"{rows} has the shape {rows.array.shape}, but had {rows.shape} when it was "
+                "ingested.",
+                "Ingest the rows again.",
+            )
+        return rows
+
+    def __str__(self) -> str:
+        return f"{self.path} of {self.place}" if self.path else self.place
+
+    def read(self, start: int = 0, stop: int | None = None) -> Rows:
+        """Return the rows of one chunk, (stop - start, p)."""
+        stop = self.shape[0] if stop is None else min(stop, self.shape[0])
+        remedy = "Restore the rows from a copy, or ingest the rows again."
+        with values_named(f"rows {start} to {stop} of {self}", remedy):
+            rows = np.asarray(self.array[start:stop]).astype(self.dtype, copy=False)
+        place = 2 * _DIGEST_BYTES * (start // self.chunk_rows)
+        if digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
+            raise DamagedDataError(
+                f"rows {start} to {stop} of {self} changed after they were ingested.", remedy
+            )
+        return rows
+
+
+def _array_at(place: str, path: str) -> Array:
+    url = remote(place)
+    store = LocalStore(place, read_only=True) if url is None else open_store(url)
+    try:
+        with metadata_named(place):
+            return zarr.open_array(store=store, path=path, mode="r")
+    except FileNotFoundError as error:
+        raise MissingDataError(
+            f"{path} is missing in {place}, from which the dataset reads its rows.",
+            "Move the rows back, or ingest the rows again from the new place.",
+        ) from error
+
+
+def digest_of(rows: Rows) -> str:
+    """Return the digest of a chunk of rows, in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    update_digest(digest, rows)
+    return digest.hexdigest()
+
+
+def update_digest(digest: "hashlib.blake2b", rows: Rows) -> None:
+    """Add the bytes of rows to a digest."""
+    for values in (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,):
+        digest.update(np.ascontiguousarray(values).data)
+
+
+Stored = Array | ChunkedRows
+
+# Reading
+
+
+def get_array(group: zarr.Group, name: str) -> Array:
+    """Return an array of the group; raise DamagedDataError unless its metadata is as written."""
+    array = get_stored(group, name)
+    if not isinstance(array, zarr.Array):
+        raise _not_written(group, name)
+    return array
+
+
+def get_stored(group: zarr.Group, name: str) -> Stored:
+    """Return a member of a group: an array, rows in CSR, or rows of another store."""
+    with metadata_named(f"{group.store_path}/{name}"):
+        member = group.get(name)
+        if isinstance(member, zarr.Group) and _ENCODING.items() <= member.attrs.asdict().items():
+            return SparseArray.open(member)
+        if refers(member):
+            return ReferencedRows.open(member)
+        if not isinstance(member, zarr.Array):
+            raise _not_written(group, name, is_missing=member is None)
+        if member.attrs.get("checksum") != _layout_checksum(member):
+            raise _not_written(group, name)
+        # The setting belongs to the open array, not to the stored one.
+        return member.with_config({"write_empty_chunks": True})
+
+
+def _not_written(group: zarr.Group, name: str, *, is_missing: bool = False) -> DamagedDataError:
+    what = "missing" if is_missing else "not the array that was written"
+    return DamagedDataError(f"{group.store_path}/{name} is {what}.", RESTORE)
+
+
+def _layout_checksum(array: Array) -> str:
+    """Return the checksum of the metadata without the attributes, which hold the checksum."""
+    layout = array.metadata.to_dict()
+    del layout["attributes"]
+    return checksum(layout)
+
+
+def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
+    """Return ``array[start:stop]``."""
+    if isinstance(array, ChunkedRows):
+        return array.read(start, stop)
+    return _read_array(array, start, stop)
+
+
+def _read_array(array: Array, start: int, stop: int | None) -> NDArray[Any]:
+    last = array.shape[0] if stop is None else stop
+    remedy = "Restore the damaged chunk from a copy, or write the data again."
+    with values_named(f"rows {start} to {last} of {array.store_path}", remedy):
+        return np.asarray(array[start:stop])
+
+
+def check_stored(array: Array) -> None:
+    """Raise MissingDataError if the last chunk is missing."""
+    if 0 in array.shape:
+        return
+    # With shards, the grid consists of shards.
+    chunks = array.shards or array.chunks
+    last = tuple((size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
+    place = array.store_path / array.metadata.encode_chunk_key(last)
+    run_in_zarr(place.store.getsize(place.path))
+
+
+# Writing
+
+
+def create_array(
+    group: zarr.Group,
+    name: str,
+    *,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+    chunks: tuple[int, ...],
+    dimensions: tuple[str, ...],
+    shards: tuple[int, ...] | None = None,
+    compress: bool = False,
+) -> Array:
+    """Add an array whose chunks carry a checksum; it replaces one of that name.
+
+    Floating-point results hardly compress, so Zstandard is used only with `compress`.
+
+    shards: shape of the values in one file; None: one chunk.
+    """
+    text = np.dtype(dtype).kind in "TU"
+    array = group.create_array(
+        name,
+        shape=shape,
+        dtype=str if text else np.dtype(dtype),
+        chunks=tuple(max(1, c) for c in chunks),
+        shards=shards,
+        compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
+        dimension_names=dimensions,
+        overwrite=True,
+        config={"write_empty_chunks": True},
+    )
+    return _seal_layout(array)
+
+
+def _seal_layout(array: Array) -> Array:
+    """Return an array that records the checksum of its layout."""
+    return array.update_attributes({"checksum": _layout_checksum(array)})
+
+
+def write_array(
+    group: zarr.Group,
+    name: str,
+    values: Rows,
+    *dimensions: str,
+    slice_rows: int | None = None,
+) -> None:
+    """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
+    if is_sparse(values):
+        _write_sparse(group, name, values, slice_rows=slice_rows)
+        return
+    row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
+    rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
+    shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
+    array = create_array(
+        group,
+        name,
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=(rows, *values.shape[1:]),
+        dimensions=dimensions,
+        shards=None if shard is None else (shard, *values.shape[1:]),
+    )
+    array[...] = values
+
+
+def _write_sparse(
+    group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
+) -> None:
+    """Store all rows in CSR; with `slice_rows`, each array is one file that is read in slices."""
+    member = group.create_group(name, overwrite=True)
+    n_rows, n_values = max(1, X.shape[0]), X.nnz
+    slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
+    ends = X.indptr.astype(np.int64)
+    write_array(member, "data", X.data, "value", slice_rows=slice_values)
+    write_array(member, "indices", X.indices, "value", slice_rows=slice_values)
+    write_array(member, "indptr", ends, "end", slice_rows=slice_rows)
+    chunk_rows = slice_rows or n_rows
+    firsts = ends[:-1:chunk_rows]
+    most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
+    recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
+    member.update_attributes(sealed({**_ENCODING, **recorded, "n_values": n_values}))
 
 
 def create_sparse(
@@ -105,9 +394,8 @@ def create_sparse(
     n_values: int,
 ) -> None:
     """Lay out rows in CSR for `append_rows`; more than `n_values` values can be written."""
-    member = group.create_group(name, overwrite=True)
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
-    member.update_attributes({**ENCODING, **written})
+    member = group.create_group(name, attributes={**_ENCODING, **written}, overwrite=True)
     for part, of, length, chunk, dimension in (
         ("data", dtype, n_values, _CHUNK_VALUES, "value"),
         ("indices", np.int32, n_values, _CHUNK_VALUES, "value"),
@@ -126,9 +414,8 @@ def create_sparse(
 
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
     """Append rows to rows in CSR, of which `start` are stored."""
-    member, arrays = _being_written(group, name)
-    data, indices, indptr = arrays.values()
-    first = _end(indptr, start) if start else 0
+    member, (data, indices, indptr) = _being_written(group, name)
+    first = int(np.asarray(indptr[start])) if start else 0
     last = first + X.nnz
     if last > data.shape[0]:
         # More than expected: grow by half, so that few chunks need a resize.
@@ -137,91 +424,50 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
     indptr[start : start + X.shape[0] + 1] = X.indptr.astype(np.int64) + first
     if X.nnz:
         data[first:last], indices[first:last] = X.data, X.indices
-    attributes: dict[str, Any] = member.attrs.asdict()
-    member.update_attributes({"most_values": max(X.nnz, attributes["most_values"])})
+    member.update_attributes({"most_values": max(X.nnz, member.attrs["most_values"])})
 
 
 def finish_sparse(group: zarr.Group, name: str) -> None:
     """Finish rows in CSR."""
-    member, arrays = _being_written(group, name)
-    n_values = _end(arrays["indptr"], -1)
-    for part in ("data", "indices"):
-        arrays[part].resize((n_values,))
+    member, (data, indices, indptr) = _being_written(group, name)
+    n_values = int(np.asarray(indptr[-1]))
+    for array in (data, indices):
+        array.resize((n_values,))
         # Needed even if the last append left the array with this length.
-        seal_layout(arrays[part])
+        _seal_layout(array)
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
 
 
-def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, Array]]:
-    member = group[name]
-    assert isinstance(member, zarr.Group)
-    arrays = {}
-    for part in _PARTS:
-        array = member[part]
-        assert isinstance(array, zarr.Array)
-        # The setting belongs to the open array, not to the stored one.
-        arrays[part] = array.with_config({"write_empty_chunks": True})
-    return member, arrays
+def _being_written(group: zarr.Group, name: str) -> tuple[Any, list[Any]]:
+    """Return unfinished rows in CSR, and their arrays, whose layout is not sealed."""
+    member: Any = group[name]
+    # The setting belongs to the open array, not to the stored one.
+    config = {"write_empty_chunks": True}
+    return member, [member[part].with_config(config) for part in _CSR_ARRAYS]
 
 
-def _end(indptr: Array, row: int) -> int:
-    return int(np.asarray(indptr[row]))
-
-
-def _write_sparse(
-    group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
-) -> None:
-    """Store all rows in CSR; with `slice_rows`, each array is one file that is read in slices."""
-    member = group.create_group(name, overwrite=True)
-    n_rows, n_values = max(1, X.shape[0]), X.nnz
-    slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
-    ends = X.indptr.astype(np.int64)
-    write_dense(member, "data", X.data, "value", slice_rows=slice_values)
-    write_dense(member, "indices", X.indices, "value", slice_rows=slice_values)
-    write_dense(member, "indptr", ends, "end", slice_rows=slice_rows)
-    chunk_rows = slice_rows or n_rows
-    firsts = ends[:-1:chunk_rows]
-    most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
-    recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
-    member.update_attributes(sealed({**ENCODING, **recorded, "n_values": n_values}))
-
-
-def _is_csr(group: zarr.Group) -> bool:
-    """Return whether the attributes of a group mark it as rows in CSR."""
-    return ENCODING.items() <= group.attrs.asdict().items()
-
-
-Stored = Array | SparseArray | ReferencedRows
-
-
-def write_array(
+def refer(
     group: zarr.Group,
     name: str,
-    values: Rows,
-    *dimensions: str,
-    slice_rows: int | None = None,
+    at: StoredAt,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    *,
+    chunk_rows: int,
 ) -> None:
-    """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
-    if is_sparse(values):
-        _write_sparse(group, name, values, slice_rows=slice_rows)
-    else:
-        write_dense(group, name, values, *dimensions, slice_rows=slice_rows)
+    """Begin a reference to rows (n, p) in another store, of which `chunk_rows` are read at once."""
+    recorded = {"place": at.place, "path": at.path, "shape": shape, "dtype": str(np.dtype(dtype))}
+    group.create_group(
+        name, attributes={"refers": True, **recorded, "chunk_rows": chunk_rows}, overwrite=True
+    )
 
 
-def get_stored(group: zarr.Group, name: str) -> Stored:
-    """Return a member of a group: an array, rows in CSR, or rows of another store."""
-    member = get_member(group, name)
-    if isinstance(member, zarr.Group) and _is_csr(member):
-        return SparseArray.open(member)
-    if isinstance(member, zarr.Group) and refers(member):
-        return ReferencedRows.open(member)
-    return sound_array(member, f"{group.store_path}/{name}")
+def finish_reference(group: zarr.Group, name: str, digests: str) -> None:
+    """Record the digests of all chunks of rows."""
+    member = group[name]
+    member.attrs.update(sealed({**member.attrs.asdict(), "digests": digests}))
 
 
-def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
-    """Return ``array[start:stop]``."""
-    if isinstance(array, SparseArray):
-        return array.read(start, stop)
-    if isinstance(array, ReferencedRows):
-        return array.read(start, array.shape[0] if stop is None else stop)
-    return read_dense(array, start, stop)
+def refers(member: object) -> TypeGuard[zarr.Group]:
+    """Return whether a member of a group is a reference to rows in another store."""
+    return isinstance(member, zarr.Group) and "refers" in member.attrs

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,17 +18,22 @@ from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.source import StoredAt
 from dask_nrbfn.storage.array import (
+    INDEX_BYTES,
+    ROW_BYTES,
     Stored,
     append_rows,
     create_array,
     create_sparse,
+    digest_of,
+    finish_reference,
     finish_sparse,
     get_array,
     get_stored,
+    refer,
+    refers,
+    update_digest,
 )
-from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES
 from dask_nrbfn.storage.group import mark_complete
-from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
@@ -165,16 +171,13 @@ def check_finite(
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
-    wrong = np.isinf(stored) if gaps else ~np.isfinite(stored)
-    if not wrong.any():
+    wrong = np.argwhere(np.isinf(stored) if gaps else ~np.isfinite(stored))
+    if not len(wrong):
         return
-    place = tuple(np.argwhere(wrong)[0])
-    value = stored[place]
+    row, *others = wrong[0]
+    value, column = stored[tuple(wrong[0])], others[-1] if others else 0
     if is_sparse(values):
-        row = int(np.searchsorted(values.indptr, place[0], side="right")) - 1
-        column = values.indices[place[0]]
-    else:
-        row, column = place
+        row, column = np.searchsorted(values.indptr, row, side="right") - 1, values.indices[row]
     raise DataError(
         f"{name} has {value} in row {first_row + row}{within}, column {column}.",
         "Remove the row, or fill in the value: every value must be finite.",
@@ -284,10 +287,9 @@ def finish_dataset(
     classes: Sequence[int | str] = (),
 ) -> None:
     """Record the attributes of a dataset; `classes` exist even if no row has them."""
-    counts: dict[Any, int] = dict.fromkeys(classes, 0)
+    counts: Counter[Any] = Counter(dict.fromkeys(classes, 0))
     for summary in summaries:
-        for label, count in summary.label_counts.items():
-            counts[label] = counts.get(label, 0) + count
+        counts.update(summary.label_counts)
     content = sum(summary.content for summary in summaries)
     if refers(group["X"]):
         finish_reference(group, "X", "".join(summary.digest_of_rows for summary in summaries))
@@ -303,23 +305,20 @@ def finish_dataset(
         if target_names is not None:
             # All numbers of such rows are NaN, which JSON cannot express.
             unlabelled, mark = np.nan, "nan"
-    mark_complete(
-        group,
-        kind="dataset",
-        attributes={
-            "has_labels": "y" in group and target_names is None,
-            "has_weights": "weights" in group,
-            "has_ids": "ids" in group,
-            "classes": list(map(bool, sorted(counts))) if boolean_labels else sorted(counts),
-            "class_counts": [counts[label] for label in sorted(counts)],
-            "feature_names": None if feature_names is None else list(feature_names),
-            "target_names": None if target_names is None else list(target_names),
-            "fingerprint": fingerprint(get_stored(group, "X"), summaries, unlabelled, schema),
-            "content": f"{content % 2**64:016x}",
-            "schema": None if schema is None else schema.to_dict(),
-            "sparse": sparse,
-            "read_as": None if read_as is None else dict(read_as),
-            "unlabelled": mark,
-            "labelled_rows": labelled,
-        },
-    )
+    attributes = {
+        "has_labels": "y" in group and target_names is None,
+        "has_weights": "weights" in group,
+        "has_ids": "ids" in group,
+        "classes": list(map(bool, sorted(counts))) if boolean_labels else sorted(counts),
+        "class_counts": [counts[label] for label in sorted(counts)],
+        "feature_names": feature_names,
+        "target_names": target_names,
+        "fingerprint": fingerprint(get_stored(group, "X"), summaries, unlabelled, schema),
+        "content": f"{content % 2**64:016x}",
+        "schema": None if schema is None else schema.to_dict(),
+        "sparse": sparse,
+        "read_as": read_as,
+        "unlabelled": mark,
+        "labelled_rows": labelled,
+    }
+    mark_complete(group, kind="dataset", attributes=attributes)

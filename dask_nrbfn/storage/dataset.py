@@ -6,19 +6,28 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.numeric.rows import Rows, canonical, stacked
+from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.storage.array import Stored, get_array, get_stored, read_rows
+from dask_nrbfn.storage.array import (
+    INDEX_BYTES,
+    Array,
+    Stored,
+    check_stored,
+    chunked,
+    get_array,
+    get_stored,
+    read_rows,
+)
 from dask_nrbfn.storage.blocks import (
     Chunk,
     LabelledBlock,
@@ -29,20 +38,10 @@ from dask_nrbfn.storage.blocks import (
     read_ahead,
     window,
 )
-from dask_nrbfn.storage.chunks import (
-    Mark,
-    create_dataset_arrays,
-    default_chunk_rows,
-    row_bytes,
-)
-from dask_nrbfn.storage.dense import (
-    INDEX_BYTES,
-    Array,
-    check_stored,
-)
+from dask_nrbfn.storage.chunks import Mark, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import View
-from dask_nrbfn.storage.strict import recorded_by
+from dask_nrbfn.storage.strict import metadata_named
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,43 +127,33 @@ class Dataset:
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
         names, target_names = attributes["feature_names"], attributes["target_names"]
-        has_targets = attributes["has_labels"] or target_names is not None
         mark, labelled = attributes["unlabelled"], attributes["labelled_rows"]
-        with recorded_by(location):
-            classes = np.asarray(attributes["classes"])
-            counts = np.asarray(attributes["class_counts"], dtype=np.int64)
-            labelled = None if labelled is None else np.asarray(labelled, dtype=np.int64)
         schema = Schema.of_record(attributes["schema"])
         if schema is not None:
             names = schema.feature_names
-        dataset = cls(
-            location,
-            get_stored(group, "X"),
-            get_array(group, "y") if has_targets else None,
-            get_array(group, "weights") if attributes["has_weights"] else None,
-            classes,
-            counts,
-            attributes["fingerprint"],
-            attributes["content"],
-            None if names is None else tuple(names),
-            None if target_names is None else tuple(target_names),
-            mark if mark is None or target_names is None else np.nan,
-            labelled,
-            get_array(group, "ids") if attributes["has_ids"] else None,
-            schema,
-            attributes["read_as"],
-            expands_sparse=attributes["sparse"],
-        )
+        with metadata_named(location):
+            dataset = cls(
+                location,
+                X=get_stored(group, "X"),
+                y=get_array(group, "y") if attributes["has_labels"] or target_names else None,
+                sample_weights=get_array(group, "weights") if attributes["has_weights"] else None,
+                classes=np.asarray(attributes["classes"]),
+                class_counts=np.asarray(attributes["class_counts"], dtype=np.int64),
+                fingerprint=attributes["fingerprint"],
+                content=attributes["content"],
+                feature_names=None if names is None else tuple(names),
+                target_names=None if target_names is None else tuple(target_names),
+                unlabelled=mark if mark is None or target_names is None else np.nan,
+                labelled_rows_of_chunks=None
+                if labelled is None
+                else np.asarray(labelled, np.int64),
+                ids=get_array(group, "ids") if attributes["has_ids"] else None,
+                schema=schema,
+                read_as=attributes["read_as"],
+                expands_sparse=attributes["sparse"],
+            )
         dataset._check_lengths()
         return dataset
-
-    @property
-    def _arrays(self) -> dict[str, Array]:
-        """The stored arrays by name."""
-        X = self.X
-        of_X = {"": X} if isinstance(X, zarr.Array) else X.arrays
-        arrays = {f"X/{name}".rstrip("/"): array for name, array in of_X.items()}
-        return arrays | self._columns
 
     @property
     def _columns(self) -> dict[str, Array]:
@@ -200,7 +189,8 @@ class Dataset:
 
     def check_stored(self) -> None:
         """Raise an error if the last rows are missing although metadata lists them."""
-        for array in self._arrays.values():
+        X = {"": self.X} if isinstance(self.X, zarr.Array) else self.X.arrays
+        for array in (*X.values(), *self._columns.values()):
             check_stored(array)
 
     @property
@@ -248,15 +238,14 @@ class Dataset:
     @property
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
-        stored = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
-        return stored or self.expands_sparse
+        return self.expands_sparse or chunked(self.X).n_values is not None
 
     @property
     def row_values(self) -> float:
         """Average number of values of a row in CSR, else p."""
         if self._expanding is not None and self.expands_sparse:
             return float(self._expanding.row_values)
-        return float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
+        return float(chunked(self.X).row_values)
 
     @property
     def row_width(self) -> int:
@@ -305,15 +294,13 @@ class Dataset:
         forms. If rows without a label are skipped, one chunk is copied. Features that are made from
         stored values take three times the bytes of a chunk.
         """
-        held = 4 + self.labelled_only
-        if not isinstance(self.X, zarr.Array):
-            targets = row_bytes(0, np.float64, self._n_numbers)
-            return held * (self.X.most_bytes + self.chunk_rows * targets)
-        row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
+        targets = self.chunk_rows * row_bytes(0, np.float64, self._n_numbers)
+        held = (4 + self.labelled_only) * (chunked(self.X).most_bytes + targets)
         if self._expanding is not None:
             made = self.row_values if self.expands_sparse else None
-            row += 3 * row_bytes(self.n_features, np.float64, 0, row_values=made)
-        return self.chunk_rows * row
+            row = row_bytes(self.n_features, np.float64, 0, row_values=made)
+            held += 3 * self.chunk_rows * row
+        return held
 
     def with_n_rows(self, n_rows: int) -> Self:
         """Return a placeholder like this dataset with `n_rows` rows, for a plan."""
@@ -328,25 +315,12 @@ class Dataset:
         factor, labelled = n_rows / self.n_rows, self.labelled_rows_of_chunks
         return replace(
             self,
-            X=self._planned(n_rows, min(chunk_rows, n_rows)),
+            X=chunked(self.X).planned(n_rows, min(chunk_rows, n_rows)),
             class_counts=np.rint(factor * self.class_counts).astype(np.int64),
             labelled_rows_of_chunks=None
             if labelled is None
             else np.rint([factor * labelled.sum()]).astype(np.int64),
         )
-
-    def _planned(self, n_rows: int, chunk_rows: int) -> Stored:
-        if not isinstance(self.X, zarr.Array):
-            return self.X.planned(n_rows, chunk_rows)
-        group = zarr.create_group(MemoryStore())
-        create_dataset_arrays(
-            group,
-            shape=(n_rows, self.X.shape[1]),
-            x_dtype=self.X.dtype,
-            y_dtype=None,
-            chunk_rows=chunk_rows,
-        )
-        return get_array(group, "X")
 
     def of_labelled(self) -> Self:
         """Return a dataset of the rows that have a label, or numeric targets."""
@@ -367,7 +341,7 @@ class Dataset:
         if own.digest == schema.digest or (own.is_plain and schema.is_plain):
             return self
         difference = own.difference(schema)
-        if not isinstance(self.X, zarr.Array):
+        if chunked(self.X).n_values is not None:
             difference = "stores its features in CSR, but the schema fills missing values"
         if difference is not None:
             raise DataError(
@@ -424,18 +398,36 @@ class Dataset:
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """Return the rows of X with the given ascending indices, (len(rows), p)."""
-        if self.is_sparse:
-            none = canonical((0, self.n_features)).astype(self.dtype)
-            return stacked([none, *(taken for _, taken in self._pieces("X", rows))])
-        return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
+        shape = (0, self.n_features)
+        none = canonical(shape) if self.is_sparse else np.empty(shape)
+        return self._take("X", rows, none.astype(self.dtype))
 
-    def take_targets(self, rows: NDArray[np.int64]) -> Floats:
-        """Return the targets of the rows with the given ascending indices, (len(rows), q)."""
-        if self.y is None or self.target_names is None:
-            raise DataError(
-                f"{self.location} has no numeric targets.", "Ingest the dataset with `target`."
-            )
-        return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
+    def take_targets(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return class codes (m,), -1 for no label, or numbers (m, q), of ascending rows."""
+        none: NDArray[Any] = np.empty((0, self._n_numbers))
+        if self.target_names is None:
+            self._check_labels()
+            none = np.empty(0, dtype=np.int64)
+        return np.asarray(self._take("targets", rows, none))
+
+    def take_weights(self, rows: NDArray[np.int64]) -> Floats:
+        """Return the weights of the rows with the given ascending indices, (len(rows),)."""
+        if not self.has_weights:
+            return np.ones(len(rows))
+        return np.asarray(self._take("weights", rows, np.empty(0)))
+
+    def _take(self, column: str, rows: NDArray[np.int64], none: Rows) -> Rows:
+        """Return the values of a column for ascending rows; `none` has the type and no rows."""
+
+        def pieces() -> Iterator[Any]:
+            done = 0
+            while done < len(rows):
+                chunk = self._chunk_at(int(rows[done]), {column})
+                last = int(np.searchsorted(rows, chunk.stop))
+                yield getattr(chunk.block, column)[rows[done:last] - chunk.start]
+                done = last
+
+        return gathered(chain([none], pieces()), (len(rows), *none.shape[1:]))
 
     def target_range(self) -> Floats | None:
         """Return the smallest and largest numeric targets, float64 (2, q); None for classes."""
@@ -449,31 +441,6 @@ class Dataset:
             low = np.fmin(low, np.fmin.reduce(targets))
             high = np.fmax(high, np.fmax.reduce(targets))
         return np.stack([low, high])
-
-    def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the class codes (m,), -1 for no label, of rows of the given ascending indices."""
-        self._check_labels()
-        return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
-
-    def take_weights(self, rows: NDArray[np.int64]) -> Floats:
-        """Return the weights of the rows with the given ascending indices, (len(rows),)."""
-        weights = np.ones(len(rows))
-        return self._take("weights", rows, weights) if self.has_weights else weights
-
-    def _take(self, column: str, rows: NDArray[np.int64], taken: NDArray[Any]) -> NDArray[Any]:
-        for places, values in self._pieces(column, rows):
-            taken[places] = values
-        return taken
-
-    def _pieces(self, column: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Any]]:
-        """Yield the values of a column for ascending rows, with their places, by chunk."""
-        done = 0
-        while done < len(rows):
-            chunk = self._chunk_at(int(rows[done]), {column})
-            last = int(np.searchsorted(rows, chunk.stop))
-            values = getattr(chunk.block, column)[rows[done:last] - chunk.start]
-            yield slice(done, last), values
-            done = last
 
     def read_chunk(self, index: int) -> StoredChunk:
         """Return the stored values of one chunk."""
@@ -553,17 +520,14 @@ class Dataset:
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     """Return another dataset with the features of the first, or raise DataError."""
     other = other.encoded_by(first.schema)
+    names, given, difference = first.feature_names, other.feature_names, None
     if other.n_features != first.n_features:
+        difference = f"number: {other.n_features} and {first.n_features}"
+    elif None not in (names, given) and names != given:
+        difference = "name or order"
+    if difference is not None:
         raise DataError(
-            f"{other.location} has {other.n_features} columns, but {first.location} has "
-            f"{first.n_features}.",
-            "Give rows with the columns of the training rows.",
-        )
-    names, given = first.feature_names, other.feature_names
-    if None not in (names, given) and names != given:
-        raise DataError(
-            f"the columns of {other.location} differ in name or order from the columns of "
-            f"{first.location}.",
+            f"the columns of {other.location} and of {first.location} differ in {difference}.",
             "Give rows with the columns of the training rows.",
         )
     return other

@@ -10,10 +10,9 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import zarr
 import zarr.abc.store
@@ -26,7 +25,6 @@ from dask_nrbfn.errors import (
     FormatVersionError,
     MissingDataError,
     NRBFNError,
-    ParameterError,
     RunBusyError,
     RunMismatchError,
 )
@@ -46,17 +44,19 @@ from dask_nrbfn.storage.local import (
     replace_path,
 )
 from dask_nrbfn.storage.location import Location as Location
-from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
+from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
+from dask_nrbfn.storage.location import local_path, real_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import (
+    NotMovedError,
     enclosing_group,
     move_group,
     occupied,
     open_store,
     remove_tree,
 )
-from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, sealed
+from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed
 
 # The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
@@ -70,18 +70,7 @@ FORMAT_VERSION = 1
 RECORDED = ("kind", "format_version", "checksum")
 """Attributes that identify a group of this package."""
 
-
-def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Create a group that is complete at once, where nothing is stored yet."""
-    check_outside_groups(location)
-    identity = _identity(kind, attributes)
-    if (path := local_path(location)) is None:
-        return zarr.create_group(store_at(location), attributes=identity, overwrite=False)
-    target = Path(os.path.realpath(path))
-    with _directory_beside(target) as unfinished:
-        zarr.create_group(DurableStore(unfinished), attributes=identity)
-        place_path(unfinished, target)
-    return zarr.open_group(DurableStore(target), mode="r+", zarr_format=3)
+# Opening
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
@@ -108,15 +97,11 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
     place, attributes = group.store_path, group.attrs.asdict()
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
+        what, advice = f"a {found}, not a dask_nrbfn.{kind}", ""
         if found is None:
-            raise DamagedDataError(
-                f"{place} is not a dask_nrbfn.{kind}, or was not finished.",
-                f"Give the path of a {kind}, or write the unfinished {kind} again."
-                f"{_ingested_first(place, kind)}",
-            )
-        raise DamagedDataError(
-            f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
-        )
+            what = f"not a dask_nrbfn.{kind}, or was not finished"
+            advice = f" Or write the unfinished {kind} again.{_how_to_ingest(place, kind)}"
+        raise DamagedDataError(f"{place} is {what}.", f"Give the path of a {kind}.{advice}")
     version = attributes.get("format_version")
     if version != FORMAT_VERSION:
         raise FormatVersionError(
@@ -124,14 +109,10 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
             f"{FORMAT_VERSION}.",
             f"Use the version of dask_nrbfn that wrote the {kind}, or write the {kind} again.",
         )
-    if not is_sealed(attributes):
-        raise DamagedDataError(
-            f"the attributes of {place} fail their checksum.",
-            f"Restore the zarr.json of the {kind} from a copy, or write the {kind} again.",
-        )
+    check_sealed(attributes, place)
 
 
-def _ingested_first(place: object, kind: str) -> str:
+def _how_to_ingest(place: object, kind: str) -> str:
     """Return how to ingest the rows at a place, as part of an error about a dataset."""
     how = f"To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
     return f" {how}, or --y for arrays." if kind == "dataset" else ""
@@ -160,13 +141,11 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
     except (FileNotFoundError, NotADirectoryError) as error:
-        if path is not None and os.path.lexists(path):
-            raise DamagedDataError(
-                f"{location} is not a {kind}.",
-                f"Give the path of a {kind}.{_ingested_first(location, kind)}",
-            ) from error
         remedy = f"Give the path of a {kind}."
-        if path is not None and (moved := _hidden(Path(os.path.realpath(path)), MOVED)):
+        if path is not None and os.path.lexists(path):
+            remedy += _how_to_ingest(location, kind)
+            raise DamagedDataError(f"{location} is not a {kind}.", remedy) from error
+        if path is not None and (moved := _hidden(real_path(path), MOVED)):
             remedy = f"Rename {moved[0]} to {path}: a job was killed while it replaced this {kind}."
         raise MissingDataError(f"there is no {kind} at {location}.", remedy) from error
 
@@ -176,14 +155,68 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
     return group.attrs.asdict()
 
 
+def exists(location: Location) -> bool:
+    """Return whether anything is stored at a path, or a group at a URL or in a store object."""
+    path = local_path(location)
+    if path is not None:
+        try:
+            # An empty directory counts as free.
+            return bool(os.listdir(path))
+        except OSError as error:
+            if isinstance(error, PermissionError) and os.path.isdir(path):
+                raise
+            return os.path.lexists(path)
+    try:
+        _open(location, kind="group", mode="r")
+    except MissingDataError:
+        return False
+    except DamagedDataError:
+        pass
+    return True
+
+
+def store_at(location: Location) -> zarr.abc.store.Store:
+    """Return the zarr store of a location."""
+    location = normalize(location)
+    if type(location) is LocalStore:
+        return DurableStore(location.root, read_only=location.read_only)
+    if isinstance(location, zarr.abc.store.Store):
+        return location
+    if (url := remote(location)) is not None:
+        return open_store(url)
+    return DurableStore(str(local_path(location)))
+
+
+# Recording
+
+
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
     group.update_attributes(_identity(kind, attributes))
 
 
+def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return sealed({"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes})
+
+
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes, JSON-serializable values, of a group that is marked complete."""
     group.update_attributes(sealed({**attributes_of(group), **attributes}))
+
+
+# Building beside a location, and moving
+
+
+def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
+    """Create a group that is complete at once, where nothing is stored yet."""
+    check_outside_groups(location)
+    identity = _identity(kind, attributes)
+    if (path := local_path(location)) is None:
+        return zarr.create_group(store_at(location), attributes=identity, overwrite=False)
+    with scratch_beside(location) as scratch:
+        zarr.create_group(store_at(scratch), attributes=identity)
+        place_path(Path(str(scratch)), real_path(path))
+    return zarr.open_group(store_at(location), mode="r+", zarr_format=3)
 
 
 @contextmanager
@@ -192,72 +225,95 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
 
     It is built beside `location`, under a hidden name; a store object is written in place. An error
     leaves the old group. Of two jobs that write to one location, the group of the job that ends
-    first is kept, with `overwrite` the group of the job that ends last. If both end at the same
-    moment, one raises ExistsError.
+    first is kept, with `overwrite` the group of the job that ends last.
     """
     location = normalize(location)
-    check = partial(check_target, location, kind=kind, overwrite=overwrite)
-    check()
-    build: AbstractContextManager[zarr.Group]
-    if (path := local_path(location)) is not None:
-        place = replace_path if overwrite else place_path
-        build = _built_beside(Path(os.path.realpath(path)), check, place)
-    elif (url := remote(location)) is not None:
-        build = _built_remotely(url, check)
-    else:
-        build = _built_in_place(location)
-    with build as group:
-        yield group
+    check_target(location, kind=kind, overwrite=overwrite)
+    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
+        with locked_run(location):
+            yield zarr.create_group(store_at(location), overwrite=True)
+        return
+    with full_disk_named(location), scratch_beside(location) as scratch:
+        yield zarr.create_group(store_at(scratch))
+        _publish(scratch, location, kind=kind, overwrite=overwrite)
 
 
 @contextmanager
-def _built_beside(
-    target: Path, check: Callable[[], None], place: Callable[[Path, Path], None]
+def resumed_group(
+    location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
 ) -> Iterator[zarr.Group]:
-    with _directory_beside(target) as unfinished:
-        with disk_errors_named(target):
-            group = zarr.create_group(DurableStore(unfinished))
-        with full_disk_named(target):
-            yield group
-            flush_tree(unfinished)
-            check()
-            place(unfinished, target)
-    _remove_abandoned(target)
+    """Yield a group that is moved to `location` when the block succeeds.
+
+    It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
+    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
+    """
+    location = normalize(location)
+    check_target(location, kind=kind, overwrite=overwrite)
+    unfinished = hidden_sibling(location, "unfinished")
+    with locked_group(location) as check_still_locked:
+        try:
+            begun = kind_of(unfinished, (_UNFINISHED, kind))
+            found = attributes_of(open_group(unfinished, kind=begun))
+        except (MissingDataError, DamagedDataError):
+            begun, found = _UNFINISHED, {}
+        others = [name for name, value in identity.items() if found.get(name) != value]
+        if found and others and not overwrite:
+            raise RunMismatchError(
+                f"{unfinished}, the unfinished part of {location}, has another "
+                f"{others[0].removeprefix('of_').replace('_', ' ')}.",
+                f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
+                f"{unfinished}.",
+            )
+        if others:
+            begun = _UNFINISHED
+            remove_group(unfinished)
+            create_group(unfinished, kind=begun, attributes=identity)
+        yield open_group(unfinished, kind=begun, writable=True)
+        check_still_locked()
+        _publish(unfinished, location, kind=kind, overwrite=overwrite)
+
+
+def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
+    """Move a complete group from beside `location` to `location`."""
+    check_target(location, kind=kind, overwrite=overwrite)
+    replace_group(new, location)
 
 
 @contextmanager
 def scratch_beside(location: Location) -> Iterator[Location]:
-    """Yield a hidden location for a group, which is removed when the block ends."""
+    """Yield a hidden location for a group, which is removed when the block ends.
+
+    On a disk it is locked meanwhile, because other processes remove what is not.
+    """
     location = normalize(location)
-    if (path := local_path(location)) is not None:
-        with _directory_beside(Path(os.path.realpath(path))) as directory:
-            yield str(directory / "scratch")
-    else:
-        scratch = hidden_sibling(location, f"{uuid.uuid4().hex}{BUILT}")
+    hidden = hidden_sibling(location, f"{uuid.uuid4().hex}{BUILT}")
+    if (path := local_path(location)) is None:
         try:
-            yield scratch
-        finally:
-            remove_group(scratch)
-
-
-@contextmanager
-def _directory_beside(target: Path) -> Iterator[Path]:
-    """Yield a new hidden directory, locked until the block ends; then it is removed."""
+            yield hidden
+        except NotMovedError:
+            raise
+        except BaseException:
+            # The user needs the first error.
+            with suppress(NRBFNError):
+                remove_group(hidden)
+            raise
+        remove_group(hidden)
+        return
+    target, directory = real_path(path), Path(str(hidden))
     with ExitStack() as held:
-        with disk_errors_named(target):
+        with disk_errors_named(location):
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(target)
-            unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{BUILT}")
-            # Locked first, because other processes remove directories that are not locked.
-            held.enter_context(locked_path(unfinished))
-            unfinished.mkdir()
+            held.enter_context(locked_path(directory))
+            directory.mkdir()
         try:
-            yield unfinished
+            yield str(directory / "scratch")
         except BaseException:
             finish_writes()
             raise
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
+    _remove_abandoned(target)
 
 
 def _remove_abandoned(target: Path) -> None:
@@ -267,29 +323,25 @@ def _remove_abandoned(target: Path) -> None:
     nothing at `target`: they stay.
     """
     moved = _hidden(target, MOVED)
-    # A process may have been killed after it locked a name, and before it made the directory.
-    locks = target.parent.glob(f".{_drawn(target, BUILT)}.lock")
-    only_locked = [lock.with_name(lock.stem.removeprefix(".")) for lock in locks]
-    for left in [*moved, *_hidden(target, BUILT), *only_locked]:
+    if moved and not exists(str(target)):
+        return
+    for left in [*moved, *_hidden(target, BUILT)]:
         with suppress(OSError, RunBusyError), locked_path(left) as is_abandoned:
-            if is_abandoned and not (moved and not exists(str(target))):
+            if is_abandoned:
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _hidden(target: Path, suffix: str) -> list[Path]:
     """Return what has a drawn name beside `target`."""
-    return [*target.parent.glob(_drawn(target, suffix))]
-
-
-def _drawn(target: Path, suffix: str) -> str:
-    return f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
+    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
+    return [*target.parent.glob(pattern)]
 
 
 @contextmanager
 def locked_group(location: Location) -> Iterator[Callable[[], None]]:
     """Lock a location as `locked_run` does, and delete what killed jobs left of its group."""
     path = local_path(location)
-    target = None if path is None else Path(os.path.realpath(path))
+    target = None if path is None else real_path(path)
     with locked_run(location) as check_still_locked:
         if target is not None:
             _remove_abandoned(target)
@@ -308,110 +360,13 @@ def remove_abandoned(location: Location) -> None:
             pass
 
 
-@contextmanager
-def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterator[zarr.Group]:
-    unfinished = beside(target, f"{uuid.uuid4().hex}{BUILT}")
-    try:
-        yield zarr.create_group(open_store(unfinished))
-        check()
-    except BaseException:
-        # The user needs the first error.
-        with suppress(NRBFNError):
-            remove_tree(unfinished)
-        raise
-    with locked_run(target):
-        move_group(unfinished, target)
-
-
-@contextmanager
-def _built_in_place(store: Location) -> Iterator[zarr.Group]:
-    with locked_run(store):
-        yield zarr.create_group(store_at(store), overwrite=True)
-
-
-@contextmanager
-def resumed_group(
-    location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
-) -> Iterator[zarr.Group]:
-    """Yield a group that is moved to `location` when the block succeeds.
-
-    It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
-    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
-    """
-    location = normalize(location)
-    check_target(location, kind=kind, overwrite=overwrite)
-    unfinished = hidden_sibling(location, "unfinished")
-    with locked_group(location) as check_still_locked:
-        begun = _kind_begun(unfinished, location, identity, (_UNFINISHED, kind), overwrite)
-        if begun is None:
-            remove_group(unfinished)
-            create_group(unfinished, kind=_UNFINISHED, attributes=identity)
-        yield open_group(unfinished, kind=begun or _UNFINISHED, writable=True)
-        check_still_locked()
-        _publish(unfinished, location, kind=kind, overwrite=overwrite)
-
-
-def _kind_begun(
-    unfinished: Location,
-    location: Location,
-    identity: Mapping[str, str],
-    kinds: tuple[str, ...],
-    overwrite: bool,
-) -> str | None:
-    """Return the kind of unfinished work; None if there is none, or it is damaged or replaced."""
-    try:
-        kind = kind_of(unfinished, kinds)
-        begun = attributes_of(open_group(unfinished, kind=kind))
-    except (MissingDataError, DamagedDataError):
-        return None
-    other = next((name for name, value in identity.items() if begun.get(name) != value), None)
-    if other is None:
-        return kind
-    if overwrite:
-        return None
-    raise RunMismatchError(
-        f"{unfinished}, the unfinished part of {location}, has another "
-        f"{other.removeprefix('of_').replace('_', ' ')}.",
-        f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
-        f"{unfinished}.",
-    )
-
-
-def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
-    """Move a complete group from beside `location` to `location`."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        flush_tree(Path(str(new)))
-    check_target(location, kind=kind, overwrite=overwrite)
-    if path is not None:
-        target = Path(os.path.realpath(path))
-        (replace_path if overwrite else place_path)(Path(str(new)), target)
-    elif url is not None:
-        move_group(cast(RemoteLocation, remote(new)), url)
-
-
-def hidden_sibling(location: Location, suffix: str) -> Location:
-    """Return ``.NAME.suffix`` beside a path or URL that ends in NAME."""
-    if (path := local_path(location)) is not None:
-        real = Path(os.path.realpath(path))
-        return str(real.with_name(f".{real.name}.{suffix}"))
-    if (url := remote(location)) is not None:
-        return beside(url, suffix)
-    raise ParameterError(
-        f"{location} is a Zarr store object, but a directory or URL is needed here.",
-        "Give a directory or URL.",
-    )
-
-
 def replace_group(new: Location, target: Location) -> None:
     """Replace the group at `target` with a complete one on the same disk or object store."""
-    path, url = local_path(new), remote(new)
+    path, url, old = local_path(new), remote(new), remote(target)
     if path is not None:
         flush_tree(Path(path))
-        replace_path(Path(path), Path(os.path.realpath(str(local_path(target)))))
-    elif url is not None:
-        old = remote(target)
-        assert old is not None
+        replace_path(Path(path), real_path(str(local_path(target))))
+    elif url is not None and old is not None:
         move_group(url, old)
 
 
@@ -493,39 +448,3 @@ def check_outside_groups(location: Location) -> None:
         check_path_outside_groups(path)
     elif url is not None and (group := enclosing_group(url)) is not None:
         raise inside_group(url, group)
-
-
-def exists(location: Location) -> bool:
-    """Return whether anything is stored at a path, or a group at a URL or in a store object."""
-    path = local_path(location)
-    if path is not None:
-        try:
-            # An empty directory counts as free.
-            return bool(os.listdir(path))
-        except OSError as error:
-            if isinstance(error, PermissionError) and os.path.isdir(path):
-                raise
-            return os.path.lexists(path)
-    try:
-        _open(location, kind="group", mode="r")
-    except MissingDataError:
-        return False
-    except DamagedDataError:
-        pass
-    return True
-
-
-def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return sealed({"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes})
-
-
-def store_at(location: Location) -> zarr.abc.store.Store:
-    """Return the zarr store of a location."""
-    location = normalize(location)
-    if type(location) is LocalStore:
-        return DurableStore(location.root, read_only=location.read_only)
-    if isinstance(location, zarr.abc.store.Store):
-        return location
-    if (url := remote(location)) is not None:
-        return open_store(url)
-    return DurableStore(str(local_path(location)))

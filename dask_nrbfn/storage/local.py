@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest
+from zarr.abc.buffer import Buffer
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
+from dask_nrbfn.storage.strict import guarded
 
 MOVED = ".replaced"
 """Suffix of the hidden name of a directory that another replaces."""
@@ -35,23 +34,10 @@ class DurableStore(LocalStore):
     choose which files of the reader are read or replaced.
     """
 
+    get = guarded(LocalStore.get)
     exists = guarded(LocalStore.exists)
     delete = guarded(LocalStore.delete)
-
-    @guarded
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        """Return a value, None if it is missing.
-
-        Metadata is small: to hand it to another thread takes longer than to read it.
-        """
-        if key.endswith(METADATA_NAMES):
-            return self.get_sync(key, prototype=prototype, byte_range=byte_range)
-        return await super().get(key, prototype, byte_range)
+    set_if_not_exists = guarded(LocalStore.set_if_not_exists)
 
     @guarded
     async def delete_dir(self, prefix: str) -> None:
@@ -68,22 +54,10 @@ class DurableStore(LocalStore):
             yield name
 
     @guarded
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store a value if the key has none.
-
-        zarr calls this for every group above a new one, and most of them exist.
-        """
-        if not (self.root / key).is_file():
-            await super().set_if_not_exists(key, value)
-
-    @guarded
     async def set(self, key: str, value: Buffer) -> None:
         """Store a value; top-level metadata is on the disk when this returns."""
-        if not key.endswith(METADATA_NAMES):
-            await super().set(key, value)
-            return
         if key != "zarr.json":
-            self.set_sync(key, value)
+            await super().set(key, value)
             return
         unfinished = f"{key}.{uuid.uuid4().hex}.partial"
         await asyncio.to_thread(_write_durably, self.root, unfinished, key, value.to_bytes())
@@ -91,19 +65,18 @@ class DurableStore(LocalStore):
     @asynccontextmanager
     async def guard(self, key: str) -> AsyncIterator[None]:
         """Raise DamagedDataError if a link on the path to a key leads out of the directory."""
-        path = os.fspath(self.root)
+        path, root = os.fspath(self.root), os.path.realpath(self.root)
         for name in key.split("/"):
             path = f"{path}/{name}"
-            if os.path.islink(path) and not self._holds(path):
+            if not os.path.islink(path):
+                continue
+            target = os.path.realpath(path)
+            if os.path.commonpath((root, target)) != root:
                 raise DamagedDataError(
-                    f"{path} is a link that leads out of {self.root}, to {os.path.realpath(path)}.",
+                    f"{path} is a link that leads out of {self.root}, to {target}.",
                     "Replace the link by its target, or remove the link.",
                 )
         yield
-
-    def _holds(self, path: str) -> bool:
-        root = os.path.realpath(self.root)
-        return os.path.commonpath((root, os.path.realpath(path))) == root
 
 
 def _write_durably(directory: Path, unfinished_name: str, name: str, content: bytes) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import zarr.abc.store
@@ -92,11 +93,33 @@ def normalize(location: Location) -> Location:
 
 def join(location: Location, name: str) -> str | RemoteLocation:
     """Return the location of `name` in the directory, or under the URL, `location`."""
-    located = normalize(location)
+    located = _in_directory(location)
     if isinstance(located, RemoteLocation):
         return replace(located, url=f"{located.url.rstrip('/')}/{name}")
-    if isinstance(located, str):
-        return f"{located.rstrip('/')}/{name}"
+    return f"{located.rstrip('/')}/{name}"
+
+
+def hidden_sibling(location: Location, suffix: str) -> str | RemoteLocation:
+    """Return ``.NAME.suffix`` beside a path or URL that ends in NAME."""
+    if (path := local_path(location)) is not None:
+        real = real_path(path)
+        return str(real.with_name(f".{real.name}.{suffix}"))
+    url = remote(_in_directory(location))
+    assert url is not None
+    place, _, name = url.url.rstrip("/").rpartition("/")
+    # memory:// URLs have no bucket.
+    if place.endswith(":/") and not place.startswith("memory:"):
+        raise ParameterError(
+            f"{location} is a whole bucket.",
+            f"Give a name in the bucket, such as {location}/name.zarr.",
+        )
+    return replace(url, url=f"{place}/.{name}.{suffix}")
+
+
+def _in_directory(location: Location) -> str | RemoteLocation:
+    located = normalize(location)
+    if isinstance(located, str | RemoteLocation):
+        return located
     raise ParameterError(
         f"{location} is a Zarr store object, but a directory or URL is needed here.",
         "Give a directory or URL.",
@@ -116,24 +139,17 @@ def local_path(location: Location) -> str | None:
     return located if isinstance(located, str) and "://" not in located else None
 
 
+def real_path(path: str) -> Path:
+    """Return a local path with links followed."""
+    return Path(os.path.realpath(path))
+
+
 def remote(location: Location) -> RemoteLocation | None:
     """Return a location that fsspec opens with its options, else None."""
     located = normalize(location)
     if isinstance(located, str) and "://" in located:
         return RemoteLocation(located)
     return located if isinstance(located, RemoteLocation) else None
-
-
-def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
-    """Return the location ``.NAME.suffix`` beside a location that ends in NAME."""
-    place, _, name = location.url.rstrip("/").rpartition("/")
-    # memory:// URLs have no bucket.
-    if place.endswith(":/") and not place.startswith("memory:"):
-        raise ParameterError(
-            f"{location} is a whole bucket.",
-            f"Give a name in the bucket, such as {location}/name.zarr.",
-        )
-    return replace(location, url=f"{place}/.{name}.{suffix}")
 
 
 def file_of(location: Location) -> File:

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,8 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dask_nrbfn.errors import ParameterError, RunBusyError, StorageError
-from dask_nrbfn.storage.location import Location, RemoteLocation, beside, local_path, remote
+from dask_nrbfn.errors import RunBusyError, StorageError
+from dask_nrbfn.outputs import disk_errors_named
+from dask_nrbfn.storage.location import (
+    Location,
+    RemoteLocation,
+    hidden_sibling,
+    local_path,
+    real_path,
+    remote,
+)
 from dask_nrbfn.storage.remote import explained, file_system
 
 try:
@@ -30,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 # Ids of the store objects that jobs of this process work on.
 _busy_stores: set[int] = set()
-_busy_stores_lock = threading.Lock()
 
 
 @contextmanager
@@ -38,39 +44,26 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
     """Keep other jobs from writing to `location`, which need not exist yet.
 
     Yields a function that raises RunBusyError if another job took over; call it before anything is
-    recorded.
+    recorded. Locks of the kernel and of this process cannot be lost.
     """
-    # Locks of the kernel and of this process cannot be lost.
     if (path := local_path(location)) is not None:
-        target = Path(os.path.realpath(path))
+        target = real_path(path)
         with ExitStack() as held:
-            try:
+            with disk_errors_named(f"the lock of {target}"):
                 if not held.enter_context(locked_path(target)):
                     logger.warning("cannot lock %s: run only one job at a time there", target)
-            except PermissionError as error:
-                raise ParameterError(
-                    f"the lock file of {target} cannot be written ({error}).",
-                    "Give a path in a directory that you may write to.",
-                ) from error
             yield lambda: None
     elif (url := remote(location)) is not None:
         with _claimed(url) as check_still_claimed:
             yield check_still_claimed
     else:
-        with _reserved_store(location):
+        if id(location) in _busy_stores:
+            raise _busy(location, _holder(), "Wait until the other job is finished.")
+        _busy_stores.add(id(location))
+        try:
             yield lambda: None
-
-
-@contextmanager
-def _reserved_store(store: object) -> Iterator[None]:
-    with _busy_stores_lock:
-        if id(store) in _busy_stores:
-            raise _busy(store, _holder(), "Wait until the other job is finished.")
-        _busy_stores.add(id(store))
-    try:
-        yield
-    finally:
-        _busy_stores.discard(id(store))
+        finally:
+            _busy_stores.discard(id(location))
 
 
 @contextmanager
@@ -131,7 +124,9 @@ def _read_holder(path: Path) -> dict[str, Any]:
 @contextmanager
 def _claimed(run: RemoteLocation) -> Iterator[Callable[[], None]]:
     """Claim a location in an object store; an earlier job loses its claim."""
-    fs, path = file_system(beside(run, "lock"))
+    lock = hidden_sibling(run, "lock")
+    assert isinstance(lock, RemoteLocation)
+    fs, path = file_system(lock)
     own = {**_holder(), "claim": uuid.uuid4().hex}
 
     def holder() -> dict[str, Any]:

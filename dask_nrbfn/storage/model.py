@@ -25,7 +25,7 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
+from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -38,8 +38,13 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.referenced import update_digest
 from dask_nrbfn.storage.versions import latest_place, model_name
+
+# Fields of a model that are attributes as they are.
+_RECORDED = (
+    *("width", "fitting_error", "spectral_risk"),
+    *("feature_names", "target_names", "read_as"),
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -153,8 +158,8 @@ class Model:
         ----------
         X : (b, p)
         buffer : float64 (b, n_active), optional
-            Scratch space that is overwritten, which saves an allocation for every block. With
-            cells, its length limits the number of rows that are scored together.
+            Scratch space that saves an allocation for every block. With cells, its length limits
+            the number of rows that are scored together.
         scratch : float64 (b, p + 2), optional
             The same for the centred rows of an array.
         threads : int
@@ -169,7 +174,7 @@ class Model:
         DataError
             If X has another number of columns than the training rows.
         """
-        self.check_columns(X.shape[1])
+        check_columns(X.shape[1], self.n_features)
         if self.cells is None:
             scores = self.features.weighted_sums(
                 X, self.weights, buffer=buffer, scratch=scratch, threads=threads
@@ -219,23 +224,30 @@ class Model:
 
     def features_of_cell(self, cell: int) -> RadialFeatures:
         """Return the radial basis functions of a cell, for rows that are scaled as the basis is."""
-        if cell not in self._features_of_cells:
-            cells, params = self.cells, self.params
-            assert cells is not None
+        cells, made = self.cells, self._features_of_cells
+        assert cells is not None
+        if cell not in made:
             root = cells.roots[cell]
-            self._features_of_cells[cell] = RadialFeatures.from_basis(
-                self.basis[cells.starts[cell] : cells.starts[cell + 1]] * root,
-                cells.widths[cell],
-                Scaling("learned", np.zeros_like(root), np.ones_like(root), root),
-                kernel=params.kernel,
-                normalized=params.normalized,
-            )
-        return self._features_of_cells[cell]
+            basis = self.basis[cells.starts[cell] : cells.starts[cell + 1]] * root
+            own = Scaling("learned", np.zeros_like(root), np.ones_like(root), root)
+            made[cell] = self._radial(basis, cells.widths[cell], own)
+        return made[cell]
 
     @cached_property
     def _features_of_cells(self) -> dict[int, RadialFeatures]:
         """The radial basis functions of the cells that were used so far."""
         return {}
+
+    @cached_property
+    def features(self) -> RadialFeatures:
+        """The radial basis functions."""
+        return self._radial(self.basis, self.width, self.scaling)
+
+    def _radial(self, basis: Rows, width: float, scaling: Scaling) -> RadialFeatures:
+        kernel, normalized = self.params.kernel, self.params.normalized
+        return RadialFeatures.from_basis(
+            basis, width, scaling, kernel=kernel, normalized=normalized
+        )
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
@@ -249,19 +261,11 @@ class Model:
             return self.calibration.probabilities(scores, loss)
         return normalized_shares(loss.probability(scores), scores)
 
-    def check_columns(self, n_features: int) -> None:
-        """Raise DataError unless rows have as many columns as the training rows had."""
-        check_columns(n_features, self.n_features)
-
-    def check_names(self, names: tuple[str, ...] | None) -> None:
-        """Raise DataError if columns have other names, or another order, than in training."""
-        check_names(names, self.feature_names)
-
     def encoded(self, dataset: Dataset) -> Dataset:
         """Return a dataset with the features that the model was trained on."""
         dataset = dataset.encoded_by(self.schema)
-        self.check_columns(dataset.n_features)
-        self.check_names(dataset.feature_names)
+        check_columns(dataset.n_features, self.n_features)
+        check_names(dataset.feature_names, self.feature_names)
         return dataset
 
     def digest(self) -> str:
@@ -297,17 +301,6 @@ class Model:
             return None
         return heaviest_features(weights, self.feature_names, len(weights))
 
-    @cached_property
-    def features(self) -> RadialFeatures:
-        """The radial basis functions."""
-        return RadialFeatures.from_basis(
-            self.basis,
-            self.width,
-            self.scaling,
-            kernel=self.params.kernel,
-            normalized=self.params.normalized,
-        )
-
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a group at `location`, where an old model stays until the end."""
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
@@ -318,7 +311,7 @@ class Model:
         # Labels of a pandas column are Python objects; text may be in another byte order.
         text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
-        scaling = self.scaling
+        scaling, cells = self.scaling, self.cells
         arrays: dict[str, tuple[Any, ...]] = {
             "basis": (self.basis, "basis", "feature"),
             "weights": (self.weights, "target", "basis"),
@@ -330,28 +323,19 @@ class Model:
             "scale": (scaling.scale, "feature"),
             "root": (scaling.root, "feature"),
         }
-        if self.cells is not None:
-            of_cells, dimensions_of = self.cells.arrays(), CellNetworks.array_names()
-            arrays |= {name: (of_cells[name], *dimensions_of[name]) for name in of_cells}
+        if cells is not None:
+            names = CellNetworks.array_names()
+            arrays |= {name: (array, *names[name]) for name, array in cells.arrays().items()}
         for name, (values, *dimensions) in arrays.items():
             if values is not None:
                 write_array(group, name, values, *dimensions)
-        mark_complete(
-            group,
-            kind="model",
-            attributes={
-                "width": self.width,
-                "scaling": self.scaling.kind,
-                "params": self.params.to_dict(),
-                "fitting_error": self.fitting_error,
-                "spectral_risk": self.spectral_risk,
-                "feature_names": None if self.feature_names is None else list(self.feature_names),
-                "target_names": None if self.target_names is None else list(self.target_names),
-                "schema": None if self.schema is None else self.schema.to_dict(),
-                "calibration": None if self.calibration is None else self.calibration.to_dict(),
-                "read_as": None if self.read_as is None else dict(self.read_as),
-            },
-        )
+        made = {name: getattr(self, name) for name in ("params", "schema", "calibration")}
+        attributes = {
+            "scaling": scaling.kind,
+            **{name: getattr(self, name) for name in _RECORDED},
+            **{name: None if each is None else each.to_dict() for name, each in made.items()},
+        }
+        mark_complete(group, kind="model", attributes=attributes)
 
     @classmethod
     def load(cls, location: Location) -> Self:
@@ -369,62 +353,56 @@ class Model:
         """Read the model from its open group."""
         attributes = attributes_of(group)
 
-        def array(name: str) -> Any:
-            return read_rows(get_array(group, name))
+        def array(name: str, *, exists: bool = True) -> Any:
+            return read_rows(get_stored(group, name)) if exists else None
 
-        classes = array("classes")
-        names, target_names = attributes["feature_names"], attributes["target_names"]
+        classes, kind = array("classes"), attributes["scaling"]
+        recorded = {name: attributes[name] for name in _RECORDED}
+        for name in ("feature_names", "target_names"):
+            recorded[name] = None if recorded[name] is None else tuple(recorded[name])
         schema = Schema.of_record(attributes["schema"])
         if schema is not None and not schema.is_plain:
-            names = schema.feature_names
-        params = FitParams(**attributes["params"])
+            recorded["feature_names"] = schema.feature_names
+        params, cells = FitParams(**attributes["params"]), None
+        if "cell_starts" in group:
+            cells = CellNetworks.from_arrays(
+                {name: array(name) for name in CellNetworks.array_names()}
+            )
         model = cls(
-            basis=read_rows(get_stored(group, "basis")),
-            width=attributes["width"],
+            **recorded,
+            basis=array("basis"),
             weights=array("weights"),
             classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,
             scaling=Scaling(
-                attributes["scaling"],
-                array("shift"),
-                array("scale"),
-                array("root") if attributes["scaling"] == "learned" else None,
+                kind, array("shift"), array("scale"), array("root", exists=kind == "learned")
             ),
             params=params,
-            fitting_error=attributes["fitting_error"],
-            spectral_risk=attributes["spectral_risk"],
             calibration=Calibration.of(attributes["calibration"] or {}),
-            feature_names=None if names is None else tuple(names),
-            target_names=None if target_names is None else tuple(target_names),
-            intercept=None if target_names is None else array("intercept"),
-            target_range=array("target_range") if "target_range" in group else None,
-            places=None if params.prune is None else array("places"),
+            intercept=array("intercept", exists=recorded["target_names"] is not None),
+            target_range=array("target_range", exists="target_range" in group),
+            places=array("places", exists=params.prune is not None),
             schema=schema,
-            read_as=attributes["read_as"],
-            cells=CellNetworks.from_arrays(
-                {name: array(name) for name in CellNetworks.array_names()}
-            )
-            if "cell_starts" in group
-            else None,
+            cells=cells,
         )
         model._check_shapes(group)
         return model
 
     def _check_shapes(self, group: zarr.Group) -> None:
-        r, p = self.basis.shape
-        shapes = (self.weights.shape, self.scaling.shift.shape, self.scaling.scale.shape)
-        root = self.scaling.root
-        names_fit = root is None or root.shape == (p,)
-        names_fit &= self.feature_names is None or len(self.feature_names) == p
-        names_fit &= self.schema is None or self.schema.n_features == p
-        if self.intercept is not None:
-            names_fit &= self.intercept.shape == (self.n_targets,)
-        if self.target_range is not None:
-            names_fit &= self.target_range.shape == (2, self.n_targets)
-        if self.places is not None:
-            names_fit &= self.places.shape == (r,)
-        if self.cells is not None:
-            names_fit &= self.cells.fits(r, p, self.n_targets)
-        if shapes != ((self.n_targets, r), (p,), (p,)) or not names_fit:
+        (r, p), q, names, schema = self.basis.shape, self.n_targets, self.feature_names, self.schema
+        expected = (
+            (self.weights, (q, r)),
+            (self.scaling.shift, (p,)),
+            (self.scaling.scale, (p,)),
+            (self.scaling.root, (p,)),
+            (self.intercept, (q,)),
+            (self.target_range, (2, q)),
+            (self.places, (r,)),
+        )
+        fits = all(array is None or array.shape == shape for array, shape in expected)
+        fits &= names is None or len(names) == p
+        fits &= schema is None or schema.n_features == p
+        fits &= self.cells is None or self.cells.fits(r, p, q)
+        if not fits:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not match.", "Write the model again."
             )

@@ -26,6 +26,10 @@ _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 _MOVING = ".dask_nrbfn.moving"
 
 
+class NotMovedError(StorageError):
+    """A complete group stays under its hidden name, because the store failed to move it."""
+
+
 class _RemoteStore(FsspecStore):
     """An fsspec store whose errors name the problem and a remedy."""
 
@@ -197,7 +201,7 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
         fs.copy([f"{old}/{root}"], [f"{new}/{root}"])
         fs.rm_file(f"{new}/{_MOVING}")
     except Exception as error:
-        raise StorageError(
+        raise NotMovedError(
             f"{target} could not be replaced ({type(error).__name__}: {error}).",
             f"The new group is complete at {source}: move it to {target}, or write it again.",
         ) from error

@@ -55,7 +55,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import View, local_path, remote
-from dask_nrbfn.storage.strict import is_sealed, metadata_named, sealed
+from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -129,33 +129,26 @@ class Run:
         layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=n_workers)
         n_labelled = dataset.of_labelled().n_rows
         labelled = PartLayout.of(n_labelled, params.n_parts, n_workers=n_workers)
-        create_group(
-            location,
-            kind="run",
-            attributes={
-                "run_id": uuid.uuid4().hex,
-                "params": params.to_dict(),
-                "tuning": None if tuning is None else tuning.to_dict(),
-                "embeds": embeds,
-                "dataset": str(dataset.location),
-                "fingerprint": dataset.fingerprint,
-                "members": [member_of(dataset)],
-                "basis_n_rows": dataset.n_rows,
-                "n_rows": dataset.n_rows,
-                "n_features": dataset.n_features,
-                "n_classes": dataset.n_classes,
-                "target_names": dataset.target_names,
-                "schema": None if dataset.schema is None else dataset.schema.to_dict(),
-                "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
-                "part_rows": layout.part_rows,
-                "chunk_rows": layout.chunk_rows,
-                "environment": dict(environment),
-                "decisions": {},
-                "stages": {},
-                "versions": [],
-                "labelled": asdict(labelled) if dataset.n_unlabelled else None,
-            },
-        )
+        attributes = {
+            "run_id": uuid.uuid4().hex,
+            "params": params.to_dict(),
+            "tuning": None if tuning is None else tuning.to_dict(),
+            "embeds": embeds,
+            "dataset": str(dataset.location),
+            "fingerprint": dataset.fingerprint,
+            "members": [member_of(dataset)],
+            "basis_n_rows": dataset.n_rows,
+            "n_features": dataset.n_features,
+            "n_classes": dataset.n_classes,
+            "target_names": dataset.target_names,
+            "schema": None if dataset.schema is None else dataset.schema.to_dict(),
+            "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
+            **asdict(layout),
+            "environment": dict(environment),
+            **{"decisions": {}, "stages": {}, "versions": []},
+            "labelled": asdict(labelled) if dataset.n_unlabelled else None,
+        }
+        create_group(location, kind="run", attributes=attributes)
         return cls.open(location)
 
     @classmethod
@@ -172,18 +165,15 @@ class Run:
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
-        tuning = attributes["tuning"]
+        tuning, sizes = attributes["tuning"], ("n_rows", "part_rows", "chunk_rows")
         return cls(
             location,
-            attributes["run_id"],
-            FitParams(**attributes["params"]),
-            None if tuning is None else TuneParams(**tuning),
-            attributes["fingerprint"],
-            attributes["n_rows"],
-            attributes["n_parts"],
-            PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
-            attributes,
-            stored,
+            params=FitParams(**attributes["params"]),
+            tuning=None if tuning is None else TuneParams(**tuning),
+            layout=PartLayout(*(attributes[name] for name in sizes)),
+            attributes=attributes,
+            stored=stored,
+            **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows", "n_parts")},
         )
 
     def _check_same(
@@ -199,11 +189,11 @@ class Run:
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish the run with {self.begun_by}, or give another path for a new run.",
             )
-        old, new = self.params.to_dict(), params.to_dict()
-        if self.tuning is not None and tuning is not None:
-            old |= self.tuning.to_dict()
-            new |= tuning.to_dict()
-        if new["n_parts"] is None or new["n_parts"] == self.n_parts:
+        old, new = (
+            each.to_dict() | (further.to_dict() if further else {})
+            for each, further in ((self.params, self.tuning), (params, tuning))
+        )
+        if new["n_parts"] in (None, self.n_parts):
             new["n_parts"] = old["n_parts"]
         changed = [
             f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
@@ -291,12 +281,12 @@ class Run:
 
     def group(self, stage: str) -> zarr.Group:
         """Return the writable group of a stage."""
-        with self._result_named(stage), metadata_named(f"{self.location}/{stage}"):
+        with self._result_named(stage):
             return self._writable.require_group(stage)
 
     def has(self, name: str) -> bool:
         """Return whether a group or array of a name is stored."""
-        with self._result_named(name), metadata_named(f"{self.location}/{name}"):
+        with self._result_named(name):
             return name in self.stored
 
     def array(self, name: str) -> Stored:
@@ -338,26 +328,25 @@ class Run:
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
-        """Add the stage and the part to errors of reading."""
+        """Turn errors of reading into a DamagedResultError with the stage and the part."""
         try:
-            yield
+            with metadata_named(f"{self.location}/{name}"):
+                yield
         except (MissingDataError, DamagedDataError) as error:
             stage, *inner = name.split("/")
-            parts: tuple[int, ...] = ()
-            if inner[:1] == ["parts"]:
-                parts = tuple(number for part in inner[1:2] for number in parts_in(part))
-            raise DamagedResultError(error.problem, error.remedy, stage, parts) from error
+            parts = parts_in(inner[1]) if inner[1:] and inner[0] == "parts" else ()
+            raise DamagedResultError(error.problem, error.remedy, stage, tuple(parts)) from error
 
     @property
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, Any]:
         """Records of the finished stages by name."""
-        records: dict[str, dict[str, Any]] = self.attributes["stages"]
-        return records
+        stages: dict[str, Any] = self.attributes["stages"]
+        return stages
 
     @property
-    def decisions(self) -> dict[str, dict[str, Any]]:
+    def decisions(self) -> dict[str, Any]:
         """Choices that were made for "auto", by stage; they also hold on other workers."""
-        decided: dict[str, dict[str, Any]] = self.attributes["decisions"]
+        decided: dict[str, Any] = self.attributes["decisions"]
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -398,16 +387,15 @@ class Run:
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Create an array with one row, or one value, per row of X, unless it exists."""
-        columns = () if width is None else (width,)
-        shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
+        inner = () if width is None else (width,)
         if not self.has(name):
             create_array(
                 self._writable,
                 name,
-                shape=shape,
+                shape=(self.n_rows, *inner),
                 dtype=dtype,
-                chunks=tuple(max(1, size) for size in chunks),
-                dimensions=("row", "neighbor")[: 1 + len(columns)],
+                chunks=(self.chunk_rows, *inner),
+                dimensions=("row", "neighbor")[: 1 + len(inner)],
             )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
@@ -436,17 +424,14 @@ class Run:
         try:
             with metadata_named(f"{self.location}/{name}"):
                 group = self.stored.get(name)
+                written = {} if group is None else group.attrs.asdict()
+                if written:
+                    check_sealed(written, name)
         except DamagedDataError as error:
             logger.warning("%s The part is computed again.", error.problem)
             return None
-        written = attributes_of(group) if isinstance(group, zarr.Group) else {}
-        if not written:
-            return None
-        if not is_sealed(written) or "record" not in written:
-            logger.warning("The record of %s is damaged. The part is computed again.", name)
-            return None
         # A task of an earlier run at this location may have written the part.
-        return written if written["run_id"] == self.run_id else None
+        return written if written.get("run_id") == self.run_id else None
 
     def write_part(
         self,
@@ -469,8 +454,7 @@ class Run:
                 dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        group = self.group(part_place(stage, part))
-        group.update_attributes(sealed(written))
+        self.group(part_place(stage, part)).update_attributes(sealed(written))
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None

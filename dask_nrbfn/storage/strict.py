@@ -20,7 +20,6 @@ RESTORE = "Restore the data from a copy, or write the data again."
 # All other keys are those of chunks.
 METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -64,21 +63,11 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         return MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
 
 
-def is_our_mistake(error: BaseException) -> bool:
-    """Return whether an error was raised by this package itself, not by a library."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    module = "" if last is None else str(last.tb_frame.f_globals.get("__name__"))
-    return module.partition(".")[0] == __package__.partition(".")[0]
-
-
 @contextmanager
 def metadata_named(place: object) -> Iterator[None]:
-    """Turn errors of zarr for unreadable metadata into a DamagedDataError about `place`.
+    """Turn errors of reading or converting the metadata of `place` into a DamagedDataError.
 
     zarr has no common error: flipped, cut and exchanged metadata raised all of the types below.
-    Errors of the same types from this package are bugs, and are not changed.
     """
     try:
         yield
@@ -90,28 +79,20 @@ def metadata_named(place: object) -> Iterator[None]:
             f"{place} needs a package that is not installed ({error}).", "Install the package."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        if is_our_mistake(error):
-            raise
-        raise _unreadable(place, error) from error
+        raise DamagedDataError(
+            f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).", RESTORE
+        ) from error
 
 
 @contextmanager
-def recorded_by(place: object) -> Iterator[None]:
-    """Turn the errors of converting values that `place` records into a DamagedDataError.
-
-    The block converts and compares recorded values, and does nothing else.
-    """
+def values_named(values: str, remedy: str) -> Iterator[None]:
+    """Turn errors of decoding into a DamagedDataError about `values`; every codec has its own."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise _unreadable(place, error) from error
-
-
-def _unreadable(place: object, error: Exception) -> DamagedDataError:
-    return DamagedDataError(
-        f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
-        RESTORE,
-    )
+    except NRBFNError:
+        raise
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        raise DamagedDataError(f"{values} cannot be read ({error}).", remedy) from error
 
 
 def checksum(content: object) -> str:
@@ -122,14 +103,16 @@ def checksum(content: object) -> str:
 
 def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes with a new checksum."""
-    content = _content(attributes)
+    content = {name: value for name, value in attributes.items() if name != "checksum"}
     return {**content, "checksum": checksum(content)}
 
 
 def is_sealed(attributes: Mapping[str, Any]) -> bool:
     """Return whether attributes have the right checksum."""
-    return attributes.get("checksum") == checksum(_content(attributes))
+    return sealed(attributes) == attributes
 
 
-def _content(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if name != "checksum"}
+def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
+    """Raise DamagedDataError if the attributes of `place` fail their checksum."""
+    if not is_sealed(attributes):
+        raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)

@@ -80,7 +80,7 @@ def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, 
 @pytest.mark.parametrize("n_rows", [1, 3000])
 def test_predict__memory_is_below_what_was_expected(tmp_path, n_rows):
     class TracedEngine(InlineEngine):
-        def run(self, task, arguments, *, label):
+        def run(self, task, arguments, *, label, follow):
             tracemalloc.start()
             results = super().run(task, arguments, label=label)
             peaks[label] = tracemalloc.get_traced_memory()[1]
@@ -208,7 +208,7 @@ class InterruptedEngine(InlineEngine):
         super().__init__()
         self.happens = happens
 
-    def run(self, task, arguments, *, label):
+    def run(self, task, arguments, *, label, follow):
         results = super().run(task, arguments, label=label)
         self.happens()
         return results

@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn.engine import EngineOptions, connect
-from dask_nrbfn.errors import ClusterError, ParameterError
+from dask_nrbfn.errors import ClusterError
 from tests.engine import work
 from tests.engine.processes import ENVIRONMENT, PATIENCE_S, Processes, wait_until
 
@@ -140,16 +140,6 @@ def test_run__interrupted(request, begun, tmp_path, where, signal_number):
 
 def _n_waiting(dask_scheduler):
     return sum(task.state in ("queued", "waiting") for task in dask_scheduler.tasks.values())
-
-
-@pytest.mark.parametrize("given", ["soon", "5 moons", None])
-def test_connect__timeout_that_is_none(two_workers, given):
-    with (
-        dask.config.set({"nrbfn.no-workers-timeout": given}),
-        pytest.raises(ParameterError, match=r"nrbfn\.no-workers-timeout is"),
-        connect(client=two_workers.client),
-    ):
-        pytest.fail("the block must not run")
 
 
 def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):

@@ -19,29 +19,6 @@ def check(held_bytes, memory_bytes):
     )
 
 
-def test_check_budget__what_fits_passes():
-    check(GIB, GIB)
-
-
-def test_check_budget__one_byte_too_many():
-    with pytest.raises(MemoryBudgetError):
-        check(GIB + 1, GIB)
-
-
-def test_check_budget__message_has_bytes_and_what_to_change():
-    with pytest.raises(MemoryBudgetError) as caught:
-        check(3 * GIB, 2 * GIB)
-    assert re.fullmatch(
-        r"a moments task needs 3\.0+ GiB, workers have 2\.0+ GiB for a task\.",
-        caught.value.problem,
-    )
-    assert re.fullmatch(
-        r"Lower basis_size from 14000 to 11200, or raise the workers' memory to 3 GiB\.",
-        caught.value.remedy,
-    )
-    assert isinstance(caught.value, MemoryError)
-
-
 def limited(limit_bytes, n_threads=1):
     """Return an engine on workers of `limit_bytes` that run tasks in `n_threads` threads."""
     usable = usable_bytes(limit_bytes, n_threads)

@@ -39,14 +39,6 @@ def test_run__results_in_order(engine):
     assert results == [i * i for i in range(20)]
 
 
-def test_run__equal_tasks_each_run(engine):
-    assert engine.run(work.square, [(3,)] * 4, label="squares") == [9] * 4
-
-
-def test_run__no_tasks(engine):
-    assert engine.run(work.square, [], label="nothing") == []
-
-
 def test_run__both_processes_work(two_workers, tmp_path):
     tasks = [(str(tmp_path), i, 2) for i in range(2)]
     assert len(set(two_workers.run(work.meet, tasks, label="ids"))) == 2

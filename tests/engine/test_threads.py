@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
@@ -70,19 +69,3 @@ def test_side_by_side__in_order_and_with_one_thread_each():
         assert side_by_side(threads_of_blas, [0], at_once=3) == [[1] * len(before)]
         assert side_by_side(threads_of_blas, [], at_once=3) == []
         assert threads_of_blas() == before
-
-
-def test_side_by_side__threads_come_back_after_an_error_and_after_several_tasks():
-    def step(value):
-        found = threads_of_blas()
-        if value == 1:
-            raise ValueError("one of them fails")
-        return found
-
-    before = threads_of_blas(side_by_side(str, [0], at_once=1))
-    with ThreadPoolExecutor(2) as tasks:
-        first, second = (tasks.submit(side_by_side, step, [v, 2], at_once=2) for v in (1, 0))
-        with pytest.raises(ValueError, match="one of them"):
-            first.result()
-        assert second.result() == [[1] * len(before)] * 2
-    assert threads_of_blas() == before

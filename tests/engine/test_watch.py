@@ -52,16 +52,6 @@ def test_progress__lines_in_a_log_while_a_task_runs(monkeypatch, caplog, engine,
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_progress__no_line_before_the_interval(caplog):
-    with (
-        caplog.at_level(logging.INFO, logger="dask_nrbfn"),
-        progress("moments", 100, bar=False) as advance,
-    ):
-        for _ in range(100):
-            advance()
-    assert caplog.messages == []
-
-
 @pytest.mark.parametrize("bar", [True, False])
 def test_progress__bar_only_when_asked_for(monkeypatch, bar):
     terminal = Terminal()
@@ -71,11 +61,3 @@ def test_progress__bar_only_when_asked_for(monkeypatch, bar):
         advance()
     assert ("moments" in terminal.getvalue()) == bar
     assert ("100%" in terminal.getvalue()) == bar
-
-
-def test_progress__no_bar_without_a_terminal(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with progress("moments", 1, bar=True) as advance:
-        advance()
-    assert stream.getvalue() == ""

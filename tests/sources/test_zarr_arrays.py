@@ -14,8 +14,8 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import zarr_arrays
+from dask_nrbfn.storage.array import ReferencedRows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cli.program import refuse, succeed
 
 TEXT = np.dtypes.StringDType()

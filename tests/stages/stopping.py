@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import accumulate
 
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine.measure import measure
 
 
 class StoppedError(Exception):
@@ -17,15 +18,17 @@ class CountingEngine(InlineEngine):
         super().__init__()
         self.n_tasks, self.label, self.done = n_tasks, label, Counter()
 
-    def run(self, task, arguments, *, label):
-        results = []
-        for values in arguments:
+    def _finished(self, task, waiting, label):
+        while waiting:
+            # Additions of sums are not counted.
+            is_counted = waiting[0][0] >= 0
             n_done = self.done[label] if self.label else self.done.total()
-            if self.label in (None, label) and n_done == self.n_tasks:
+            if is_counted and self.label in (None, label) and n_done == self.n_tasks:
                 raise StoppedError
-            results += super().run(task, [values], label=label)
-            self.done[label] += 1
-        return results
+            number, values = waiting.popleft()
+            measured = measure(task, *values)
+            self.done[label] += is_counted
+            yield number, measured
 
 
 def middles(done):

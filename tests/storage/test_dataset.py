@@ -1,5 +1,4 @@
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,17 +146,6 @@ def test_take__any_ascending_rows(n_rows, chunk_rows, rows):
     np.testing.assert_array_equal(dataset.take(wanted), X[wanted])
 
 
-def test_dataset__opens_in_xarray(tmp_path):
-    X, y = table(11), text(["ä", "b"] * 5 + [""])
-    write_dataset(tmp_path / "data", X, y)
-    with xr.open_zarr(tmp_path / "data", consolidated=False, chunks=None) as opened:
-        assert opened.sizes == {"row": 11, "feature": 3}
-        np.testing.assert_array_equal(opened["X"].values, X)
-        assert opened["y"].values.tolist() == y.tolist()
-        assert opened["X"].dims == ("row", "feature")
-        assert opened["y"].dims == ("row",)
-
-
 @pytest.mark.parametrize(("dtype", "value"), [("f4", np.nan), ("f8", -np.inf)])
 def test_write_chunk__names_what_is_not_finite(dtype, value):
     X = table(9, dtype=dtype)
@@ -204,24 +192,6 @@ def test_fingerprint__changes_with_everything():
 def test_fingerprint__stays_what_it_was(y, expected):
     # Runs record the fingerprint of their dataset, so one that changes strands them.
     assert fingerprint(np.arange(15.0).reshape(5, 3), y, chunk_rows=2) == expected
-
-
-def test_fingerprint__changes_with_the_numbers():
-    X, T, weights = table(6), table(6, 2, seed=1), np.arange(1.0, 7.0)
-    moved = T.copy()
-    moved[5, 1] = np.nextafter(moved[5, 1], 7)
-    named = [(X, T), (X, moved), (X, T[::-1]), (X, T[:, ::-1]), (X, T[:, :1]), (X, T[:, 1:])]
-    datasets = [
-        write_dataset(MemoryStore(), *each, target_names=tuple("ab"[: each[1].shape[1]]))
-        for each in [*named, (X, weights[:, None])]
-    ]
-    datasets += [
-        write_dataset(MemoryStore(), X),
-        write_dataset(MemoryStore(), X, weights.view("i8")),
-        write_dataset(MemoryStore(), X, None, weights),
-    ]
-    assert len({dataset.fingerprint for dataset in datasets}) == len(datasets)
-    assert len({dataset.content for dataset in datasets}) == len(datasets)
 
 
 @given(lengths=row_chunkings(), data=st.data())
@@ -275,15 +245,6 @@ def test_open__array_missing(tmp_path, name):
     (tmp_path / "data" / name / "zarr.json").unlink()
     with pytest.raises(DamagedDataError, match=f"{name} is missing"):
         Dataset.open(tmp_path / "data")
-
-
-def test_open__relative_path_is_made_absolute(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    X = table(5)
-    dataset = write_dataset("data", X)
-    monkeypatch.chdir("/")
-    np.testing.assert_array_equal(Dataset.open(dataset.location).take(np.arange(5)), X)
-    assert Path(dataset.location).is_absolute()
 
 
 @pytest.mark.parametrize("n_rows", [6, 8])

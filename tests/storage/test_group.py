@@ -18,7 +18,6 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import create_array, get_array, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -28,10 +27,9 @@ from dask_nrbfn.storage.group import (
     locked_group,
     open_group,
     replacing_group,
-    update_record,
 )
 from dask_nrbfn.storage.local import MOVED
-from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
+from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, join, locate, normalize
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import StoppedError
 from tests.storage.conftest import S3
@@ -151,8 +149,6 @@ def test_replacing_group__removes_what_a_killed_process_left(tmp_path, written):
         killed.kill()
         killed.wait()
         assert len([*tmp_path.glob("*.unfinished")]) == 2
-        # Of a process that was killed before it made its directory.
-        (tmp_path / f"..{location.name}.{'0a' * 16}{BUILT}.lock").touch()
         begin(location, 5, overwrite=False)()
         # That of the other process, and its lock, are still there.
         assert len([*tmp_path.glob("*.unfinished")]) == 1
@@ -320,11 +316,13 @@ def test_location__joined_and_beside(tmp_path, monkeypatch):
     assert join("runs", "a") == join(tmp_path / "runs", "a") == f"{tmp_path}/runs/a"
     assert join("s3://bucket/", "a") == "s3://bucket/a"
     assert join(bucket, "a") == locate("s3://bucket/a", options)
-    assert beside(join(bucket, "a"), "lock") == RemoteLocation("s3://bucket/.a.lock", options)
-    assert beside(RemoteLocation("memory://a"), "lock").url == "memory://.a.lock"
+    assert hidden_sibling(join(bucket, "a"), "lock") == RemoteLocation(
+        "s3://bucket/.a.lock", options
+    )
+    assert hidden_sibling(RemoteLocation("memory://a"), "lock").url == "memory://.a.lock"
     assert normalize(RemoteLocation("file:///a", options)) == "/a"
     with pytest.raises(ParameterError, match="whole bucket"):
-        beside(bucket, "lock")
+        hidden_sibling(bucket, "lock")
     with pytest.raises(ParameterError, match="store object"):
         join(MemoryStore(), "a")
 
@@ -342,49 +340,6 @@ def group(tmp_path):
 
 def count_in(place):
     return attributes_of(open_group(place, kind="run"))["count"]
-
-
-def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypatch):
-    steps = []
-    flush, replace = os.fsync, os.replace
-
-    def record_flush(descriptor):
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        steps.append(("flush", path, os.path.isfile(path) and b'"count": 1' in read(path)))
-        flush(descriptor)
-
-    def record_replace(old, new):
-        steps.append(("rename", str(old), str(new)))
-        replace(old, new)
-
-    def read(path):
-        with open(path, "rb") as file:
-            return file.read()
-
-    monkeypatch.setattr(local.os, "fsync", record_flush)
-    monkeypatch.setattr(local.os, "replace", record_replace)
-    update_record(group, {"count": 1})
-    unfinished = steps[0][1]
-    assert steps == [
-        ("flush", unfinished, True),
-        ("rename", unfinished, f"{tmp_path}/run/zarr.json"),
-        ("flush", f"{tmp_path}/run", False),
-    ]
-
-
-@pytest.mark.parametrize("name", ["fsync", "replace"])
-def test_update_record__an_error_leaves_the_old(group, tmp_path, monkeypatch, name):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(local.os, name, fail)
-        with pytest.raises(OSError, match="No space left"):
-            update_record(group, {"count": 1})
-    assert count_in(tmp_path / "run") == 0
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["zarr.json"]
-    update_record(group, {"count": 2})
-    assert count_in(tmp_path / "run") == 2
 
 
 UPDATE = """

@@ -9,15 +9,14 @@ import pytest
 from zarr.storage import LocalStore
 
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import create_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group, replacing_group, update_record
+from dask_nrbfn.storage.group import open_group, update_record
 from dask_nrbfn.storage.model import Model
-from tests.storage.written import fill_dataset, make_model, table, write_dataset
+from tests.storage.written import make_model, table, write_dataset
 from tests.tables import spirals, write_table
 
 PARAMS = FitParams(basis="random", basis_size=10, alpha=1e-6)
@@ -55,25 +54,9 @@ def test_dataset__is_not_read_through_a_link_that_leads_out(place, name):
     assert "remove the link" in caught.value.remedy
 
 
-def test_dataset__check_names_the_link(place):
-    write_dataset(place, table(9))
-    lead_out(place / "X" / "c" / "1" / "0")
-    (problem,) = problems_of(Dataset.open(place))
-    assert "X/c/1/0 is a link that leads out" in problem
-
-
 @pytest.mark.parametrize("name", ["zarr.json", "basis", "weights/c/0/0", "classes/zarr.json"])
 def test_model__is_not_read_through_a_link_that_leads_out(place, name):
     make_model().save(place)
-    lead_out(place / name)
-    with pytest.raises(DamagedDataError, match="is a link that leads out of"):
-        Model.load(place)
-
-
-@pytest.mark.parametrize("name", ["model", "model/basis/c/0/0"])
-def test_run__is_not_read_through_a_link_that_leads_out(place, name):
-    dataset = write_table(place.with_name("data"), *spirals(60))
-    fit_dataset(dataset, place, PARAMS, InlineEngine())
     lead_out(place / name)
     with pytest.raises(DamagedDataError, match="is a link that leads out of"):
         Model.load(place)
@@ -89,18 +72,6 @@ def test_run__is_not_written_through_a_link_that_leads_out(place):
     with pytest.raises(DamagedDataError, match="moments is a link that leads out of"):
         fit_dataset(dataset, place, PARAMS, InlineEngine())
     assert contents(outside) == before
-
-
-def test_run__a_link_in_place_of_a_result_is_replaced_by_the_result(place, caplog):
-    dataset = write_table(place.with_name("data"), *spirals(60))
-    run = fit_dataset(dataset, place, PARAMS, InlineEngine())
-    outside = lead_out(place / "columns" / "mean" / "c" / "0")
-    before = outside.read_bytes()
-    run.forget("width", ())
-    fit_dataset(dataset, place, PARAMS, InlineEngine())
-    assert "columns/mean/c/0 is a link that leads out of" in caplog.text
-    assert not (place / "columns" / "mean" / "c" / "0").is_symlink()
-    assert outside.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["X", "X/c", "X/c/1"])
@@ -120,17 +91,6 @@ def test_group__is_not_written_through_a_link_that_leads_out(place, name):
     assert contents(outside) == before
 
 
-def test_group__is_not_made_through_a_link_that_leads_out(place, tmp_path):
-    write_dataset(place, table(9))
-    group = open_group(place, kind="dataset", writable=True)
-    (tmp_path / "outside").mkdir()
-    (place / "new").symlink_to(tmp_path / "outside")
-    for name in ("new", "new/inner", "new/inner/deep"):
-        with pytest.raises(DamagedDataError, match="is a link that leads out of"):
-            group.create_group(name)
-    assert list((tmp_path / "outside").iterdir()) == []
-
-
 def test_group__record_is_not_written_through_a_link_that_leads_out(place):
     write_dataset(place, table(9))
     group = open_group(place, kind="dataset", writable=True)
@@ -139,16 +99,6 @@ def test_group__record_is_not_written_through_a_link_that_leads_out(place):
     with pytest.raises(DamagedDataError, match="is a link that leads out of"):
         update_record(group, {"content": "mine"})
     assert outside.read_bytes() == before
-
-
-def test_group__overwriting_leaves_what_a_link_leads_to(place):
-    write_dataset(place, table(9))
-    outside = lead_out(place / "X")
-    before = contents(outside)
-    with replacing_group(place, kind="dataset", overwrite=True) as group:
-        fill_dataset(group, table(3))
-    assert Dataset.open(place).n_rows == 3
-    assert contents(outside) == before
 
 
 def test_store__of_the_user_as_well(place):

@@ -1,26 +1,20 @@
 """One job at a time on a run: with second processes that live or are killed."""
 
-import logging
 import os
 import subprocess
 import sys
 import uuid
 
-import numpy as np
 import pytest
-import zarr
 from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError, RunBusyError
+from dask_nrbfn.errors import RunBusyError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.run import Run
 from tests.storage.replacing import files
-from tests.storage.written import table, write_dataset
 from tests.tables import spirals, write_table
 
 HOLD = """
@@ -75,13 +69,6 @@ def test_locked_run__second_is_refused_until_the_first_is_done(place):
         pass
 
 
-def test_locked_run__ends_with_an_error(place):
-    with pytest.raises(ZeroDivisionError), locked_run(place):
-        _ = 1 / 0
-    with locked_run(place):
-        pass
-
-
 def test_locked_run__leaves_nothing(tmp_path, url):
     for place in (tmp_path / "a" / "run", url):
         with locked_run(place):
@@ -110,27 +97,6 @@ def test_locked_run__one_run_by_any_name(tmp_path):
     with locked_run(tmp_path / "link"):
         refuse(f"file://{tmp_path}/runs/run")
         refuse(tmp_path / "runs/../runs/run")
-
-
-def test_locked_run__a_directory_that_cannot_be_written(tmp_path, monkeypatch):
-    # The tests may run as root, who may write anywhere.
-    def refuse_opening(path, *arguments):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(lock.os, "open", refuse_opening)
-    with pytest.raises(ParameterError, match=r"lock file of .*/run cannot") as caught:
-        locked_run(tmp_path / "run").__enter__()
-    assert "directory that you may write to" in caught.value.remedy
-
-
-def test_locked_run__a_file_system_without_locks_warns(tmp_path, monkeypatch, caplog):
-    def refuse_locking(descriptor, operation):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(lock.fcntl, "flock", refuse_locking)
-    with caplog.at_level(logging.WARNING), locked_run(tmp_path / "run"):
-        pass
-    assert "run only one job at a time there" in caplog.text
 
 
 def test_locked_run__of_an_object_store_belongs_to_the_job_that_began_last(url, caplog):
@@ -162,11 +128,3 @@ def test_fit__is_refused_while_another_job_works_on_the_run(tmp_path):
     run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert "model" in run.stages
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
-
-
-def test_lock__does_not_keep_readers_out(tmp_path):
-    dataset = write_dataset(tmp_path / "data", table(9), np.arange(9) % 2)
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    with locked_run(run.location):
-        assert Run.open(run.location).run_id == run.run_id
-        assert list(zarr.open_group(run.location, mode="r").members()) == []

@@ -14,7 +14,6 @@ from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_tree import CellTree
-from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
@@ -75,25 +74,6 @@ def test_model__inside_a_run(tmp_path):
     assert_same_bits(Model.load(tmp_path / "run"), model)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "features"), [("gaussian", "normalized"), ("laplacian", "plain")]
-)
-def test_scores__of_the_features_that_were_trained(kernel, features):
-    model = make_model(params=FitParams(kernel=kernel, features=features))
-    place = MemoryStore()
-    model.save(place)
-    X = table(7, 4)
-    radial = RadialFeatures.from_basis(
-        model.basis,
-        model.width,
-        model.scaling,
-        kernel=kernel,
-        normalized=features == "normalized",
-    )
-    expected = radial.activations(X) @ model.weights.T
-    np.testing.assert_allclose(Model.load(place).scores(X), expected, rtol=1e-10)
-
-
 BIASED = Calibration(0.3, 1 / 3, (0.1 + 0.2, -1e-17, 2.0))
 
 
@@ -104,14 +84,6 @@ def test_model__round_trip_of_the_calibration(tmp_path, calibration):
     model = make_model(calibration=calibration, params=FitParams(features="plain"))
     model.save(tmp_path / "model")
     assert_same_bits(Model.load(tmp_path / "model"), model)
-
-
-def test_probabilities__of_a_calibration_with_biases():
-    scores = np.array([[0.6, 0.3, 0.1], [0.4, 0.5, -0.1]])
-    odds = np.exp(scores / 0.5 + [0.2, 0.1, -0.3]) * np.maximum(scores, 0.02) ** 0.7
-    expected = odds / odds.sum(axis=1, keepdims=True)
-    model = make_model(calibration=Calibration(0.5, 0.7, (0.2, 0.1, -0.3)))
-    np.testing.assert_allclose(model.probabilities(scores), expected, rtol=1e-13)
 
 
 def test_probabilities__without_a_calibration_are_clipped_scores():
@@ -140,15 +112,6 @@ def test_probabilities__the_largest_is_that_of_the_label(scores, loss, calibrati
     np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
     assert probabilities.min() >= 0.0
-
-
-def test_probabilities__of_clipped_ties_differ_in_float32_too():
-    scores = np.array([[1.1, 1.2, -0.1], [0.2, 0.2, 0.1], [-3.0, -2.0, -1.0]])
-    probabilities = make_model().probabilities(scores)
-    assert probabilities.astype(np.float32).argmax(axis=1).tolist() == [1, 0, 2]
-    expected = [[0.5, 0.5, 0.0], [0.4, 0.4, 0.2], [1 / 3] * 3]
-    np.testing.assert_allclose(probabilities, expected, rtol=1e-6)
-    assert probabilities[1].tolist() == [0.4, 0.4, 0.2]
 
 
 # Another value of every field of a model, and of every parameter that predicts; those of None are

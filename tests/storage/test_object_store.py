@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -141,14 +140,6 @@ def test_remote_location__tells_no_secret(bucket):
     assert not [text for text in shown if SECRET in text]
     assert not [name for name, value in files(bucket).items() if SECRET.encode() in value]
     assert json.loads(files(run)["zarr.json"])["attributes"]["dataset"] == f"{bucket}/data"
-
-
-def test_remote_location__equal_hashable_and_sent():
-    location = RemoteLocation("s3://bucket/a", {"client_kwargs": {"endpoint_url": "http://b"}})
-    sent = pickle.loads(pickle.dumps(location))
-    assert sent == location
-    assert hash(sent) == hash(location)
-    assert location != RemoteLocation("s3://bucket/a")
 
 
 def test_replacing__a_url_that_names_nothing():

@@ -10,8 +10,8 @@ from dask_nrbfn.commands.describe import describe_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
+from dask_nrbfn.storage.array import ReferencedRows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cells import drawn_cells, write_cells
 
 READ = {"x": "obsm/X_pca", "y": "obs/cell_type"}

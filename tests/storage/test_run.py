@@ -1,5 +1,4 @@
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
@@ -58,12 +56,6 @@ def test_start__mismatch_names_all_that_changed(dataset):
         Run.start(place, dataset, FitParams(), {})
 
 
-def test_start__the_chosen_number_of_parts_may_be_given(dataset):
-    place = MemoryStore()
-    run_id = Run.start(place, dataset, FitParams(), {}).run_id
-    assert Run.start(place, dataset, FitParams(n_parts=1), {}).run_id == run_id
-
-
 def test_start__another_dataset(tmp_path, dataset):
     Run.start(tmp_path / "run", dataset, FitParams(), {})
     other = write_dataset(tmp_path / "other", table(10, seed=1), np.arange(10) % 3)
@@ -87,12 +79,6 @@ def test_start__something_else_is_there(tmp_path, dataset):
     with pytest.raises((DamagedDataError, MissingDataError), match="notes"):
         Run.start(tmp_path / "notes", dataset, FitParams(), {})
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["one.txt"]
-
-
-def test_start__in_an_empty_directory(tmp_path, dataset):
-    (tmp_path / "run").mkdir()
-    run_id = Run.start(tmp_path / "run", dataset, FitParams(), {}).run_id
-    assert Run.open(tmp_path / "run").run_id == run_id
 
 
 def test_open__nothing_there(tmp_path):
@@ -120,17 +106,6 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
     assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
-
-
-def test_start__goes_on_with_the_layout_it_began_with(tmp_path, monkeypatch):
-    dataset = write_dataset(MemoryStore(), np.ones((60_000, 1), "u1"), chunk_rows=10**6)
-    begun = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 5000)
-    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 100)
-    found = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    assert found.spans == begun.spans
-    assert found.chunk_rows == begun.chunk_rows
-    assert Run.start(tmp_path / "other", dataset, FitParams(), {}).spans != begun.spans
 
 
 def finished(run, stage):
@@ -173,29 +148,12 @@ def test_require_row_array__keeps_what_is_written(place, dataset):
     np.testing.assert_array_equal(run.read("neighbors/indices", 3, 9), expected[3:9])
 
 
-@pytest.mark.parametrize("n_parts", [1, 3, 4, 10, 50])
-def test_require_row_array__zeros_are_not_missing(dataset, n_parts):
-    run = Run.start(MemoryStore(), dataset, FitParams(n_parts=n_parts), {})
-    run.require_row_array("confidence/values", np.float64)
-    for start, stop in reversed(run.spans):
-        run.write_rows("confidence/values", start, np.zeros(stop - start))
-    np.testing.assert_array_equal(run.read("confidence/values"), np.zeros(10))
-
-
 def test_require_row_array__of_an_unwritten_part_is_missing(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=2), {})
     run.require_row_array("confidence/values", np.float64)
     run.write_rows("confidence/values", 0, np.ones(5))
     with pytest.raises(DamagedResultError, match="confidence/values/c/1"):
         run.read("confidence/values")
-
-
-def test_run__moved_to_another_place(tmp_path, dataset):
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
-    shutil.move(tmp_path / "run", tmp_path / "moved")
-    moved = Run.start(tmp_path / "moved", dataset, FitParams(), {})
-    np.testing.assert_array_equal(moved.read_part("moments", 0, "gram"), table(3))
 
 
 def test_decide__the_first_decision_stays(place, dataset):

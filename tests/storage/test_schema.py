@@ -17,7 +17,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
-from tests.storage.written import bytes_restored, edit_attributes, make_model, table, write_dataset
+from tests.storage.written import edit_attributes, make_model, table, write_dataset
 
 PLAIN = Schema((Column("a", "number"), Column("b", "boolean"), Column("c", "number")))
 
@@ -70,16 +70,6 @@ def test_ids__come_back_beside_the_rows(tmp_path, ids):
     assert problems_of(dataset) == []
 
 
-def test_ids__a_damaged_chunk_is_found(tmp_path):
-    write_rows(tmp_path / "data", ids=np.arange(N))
-    with bytes_restored(tmp_path / "data" / "ids" / "c" / "1") as good:
-        (tmp_path / "data" / "ids" / "c" / "1").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-        (problem,) = problems_of(Dataset.open(tmp_path / "data"))
-        assert "ids" in problem
-    (tmp_path / "data" / "ids" / "c" / "1").unlink()
-    assert "ids/c/1" in problems_of(Dataset.open(tmp_path / "data"))[0]
-
-
 def test_gaps__are_stored_where_the_schema_fills_them(tmp_path):
     dataset = write_rows(tmp_path / "data")
     np.testing.assert_array_equal(dataset.X[:], X)
@@ -107,16 +97,6 @@ def test_content__is_of_the_rows_and_what_their_codes_mean():
     halves = [write_rows(MemoryStore(), X[half], Y[half]) for half in (slice(15), slice(15, N))]
     together = sum(int(each.content, 16) for each in halves) % 2**64
     assert f"{together:016x}" == one.content
-
-
-@pytest.mark.parametrize("dtype", ["i4", "f4", "f8"])
-def test_dataset__with_a_plain_schema_is_as_without(tmp_path, dtype):
-    rows = table(11, dtype=dtype)
-    plain = write_rows(tmp_path / "plain", rows, None, schema=PLAIN, chunk_rows=4)
-    without = write_dataset(tmp_path / "without", rows, chunk_rows=4, feature_names=("a", "b", "c"))
-    for name in ("fingerprint", "content", "dtype", "n_features", "feature_names", "reading_bytes"):
-        assert getattr(plain, name) == getattr(without, name)
-    assert (plain.schema, without.schema) == (PLAIN, None)
 
 
 def test_dataset__and_schema_must_fit(tmp_path):

@@ -1,7 +1,6 @@
 """Rows in CSR: what is written block by block is read as it was, by other tools too."""
 
 import anndata
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.verify import problems_of
-from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.storage.array import (
     get_stored,
@@ -73,21 +72,6 @@ def test_dataset__content_is_that_of_dense_rows():
     assert sparse.fingerprint != dense.fingerprint
 
 
-@pytest.mark.parametrize("format", ["csr_matrix", "csc_array", "coo_array", "lil_array"])
-def test_dataset__of_every_format(format):
-    X, _ = drawn(9)
-    assert_same(ingest_arrays(getattr(sp, format)(X), None, MemoryStore()).take(np.arange(9)), X)
-
-
-def test_dataset__zeros_and_values_written_twice():
-    X = sp.coo_array(([1.0, 2.0, 0.0, 4.0], ([0, 0, 1, 2], [5, 5, 3, 0])), shape=(3, 6))
-    dataset = ingest_arrays(X, None, MemoryStore())
-    found = dataset.take(np.arange(3))
-    assert found.nnz == 2
-    assert found[0, 5] == 3.0
-    assert dataset.content == ingest_arrays(X.toarray(), None, MemoryStore()).content
-
-
 def test_dataset__without_any_value(tmp_path):
     dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
     dataset.check_stored()
@@ -103,14 +87,6 @@ def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
     assert dataset.X.data.nchunks > 10
     assert_same(dataset.take(np.arange(40)), X)
     assert not problems_of(dataset)
-
-
-def test_dataset__value_that_is_not_finite():
-    X, _ = drawn(9)
-    row, column = 4, X.indices[X.indptr[4]]
-    X.data[X.indptr[4]] = np.inf
-    with pytest.raises(DataError, match=f"inf in row {row}, column {column}"):
-        ingest_arrays(X, None, MemoryStore(), chunk_rows=2)
 
 
 def test_dataset__labelled_rows():
@@ -171,10 +147,3 @@ def test_array__slices(slice_rows, start, stop):
     stored = get_stored(group, "rows")
     assert_same(read_rows(stored), X)
     assert_same(read_rows(stored, start, stop), X[start:stop])
-
-
-def test_dataset__of_sparse_blocks_of_dask():
-    X, y = drawn(40)
-    blocks = da.from_array(X.toarray(), chunks=(7, -1)).map_blocks(sp.csr_array)
-    dataset = ingest_dask(blocks, da.from_array(y, chunks=7), MemoryStore())
-    assert_same(dataset.X.read(), X)

@@ -57,17 +57,6 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
     assert problems_of(dataset) == []
 
 
-def test_unlabelled__is_not_the_dataset_with_a_class_more():
-    y = np.where(Y == 0, -1, Y)
-    with_class, without = (
-        write_table(MemoryStore(), X, y),
-        write_table(MemoryStore(), X, y, unlabelled=-1),
-    )
-    assert with_class.n_classes == 3
-    assert without.classes.tolist() == [1, 2]
-    assert without.fingerprint != with_class.fingerprint
-
-
 def test_unlabelled__changed_labels_are_found():
     y = np.where(Y == 0, -1, Y)
     dataset = write_table(MemoryStore(), X, y, unlabelled=-1)

@@ -101,5 +101,4 @@ def _ingested(file: str, label: str | None, target: str | None) -> tuple[Any, An
     with tempfile.TemporaryDirectory(prefix="peers-") as scratch:
         dataset = ingest_file(file, f"{scratch}/rows.zarr", label=label, target=target)
         rows = np.arange(dataset.n_rows)
-        y = dataset.take_targets(rows) if dataset.of_numbers else dataset.take_codes(rows)
-        return dataset.take(rows), y
+        return dataset.take(rows), dataset.take_targets(rows)
