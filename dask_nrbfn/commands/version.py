@@ -18,8 +18,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total
 from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, write_sums
-from dask_nrbfn.stages.prune import choose_kept, full_system
-from dask_nrbfn.stages.weights import WEIGHTS, describe_network
+from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
@@ -142,15 +141,15 @@ def solve_version(
         weights=network.weights,
         intercept=network.intercept,
         target_range=model.range_with(target_range),
-        fitting_error=network.record.fitting_error,
-        spectral_risk=network.record.spectral_risk,
+        fitting_error=network.record["fitting_error"],
+        spectral_risk=network.record["spectral_risk"],
     )
     solved.write(run.group(model_name(place)))
     return {
         **figures,
         "place": place,
         "weight": moments.total_weight,
-        **WEIGHTS.written(network.record),
+        **network.record,
     }
 
 

@@ -28,11 +28,12 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.finals import JudgedRows, n_judged_folds
 from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.stages.sample import (
+    JudgedRows,
     bases_of_sample,
     judged_sums,
+    n_judged_folds,
     network_of,
     small_table,
     tried_bytes,
@@ -40,8 +41,7 @@ from dask_nrbfn.stages.sample import (
     trying_side_by_side,
     write_rows,
 )
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import StageJob
+from dask_nrbfn.stages.stage import FitSizes, StageJob
 from dask_nrbfn.stages.trials import ALPHAS_BESIDE, Trials, basis_of_cell, search_rows
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import LabelledBlock
@@ -355,7 +355,7 @@ def comparing_bytes(s: FitSizes, n_rows: int) -> int:
     rows = min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * n_rows)
     own = tried_bytes(r, s.q, n_held_out=s.tuning.folds, n_ridges=2 * ALPHAS_BESIDE + 1)
     # The sample, the rows of the cells, both together and sorted by folds.
-    return 4 * rows * (s.p * s.itemsize + 8 * (s.q + 3)) + own + s.basis_bytes(r, copies=4)
+    return 4 * rows * (s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)) + own + s.basis_bytes(r, copies=4)
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -41,16 +41,15 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.stages.sample import drawn_rows, judged_sums
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import (
     MOST_CELLS,
-    Trials,
     basis_of_cell,
     most_rows_of_cell,
     planned_cells,
+    trials_of,
 )
-from dask_nrbfn.stages.validation import HeldOutFigures, calibration_figures
+from dask_nrbfn.stages.validation import calibration_figures
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -65,58 +64,38 @@ _SCRATCH = "cells-"
 _TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
 
 
-@dataclass(frozen=True)
-class CellsRecord(HeldOutFigures):
-    """The cells and the figures of their networks; None if the tuning preferred one network.
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Divide the table and fit every cell, unless one network does as well in a tuning.
 
-    n_cells: 1 if the tuning preferred one network.
-    n_basis, largest: number of basis rows of all cells, and the largest number of a cell.
-    fitting_error, spectral_risk: the error of all rows, and the largest risk of a cell.
-    n_learned, n_constant: cells with their own column weights, and with constant scores.
-    compared: figures of one network and of drawn cells on the same held-out rows, if compared.
-    training_r2: r^2 of the training rows for every target.
+    Returns the number of cells, 1 if the tuning preferred one network, and the figures of all
+    cells: basis rows, the largest cell, the error of all rows, the largest risk of a cell, cells
+    with their own column weights and with constant scores, and the figures of held-out rows.
+    "compared" has the figures of one network and of drawn cells on the same held-out rows.
     """
-
-    n_cells: int
-    n_rows: int
-    n_basis: int | None = None
-    largest: int | None = None
-    fitting_error: float | None = None
-    spectral_risk: float | None = None
-    row_range: list[int] | None = None
-    width_range: list[float] | None = None
-    alpha_range: list[float] | None = None
-    n_learned: int | None = None
-    n_constant: int | None = None
-    class_weights: list[float] | None = None
-    chosen: dict[str, Any] | None = None
-    compared: dict[str, Any] | None = None
-    training_r2: list[float] | None = None
-
-
-def _compute(job: StageJob) -> CellsRecord:
-    """Divide the table and fit every cell, unless one network does as well in a tuning."""
     run, dataset, engine = job.run, job.dataset, job.engine
     if not run.has("cells/origin"):
         run.drop("cells")
         run_task(engine, _grow, run, dataset, label="cells")
-    n_cells, compared, chosen = read_tree(run).n_cells, None, None
-    if Trials(run.chosen_params, run.remaining_tuning).tries_cells:
+    n_cells, compared, chosen, tried = read_tree(run).n_cells, None, None, trials_of(run)
+    if tried.tries_cells:
         compared = compare_cells(job, n_cells) if n_cells > 1 else None
         if not (compared and compared["gained"]):
             logger.info("cells: one network does as well")
-            return CellsRecord(1, run.n_rows, chosen={"cells": 1}, compared=compared)
-    if run.remaining_tuning is not None:
+            n_cells = 1
+    if tried.tuning is not None:
         if n_cells == 1:
-            return CellsRecord(1, run.n_rows, chosen={"cells": 1})
-        penalty = Trials(run.chosen_params, run.remaining_tuning).penalties[0]
-        chosen = {"cells": n_cells, "penalty": penalty}
+            one: dict[str, Any] = {"n_cells": 1, "n_rows": run.n_rows, "chosen": {"cells": 1}}
+            return one | known(compared=compared)
+        chosen = {"cells": n_cells, "penalty": tried.penalties[0]}
     fit_cells(job, ROWS, FITS, range(n_cells))
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d to %d rows", plural(n_cells, "cell"), *figures["row_range"])
-    return CellsRecord(
-        n_cells=n_cells, n_rows=run.n_rows, chosen=chosen, compared=compared, **figures
-    )
+    return {
+        "n_cells": n_cells,
+        "n_rows": run.n_rows,
+        "class_weights": RowWeights.of(dataset, run.chosen_params).to_list(),
+        **known(chosen=chosen, compared=compared, **figures),
+    }
 
 
 def cells_basis(params: FitParams, n_rows: int) -> int:
@@ -194,7 +173,6 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         "n_constant": n_cells - len(alphas),
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
-        "class_weights": RowWeights.of(dataset, run.chosen_params).to_list(),
         **_figures(run, dataset, every, solved.residuals.sum(axis=0)),
     }
 
@@ -225,38 +203,32 @@ def read_networks(run: Run) -> CellNetworks:
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
-    params, tuning = s.params, s.tuning
-    n_cells, r = planned_cells(params, s.n), basis_of_cell(params)
+    params, n_cells = s.params, planned_cells(s.params, s.n)
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
-    most = min(s.n, 2 * mean)
-    r = min(r, mean)
-    n_folds = (tuning or TuneParams()).folds
-    learns = LEARNED in Trials(params, tuning).scales
+    most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
+    n_folds = (s.tuning or TuneParams()).folds
+    learns = LEARNED in s.tried.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
     n_rows = n_cells * mean
     n_products = n_tried * min(n_rows, n_cells * TRIAL_ROWS * r) + 2 * n_rows
-    products = n_products * (r**2 + 2 * s.product_flops(r))
     solves = n_cells * (n_tried * len(ALPHAS) + n_folds + 1) * r**3 / 3
-    row_bytes = s.p * s.itemsize + 8 * (s.q + 3)
+    row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
-    moments_bytes = n_cells * 4 * r**2
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
-    tree = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
     return StageCost(
-        products=products + solves,
+        products=n_products * (r**2 + 2 * s.product_flops(r)) + solves,
         exponentials=2 * n_products * r,
         read_bytes=s.rows_bytes + n_rows * row_bytes,
-        written_bytes=n_rows * row_bytes + 2 * networks_bytes + moments_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + max(
+        written_bytes=n_rows * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
+        held_bytes=s.held(
             cell_bytes(s.dataset, params, most),
             block * (3 * row_bytes + 16 * s.p),
-            tree,
+            # The tree.
+            min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p,
             3 * networks_bytes,
-            comparing_bytes(s, most) if Trials(params, tuning).tries_cells else 0,
+            comparing_bytes(s, most) if s.tried.tries_cells else 0,
         ),
         n_tasks=n_cells,
     )
@@ -264,7 +236,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if several cells do not support the parameters or the rows."""
-    params, tuning, dataset = context.params, context.tuning, context.dataset
+    params, dataset = context.params, context.dataset
     n_rows = dataset.of_labelled().n_rows
     if isinstance(params.cells, int) and params.cells > n_rows:
         raise ParameterError(
@@ -272,7 +244,7 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unfit = Trials(params, tuning).unfit_for_cells(sparse=dataset.is_sparse)
+    unfit = context.tried.unfit_for_cells(sparse=dataset.is_sparse)
     unfit["a validation dataset"] = context.validation is not None
     for what, given in unfit.items():
         if given:
@@ -295,17 +267,14 @@ def _leaves(run: Run) -> tuple[str, ...]:
     )
 
 
-CELLS: Stage[CellsRecord] = Stage(
+CELLS = Stage(
     name="cells",
-    record=CellsRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: params.asks_for_cells,
+    wanted=lambda tried: tried.params.asks_for_cells,
     labelled_only=True,
-    needs=("columns", "metric/root"),
     leaves=_leaves,
-    passes=("cells",),
     scratch=(_SCRATCH,),
     remedy=lambda params: "Give more `cells`, or a smaller `basis_size`",
 )

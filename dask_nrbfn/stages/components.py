@@ -1,10 +1,7 @@
-"""Stage "components": the eigenfunctions of the basis, for networks or coordinates.
-
-It solves an eigenproblem of the basis and reads no row.
-"""
+"""Stage "components": the eigenfunctions of the basis, for networks or coordinates."""
 
 import logging
-from dataclasses import dataclass
+from typing import Any
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.eigenfunctions import (
@@ -16,8 +13,7 @@ from dask_nrbfn.numeric.eigenfunctions import (
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
@@ -26,37 +22,30 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ComponentsRecord:
-    """The number of eigenfunctions, and the smallest eigenvalue of these."""
-
-    n_components: int
-    least_eigenvalue: float
-
-
-def _compute(job: StageJob) -> ComponentsRecord:
-    """Compute and store the eigenfunctions."""
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Store the eigenfunctions; return their number and the least eigenvalue of these."""
     record = run_task(job.engine, _solve, job.run, label="components")
-    asked = most_components(job.run)
-    logger.info(
-        "components: %d, eigenvalues down to %.3g", record.n_components, record.least_eigenvalue
-    )
-    if record.n_components < asked:
+    asked, found = most_components(job.run), record["n_components"]
+    logger.info("components: %d, eigenvalues down to %.3g", found, record["least_eigenvalue"])
+    if found < asked:
         logger.warning(
             "components: %d are requested, but only %d have an eigenvalue above %g",
             asked,
-            record.n_components,
+            found,
             LEAST_EIGENVALUE,
         )
     return record
 
 
-def _solve(run: Run) -> ComponentsRecord:
+def _solve(run: Run) -> dict[str, Any]:
     found = eigenfunctions(read_features(run), most_components(run))
     group = run.group("components")
     write_array(group, "coefficients", found.coefficients, "basis", "component")
     write_array(group, "eigenvalues", found.eigenvalues, "component")
-    return ComponentsRecord(len(found.eigenvalues), float(found.eigenvalues[-1]))
+    return {
+        "n_components": len(found.eigenvalues),
+        "least_eigenvalue": float(found.eigenvalues[-1]),
+    }
 
 
 def most_components(run: Run) -> int:
@@ -79,15 +68,11 @@ def read_coefficients(run: Run) -> Floats:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    written = 8 * s.r * s.n_components
+    held = s.basis_bytes(s.r, copies=4) + eigenfunctions_bytes(s.r)
     return StageCost(
         products=eigenfunctions_flops(s.r),
-        read_bytes=s.stored_basis_bytes(s.r),
-        written_bytes=written,
-        held_bytes=s.process_bytes
-        + s.basis_bytes(s.r, copies=4)
-        + eigenfunctions_bytes(s.r)
-        + 2 * written,
+        written_bytes=8 * s.r * s.n_components,
+        held_bytes=s.held(held + 16 * s.r * s.n_components, reads=False),
     )
 
 
@@ -129,12 +114,10 @@ def _check(context: FitContext) -> None:
 
 COMPONENTS = Stage(
     name="components",
-    record=ComponentsRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: Trials(params, tuning).components != [None],
+    wanted=lambda tried: tried.components != [None],
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis/values"),
     leaves=lambda run: ("components/coefficients", "components/eigenvalues"),
 )

@@ -1,7 +1,6 @@
 """Stage "confidence": the soft-kNN confidence of every row (hu-nrbfn, Algorithm 1)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,7 @@ from dask_nrbfn.stages.neighbor_search import (
     searched_rows,
 )
 from dask_nrbfn.stages.neighbors import NEIGHBORS
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
@@ -29,22 +26,15 @@ from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.run import Run
 
 
-@dataclass(frozen=True)
-class ConfidenceRecord:
-    """Number of rows whose confidence is below the threshold."""
-
-    n_below_threshold: int
-
-
-def _compute(job: StageJob) -> ConfidenceRecord:
-    """Store the soft-kNN confidence of every row, or of every candidate."""
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Store the confidence of every row or candidate; return how many are below the threshold."""
     run, dataset, engine = of_searched(job.run), job.dataset, job.engine
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
         run_task(engine, _write_codes, run, dataset, label="codes")
     records = map_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
-    return ConfidenceRecord(sum(record["n_below_threshold"] for record in records))
+    return {"n_below_threshold": sum(record["n_below_threshold"] for record in records)}
 
 
 def _write_codes(run: Run, dataset: Dataset) -> None:
@@ -107,28 +97,26 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
 
 def _cost(s: FitSizes) -> StageCost:
     # The hashes of candidates are known.
-    rows_bytes = s.rows_bytes if s.search.n_candidates is None else 0
+    n_searched = s.search.n_candidates or s.n
     return StageCost(
-        read_bytes=rows_bytes + s.lists_bytes,
-        written_bytes=16 * s.n_searched,
+        read_bytes=s.lists_bytes + (0 if s.search.n_candidates else s.rows_bytes),
+        written_bytes=16 * n_searched,
         # The codes of all rows, a block of lists, and a block of rows while it is hashed.
-        held_bytes=s.reader_bytes
-        + s.n * (1 if s.K <= 256 else 4)
-        + 4 * LIST_BYTES * s.block_rows * s.k
-        + 4 * 8 * narrow_block_rows(s.width) * s.width,
-        n_tasks=-(-s.n_searched // s.layout.part_rows),
+        held_bytes=s.held(
+            s.n * (1 if s.K <= 256 else 4)
+            + 4 * LIST_BYTES * s.block_rows * s.k
+            + 3 * 8 * narrow_block_rows(s.width) * s.width
+        ),
+        n_tasks=-(-n_searched // s.layout.part_rows),
     )
 
 
 CONFIDENCE = Stage(
     name="confidence",
-    record=ConfidenceRecord,
     compute=_compute,
     cost=_cost,
     labelled_only=True,
-    wanted=lambda params, tuning, numbers: Trials(params, tuning).by_confidence,
+    wanted=lambda tried: tried.by_confidence,
     keeps_parts=True,
-    needs=("neighbors",),
     leaves=lambda run: ("confidence/values",),
-    passes=("confidence/codes", "confidence/rows", "confidence/tiebreak"),
 )

@@ -28,28 +28,25 @@ _UNASKED_COORDINATES = 2
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FitContext:
-    """A fit, a tuning or an embedding, as every stage sees it.
-
-    params: resolved. In a run, with the values that its finished stages have chosen.
-    tuning: resolved. In a run, without the values that finished stages have chosen.
-    validation: labelled rows on which networks are compared, instead of folds.
-    basis (r, p): the basis rows that `params` name.
-    layout, labelled_layout: the parts of all rows, and of the labelled rows.
-    search: None until it is planned.
-    found_basis: number of basis rows that were chosen, or for which costs are computed.
-    """
+    """A fit, a tuning or an embedding, as every stage sees it."""
 
     dataset: Dataset
+    # Resolved. In a run, with the values that its finished stages have chosen.
     params: FitParams
     engine: Engine
+    # Resolved. In a run, without the values that finished stages have chosen.
     tuning: TuneParams | None = None
+    # Labelled rows on which networks are compared, instead of folds.
     validation: Dataset | None = None
+    # The basis rows (r, p) that `params` name.
     basis: ArrayLike | None = None
     min_recall: float = FitLimits.min_recall
     embeds: bool = False
     layout: PartLayout
     labelled_layout: PartLayout
+    # None until it is planned.
     search: NeighborSearch | None = None
+    # Number of basis rows that were chosen, or for which costs are computed.
     found_basis: int | None = None
 
     @classmethod
@@ -99,10 +96,15 @@ class FitContext:
             min_recall=min_recall,
         )
 
+    @property
+    def tried(self) -> Trials:
+        """What the fit tries."""
+        return Trials(self.params, self.tuning)
+
     @cached_property
     def needing_confidence(self) -> FitParams:
         """`params` with a basis that is tried; if possible, a basis chosen by confidence."""
-        return Trials(self.params, self.tuning).params_needing_confidence
+        return self.tried.params_needing_confidence
 
     @property
     def basis_option(self) -> str:

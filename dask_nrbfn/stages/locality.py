@@ -1,7 +1,7 @@
 """Stage "locality": the differences of scores between neighbouring rows, for any weights."""
 
 import logging
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,7 @@ from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.neighbor_search import check_neighbors, of_searched
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -39,17 +37,11 @@ _PART_ROWS, _PART_ELEMENTS = 1024, 2**25
 _SUMS = "locality-sums"
 
 
-@dataclass(frozen=True)
-class LocalityRecord:
-    """Numbers of drawn rows, of drawn rows with neighbours, and of pairs of neighbours."""
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Sum and store R over drawn rows and their neighbours among all rows.
 
-    n_drawn: int
-    n_bound: int
-    n_pairs: int
-
-
-def _compute(job: StageJob) -> LocalityRecord:
-    """Sum and store R over drawn rows and their neighbours among all rows."""
+    Returns the numbers of drawn rows, of drawn rows with neighbours, and of pairs of neighbours.
+    """
     run, dataset, k = job.run, job.dataset, job.run.chosen_params.n_neighbors
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.chosen_params.random_state, 2])
@@ -61,11 +53,10 @@ def _compute(job: StageJob) -> LocalityRecord:
     reduce_parts(run, dataset, job.engine, reduction)
     record = run_task(job.engine, _store_sum, run, reduction, label="locality")
     logger.log(
-        logging.INFO if record.n_bound else logging.WARNING,
-        "locality: %d of %d drawn rows have neighbours of their own kind, %d in all",
-        record.n_bound,
-        record.n_drawn,
-        record.n_pairs,
+        logging.INFO if record["n_bound"] else logging.WARNING,
+        "locality: %(n_bound)d of %(n_drawn)d drawn rows have neighbours of their own kind, "
+        "%(n_pairs)d in all",
+        record,
     )
     return record
 
@@ -129,11 +120,12 @@ def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
     return sums.sum()
 
 
-def _store_sum(run: Run, reduction: Reduction) -> LocalityRecord:
+def _store_sum(run: Run, reduction: Reduction) -> dict[str, int]:
     """Store the sum over all drawn rows."""
     total: LocalitySum = read_total(run, reduction)
     write_array(run.group("locality"), "packed", total.packed, "packed")
-    return LocalityRecord(len(run.read("locality/rows")), total.n_bound, total.n_pairs)
+    n_drawn = len(run.read("locality/rows"))
+    return {"n_drawn": n_drawn, "n_bound": total.n_bound, "n_pairs": total.n_pairs}
 
 
 def _n_drawn(n_rows: int, n_basis: int) -> int:
@@ -152,24 +144,19 @@ def _block_rows(n_basis: int, n_neighbors: int) -> int:
 
 def _cost(s: FitSizes) -> StageCost:
     n_drawn, part_rows = _n_drawn(s.n, s.r), _part_rows(s.k, s.row_values)
-    n_parts, block = -(-n_drawn // part_rows), _block_rows(s.r, s.k) * s.k
-    passes, sums = n_parts + (0 if s.by_confidence else 2), 4 * s.r**2
-    part_bytes = round(part_rows * (s.k + 1) * s.block_row_bytes)
-    summing = 2 * part_bytes + s.basis_bytes(s.r, copies=4)
-    summing += locality_bytes(s.r, s.width, n_pairs=block)
+    n_parts, sums = -(-n_drawn // part_rows), 4 * s.r**2
+    n_pairs = _block_rows(s.r, s.k) * s.k
+    rows = round(part_rows * (s.k + 1) * s.block_row_bytes)
+    summing = 2 * rows + s.basis_bytes(s.r, copies=4)
+    summing += locality_bytes(s.r, s.width, n_pairs=n_pairs)
     return StageCost(
-        products=n_drawn * s.k * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r),
+        products=n_drawn * (s.k + 1) * (s.r**2 + s.product_flops(s.r)),
         exponentials=n_drawn * (s.k + 1) * s.r,
         pairs=0 if s.by_confidence else s.n * n_drawn,
         pair_flops=s.pair_flops,
-        read_bytes=passes * s.rows_bytes + n_parts * sums,
+        read_bytes=n_parts * (s.rows_bytes + sums),
         written_bytes=(n_parts + 1) * sums,
-        held_bytes=s.reader_bytes
-        + max(
-            s.exact_search_bytes(n_drawn) + s.searched_block_bytes,
-            summing,
-            3 * 8 * packed_size(s.r),
-        ),
+        held_bytes=s.held(s.exact_search_bytes(n_drawn), summing, 3 * 8 * packed_size(s.r)),
         n_tasks=min(s.n_parts, n_parts),
     )
 
@@ -181,13 +168,10 @@ def _check(context: FitContext) -> None:
 
 LOCALITY = Stage(
     name="locality",
-    record=LocalityRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: any(Trials(params, tuning).localities),
+    wanted=lambda tried: any(tried.localities),
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis/values", "neighbors"),
-    passes=("locality",),
     scratch=(_SUMS,),
 )

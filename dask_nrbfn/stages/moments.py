@@ -1,7 +1,7 @@
 """Stage "moments": the sums of the ridge system, in a pass of n r^2 flops."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.parts import Reduction, SumRecord, Sums, reduce_parts
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -29,20 +28,12 @@ _DIMENSIONS = {
 }
 
 
-@dataclass(frozen=True)
-class MomentsRecord:
-    """The number of summed rows and the sum of their weights."""
-
-    rows: int
-    weight: float
-
-
-def _compute(job: StageJob) -> MomentsRecord:
-    """Sum and store the moments of all rows, fold by fold."""
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Sum and store the moments of all rows, fold by fold; return rows and weight."""
     kinds = dict.fromkeys(_suffixes(job.run.n_folds), Moments)
     reduction = Reduction("moments", _begin, kinds, job.run.layout, finish=_finish)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
-    return MomentsRecord(record.rows, record.weight)
+    return {"rows": record.rows, "weight": record.weight}
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
@@ -62,27 +53,14 @@ def read_system(run: Run, moments: Moments) -> RidgeSystem:
 def moments_bytes(
     n_basis: int, *, width: int, basis_bytes: int, n_targets: int, n_folds: int, reading_bytes: int
 ) -> int:
-    """Return the peak memory of a moments task.
-
-    It holds the sums of every fold, a block of activations and cross products, the basis, a block
-    of rows (as stored, one ahead, sorted by fold and centred), and the chunks.
-    """
+    """Return the peak memory of a task: the sums of every fold, a block, the basis, the chunks."""
     rows = block_rows(n_basis)
-    of_basis = basis_bytes + reading_bytes
-    return of_basis + 8 * (
+    return (basis_bytes + reading_bytes) + 8 * (
         n_folds * n_basis**2
         + rows * n_basis
         + (1 + n_targets) * (3 * n_folds * n_basis + rows)
         + 5 * rows * width
     )
-
-
-def _adding_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
-    """Return the peak memory of adding sums: the sums of all folds, and a fold read and decoded.
-
-    A tenth is added, because not all memory of reading is free again.
-    """
-    return round((n_folds + 2) * 8.8 * (packed_size(n_basis) + n_basis * (1 + n_targets)))
 
 
 class MomentsPass:
@@ -176,36 +154,31 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
 
 def _cost(s: FitSizes) -> StageCost:
     sums = 4 * s.r**2 * s.n_folds
-    combined = 4 * s.r**2 + (sums if s.n_folds > 1 else 0)
+    summing = moments_bytes(
+        s.r,
+        width=s.width,
+        basis_bytes=s.basis_bytes(s.r, copies=4),
+        n_targets=s.q,
+        n_folds=s.n_folds,
+        reading_bytes=0,
+    )
+    # The sums of all folds, and a fold read and decoded.
+    adding = (s.n_folds + 2) * 8 * (packed_size(s.r) + s.r * (1 + s.q))
     return StageCost(
         products=s.n * s.r**2 + s.n * s.product_flops(s.r),
         exponentials=s.n * s.r,
         read_bytes=s.rows_bytes + (s.n_parts - 1) * sums,
-        written_bytes=(s.n_parts - 1) * sums + combined,
-        held_bytes=s.process_bytes
-        + max(
-            moments_bytes(
-                s.r,
-                width=s.width,
-                basis_bytes=s.basis_bytes(s.r, copies=4),
-                n_targets=s.q,
-                n_folds=s.n_folds,
-                reading_bytes=s.reading_bytes,
-            ),
-            _adding_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
-        ),
+        written_bytes=s.n_parts * sums,
+        held_bytes=s.held(summing, adding),
         n_tasks=s.n_parts,
     )
 
 
 MOMENTS = Stage(
     name="moments",
-    record=MomentsRecord,
     compute=_compute,
     cost=_cost,
     labelled_only=True,
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis/values"),
     leaves=lambda run: tuple(f"moments/{name}" for name in _DIMENSIONS),
-    passes=("moments",),
 )

@@ -1,7 +1,8 @@
-"""A sample of the rows in memory, on which small networks are tried."""
+"""A sample of the rows in memory, on which small networks are tried and compared."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
+
+# Held-out rows that are enough to compare networks. Fewer folds of a larger sample are held out.
+_JUDGED_ROWS = 10_000
 
 # Prefix of the arrays with rows that are drawn from all rows, with or without labels.
 ALL = "all_"
@@ -128,6 +132,37 @@ def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> 
     )
 
 
+def n_judged_folds(n_rows: int, n_folds: int) -> int:
+    """Return the number of folds of a sample that are held out."""
+    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRows:
+    """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
+
+    losses: Floats
+    shares: Floats
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return float(self.losses[0] @ self.shares)
+
+    @property
+    def smooth(self) -> float:
+        """The mean smooth loss."""
+        return float(self.losses[1] @ self.shares)
+
+    def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
+        """Return by how much both mean losses (2,) are less than those of another network."""
+        less = other.losses - self.losses
+        gains = less @ self.shares
+        # For n equal weights this is the unbiased variance, with the divisor n - 1.
+        unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
+        return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
+
+
 def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
     """Return the network of `params`, with the ridges of a tuning but without locality."""
     return SmallNetwork(
@@ -168,11 +203,7 @@ def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
-    """Return the bytes that one network of a sample needs while it is tried.
-
-    The sums of each group and of all rows, the systems of a fold and of its kept basis rows,
-    activations, the weights of all folds, and scores.
-    """
+    """Return the bytes of a tried network: sums, systems, activations, weights and scores."""
     scores, rows = n_ridges * n_targets, block_rows(n_basis)
     return 8 * (
         (n_held_out + 7) * n_basis**2

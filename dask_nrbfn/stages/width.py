@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,8 @@ from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.trials import trials_of
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -38,18 +38,11 @@ _ORIGIN_ROWS = 101
 _CLUSTERS = "_clusters"
 
 
-@dataclass(frozen=True)
-class WidthRecord:
-    """The width, and what later rows need too: class weights, and the origin of numbers."""
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`.
 
-    width: float
-    mean_distance: float
-    class_weights: list[float] | None
-    target_origin: list[float] | None = None
-
-
-def _compute(job: StageJob) -> WidthRecord:
-    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`."""
+    Also what later rows need too: class weights, and the origin of numbers.
+    """
     run, dataset = job.run, job.dataset
     kinds = {"": _DistanceSums} | ({_CLUSTERS: _ClusterSums} if _has_shares(run) else {})
     reduction = Reduction("width", _WidthPass, kinds, run.layout)
@@ -69,7 +62,12 @@ def _compute(job: StageJob) -> WidthRecord:
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
     origin = _middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
-    return WidthRecord(width, mean_distance, class_weights, origin)
+    return {
+        "width": width,
+        "mean_distance": mean_distance,
+        "class_weights": class_weights,
+        **known(target_origin=origin),
+    }
 
 
 def _check_width(width: float) -> None:
@@ -96,10 +94,7 @@ def read_features(run: Run) -> RadialFeatures:
 
 def _has_shares(run: Run) -> bool:
     """Return whether a penalty that the run has or tries needs the shares of clusters."""
-    return any(
-        penalty_named(name).needs_shares
-        for name in Trials(run.chosen_params, run.remaining_tuning).penalties
-    )
+    return any(penalty_named(name).needs_shares for name in trials_of(run).penalties)
 
 
 def read_shares(run: Run) -> Floats | None:
@@ -115,7 +110,7 @@ def _middle_targets(dataset: Dataset) -> Floats:
 
 def read_targets(run: Run, n_targets: int) -> Targets:
     """Return the targets of a run whose width is known."""
-    origin = WIDTH.recorded(run).target_origin
+    origin = run.stages["width"].get("target_origin")
     return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 
 
@@ -173,7 +168,7 @@ def _cost(s: FitSizes) -> StageCost:
         # A root takes about half of the time of an exponential.
         exponentials=s.n * s.r / 2,
         read_bytes=s.rows_bytes,
-        held_bytes=s.reader_bytes + 8 * rows * (s.r + 5 * s.width) + s.basis_bytes(s.r, copies=3),
+        held_bytes=s.held(8 * rows * (s.r + 4 * s.width) + s.basis_bytes(s.r, copies=3)),
         n_tasks=s.n_parts,
     )
 
@@ -190,11 +185,9 @@ def _check(context: FitContext) -> None:
 
 WIDTH = Stage(
     name="width",
-    record=WidthRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis"),
     leaves=lambda run: ("width/shares",) if _has_shares(run) else (),
 )

@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.path import each_system
+from dask_nrbfn.stages.validation import each_system
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
 from tests.stages.fits import (

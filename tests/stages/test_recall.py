@@ -46,7 +46,7 @@ def test_recall__is_that_of_the_lists(run, rows):
 
 @pytest.mark.slow
 def test_recall__a_sample_of_the_rows(run, dataset, monkeypatch):
-    monkeypatch.setattr("dask_nrbfn.stages.recall.AUDITED_ROWS", 300)
+    monkeypatch.setattr("dask_nrbfn.stages.exact_search.AUDITED_ROWS", 300)
     some = fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
     expected, audit = run.stages["recall"], some.stages["recall"]
     assert audit["n_audited"] == 300

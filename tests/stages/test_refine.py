@@ -16,7 +16,7 @@ from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import descents
+from dask_nrbfn.stages import refine
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
@@ -41,14 +41,14 @@ def fit(X, y, params=PARAMS, **options):
 @pytest.fixture
 def to_the_end(monkeypatch):
     """Stop at the least alone."""
-    monkeypatch.setattr(descents, "MAX_PASSES", 100)
-    monkeypatch.setattr(descents, "LEAST_DECREASE", -np.inf)
-    monkeypatch.setattr(descents, "LEAST_GRADIENT", 1e-7)
+    monkeypatch.setattr(refine, "MAX_PASSES", 100)
+    monkeypatch.setattr(refine, "LEAST_DECREASE", -np.inf)
+    monkeypatch.setattr(refine, "LEAST_GRADIENT", 1e-7)
 
 
 @pytest.fixture
 def few_passes(monkeypatch):
-    monkeypatch.setattr(descents, "MAX_PASSES", 3)
+    monkeypatch.setattr(refine, "MAX_PASSES", 3)
 
 
 def naive_objective(Phi, y, name, mu, row_weights=1.0):
@@ -114,15 +114,15 @@ def test_fit__stops_and_says_why(monkeypatch, caplog):
     assert (record.loss, record.n_passes) == (loss, len(record.path))
     assert record.objective == min(each["objective"] for each in record.path)
     lines = [line for line in caplog.messages if line.startswith("refine: pass ")]
-    assert len(lines) == record.n_passes <= descents.MAX_PASSES
+    assert len(lines) == record.n_passes <= refine.MAX_PASSES
     rules = {"gradient": "LEAST_GRADIENT", "objective": "LEAST_DECREASE", "limit": "MAX_PASSES"}
     assert record.stopped in rules
     for reason, rule in rules.items():
         with monkeypatch.context() as changed:
             for name in rules.values():
-                changed.setattr(descents, name, 50 if name == "MAX_PASSES" else -np.inf)
+                changed.setattr(refine, name, 50 if name == "MAX_PASSES" else -np.inf)
             changed.setattr(
-                descents, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason]
+                refine, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason]
             )
             record = REFINE.recorded(fit(X, y, replace(PARAMS, loss=loss)))
         assert record.stopped == reason

@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table
-from dask_nrbfn.stages import descents
+from dask_nrbfn.stages import refine
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.width import read_features
@@ -110,7 +110,7 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
     assert record.taken == best + 1
     assert record.stopped in ("validation", "gradient", "objective")
     if record.stopped == "validation":
-        assert record.n_passes == best + 1 + descents.PATIENCE
+        assert record.n_passes == best + 1 + refine.PATIENCE
     assert record.error_rate == min(errors)[0]
     assert model.calibration == Calibration.of(vars(record))
     scores = naive_scores(run, X, y, record.n_passes, np.ones(len(y)))[best]
@@ -159,7 +159,7 @@ def test_losses__replace_that_of_the_fit():
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
-    monkeypatch.setattr(descents, "next_weights", lambda points, _: 1e308 * points[0].weights)
+    monkeypatch.setattr(refine, "next_weights", lambda points, _: 1e308 * points[0].weights)
     X, y = table(120)
     record = REFINE.recorded(tune(X, y))
     assert record.path[1]["error_rate"] is None
