@@ -25,7 +25,8 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task, run_tasks
-from dask_nrbfn.stages.cell_fits import (
+from dask_nrbfn.stages.cells import (
+    CELLS,
     FITS,
     CellRows,
     cell_pieces,
@@ -33,7 +34,6 @@ from dask_nrbfn.stages.cell_fits import (
     read_solved,
     routed_rows,
 )
-from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows

@@ -42,16 +42,10 @@ _CHANCE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class CellFit:
-    """The network of a cell.
+    """The network of a cell; `width_factor` is None if the scores are constant.
 
-    basis (r, p): not scaled.
-    root (p,): square roots of the cell's own column weights, by which those of the table are
-        multiplied.
-    width_factor: None: the scores are constant.
-    shares (r,): shares of the clusters.
-    moments: moments of all rows. Networks with constant scores have activations of 0.
-    held_out (n, q): scores of each row by the network without its fold; for numbers, less the
-        origin.
+    `root` (p,) multiplies the column weights of the table. `held_out` (n, q) are the scores of each
+    row by the network without its fold, for numbers less the origin.
     """
 
     basis: Rows
@@ -84,10 +78,9 @@ def fit_cell(
 ) -> CellFit:
     """Return the network of a cell; `network` has the width factor of the table and all ridges.
 
-    One held-out fold chooses the network. The width factor and the column weights of the table stay
-    unless the gain of others is more than chance. Then every fold is held out once, and scored by
-    the network of the other folds. If all targets are equal, or the system is singular, the scores
-    are the mean of the targets.
+    One held-out fold chooses the network; the width factor and the column weights of the table stay
+    unless the gain of others is more than chance. Then every fold is held out once. If all targets
+    are equal, or the system is singular, the scores are the mean of the targets.
     """
     if (table.y == table.y[0]).all():
         return _constant(table, n_folds)

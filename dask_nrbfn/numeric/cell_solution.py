@@ -15,11 +15,9 @@ from dask_nrbfn.numeric.types import Floats
 
 
 class SolvedCell(NamedTuple):
-    """A solution, and its figures on the summed rows.
+    """A solution, and its figures on the summed rows; alpha is NaN if the scores are constant.
 
-    intercept (q,): intercept of numbers minus their origin.
-    alpha: NaN: the scores are constant, the mean of the targets.
-    fit, residuals (q,): squared norms of the scores, and of the residuals of each target.
+    `fit` and `residuals` (q,) are squared norms of the scores, and of the residuals of each target.
     """
 
     weights: Floats

@@ -42,10 +42,8 @@ Entry = dict[str, Any]
 class SmallTable:
     """Rows in memory with their folds, and the rows of a basis; nothing is scaled.
 
-    y (n,): class codes, or numbers.
-    basis_folds (r,): the folds of the basis rows; -1 for a point that is not a row.
-    spread, spread_weights: the rows that decide widths and clusters, possibly without labels.
-    block_rows: rows whose activations are computed together.
+    y (n,) are class codes or numbers; the fold of a basis point that is not a row is -1; `spread`
+    are the rows that decide widths and clusters, possibly without labels.
     """
 
     X: Rows
@@ -140,14 +138,12 @@ def try_networks(
 ) -> list[Entry]:
     """Return the best ridge of each network of one kind of distances, and its held-out figures.
 
-    Their ridges have no locality, which is summed only for the basis of a fit.
-
-    smoothly: whether ridges are compared by a figure that changes with every score, for few rows.
-        Otherwise the error decides, and of equal errors the largest alpha.
+    Their ridges have no locality, which is summed only for the basis of a fit. With `smoothly` a
+    figure that changes with every score decides, otherwise the error, and of equal errors the
+    largest alpha.
 
     The distances are computed once, the sums over rows once for each network, and one factorization
-    for each fold and ridge. Only the chosen ridge has a temperature. Each network takes
-    ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
+    for each fold and ridge: ``n r^2`` flops, and ``r^3 / 3 + 2 n q r / folds`` for each.
     """
     judging = _Judging(table, scaling, networks[0].l1, held_out, threads=threads)
     best = partial(judging.best, smoothly=smoothly, n_components=n_components)
@@ -163,10 +159,9 @@ def judge_network(
     n_components: int = 0,
     threads: int,
 ) -> tuple[Entry, Floats]:
-    """Return the best ridge of a network with its figures, and the scores (n, q) of held-out rows.
+    """Return the best ridge of a network, and the scores (n, q) of held-out rows, else NaN.
 
-    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
-    for rows that are not held out, and if all systems are singular.
+    Each score is by the network without the fold of the row; for numbers, minus their origin.
     """
     judging = _Judging(
         table, scaling, network.l1, held_out, threads=threads, shares_distances=False
@@ -201,10 +196,9 @@ def learned_root(
     each: Each = map,
     threads: int = 1,
 ) -> Floats:
-    """Return square roots (p,) of the weights of features, by the derivatives of a network.
+    """Return square roots (p,) of the weights of features, see `feature_weights`; NaN if singular.
 
-    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular. `scaling` has
-    the square roots of the weights so far; the network has plain features and one ridge.
+    `scaling` has the weights so far; the network has plain features and one ridge.
     """
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)

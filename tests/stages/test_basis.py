@@ -6,7 +6,6 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import largest_basis, stages_in
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -82,13 +81,6 @@ def test_basis__without_a_size_the_threshold_decides(threshold, caplog):
     assert rows.tolist() == np.flatnonzero(confidence < threshold).tolist()
     assert record == {"n_basis": len(rows), "n_below_threshold": len(rows)}
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
-
-
-def test_basis__size_beyond_the_distinct_rows():
-    X, y, confidence = distinct_rows(100)
-    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
-    with pytest.raises(ParameterError, match="basis_size is 101, but X has only 100 distinct rows"):
-        chosen(X, y, confidence, FitParams(basis_size=101))
 
 
 def test_basis__uniform_draws_below_the_threshold():

@@ -49,13 +49,6 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     assert "partitions" not in open_group(run.location, kind="run")
 
 
-def test_candidates__below_the_threshold_without_a_size():
-    X, y = spirals(300)
-    run = fit(X, y, params(basis_size=None, candidates=150))
-    below = run.read("confidence/values") < 0.9
-    assert np.array_equal(run.read("basis/rows"), run.read("neighbors/rows")[below])
-
-
 def test_candidates__of_labelled_rows_among_others():
     X, y = spirals(300)
     labelled = np.random.default_rng(0).random(300) < 0.7
@@ -89,14 +82,6 @@ def test_candidates__refused_where_they_mean_nothing(wanted, problem):
     X, y = spirals(100)
     with pytest.raises(ParameterError, match=problem):
         fit(X, y, params(**wanted))
-
-
-def test_candidates__words_and_numbers():
-    assert FitParams().candidates == "auto"
-    with pytest.raises(ParameterError, match="candidates is 'some'"):
-        FitParams(candidates="some")
-    with pytest.raises(ParameterError, match="candidates is 0"):
-        FitParams(candidates=0)
 
 
 def test_confidence__of_candidates_is_that_of_the_naive_one():

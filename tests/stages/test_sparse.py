@@ -8,12 +8,9 @@ import pytest
 from scipy import sparse
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
@@ -23,8 +20,6 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.trials import resolve_tuning
-from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 
@@ -133,31 +128,6 @@ def test_tune__tries_no_learned_weights():
     for sparse_rows in (False, True):
         scales = resolve_tuning(params, TuneParams(), numbers=False, sparse=sparse_rows).scales
         assert ("learned" in scales) != sparse_rows
-
-
-@pytest.mark.slow
-def test_update__of_sparse_rows():
-    of_csr, of_arrays = fitted({"scale": "standard"})
-    more = texts(60, seed=5)
-    for run, dataset in zip((of_csr, of_arrays), datasets(*more), strict=True):
-        update_run(run.location, dataset, InlineEngine())
-    is_like(scores(of_csr), scores(of_arrays))
-
-
-@pytest.mark.slow
-def test_predict__of_sparse_rows():
-    """Models of either kind of rows take rows of either kind."""
-    runs, new = fitted({"scale": "standard"}), texts(90, seed=1)
-    judged = []
-    for run in runs:
-        for dataset in datasets(*new):
-            place = MemoryStore()
-            predict_dataset(run.location, dataset, place, InlineEngine())
-            judged.append(get_array(open_group(place, kind="predictions"), "scores")[...])
-            evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
-            assert evaluation.n_errors == (judged[0].argmax(axis=1) != new[1]).sum()
-    for each in judged[1:]:
-        is_like(each, judged[0], 1e-9)
 
 
 def test_model__of_sparse_rows_is_stored_in_csr():
