@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.descent import (
@@ -23,10 +22,10 @@ from dask_nrbfn.numeric.descent import (
 )
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import FoldWeights, HeldOutSums, renormalized
-from dask_nrbfn.numeric.losses import Loss, loss_named
+from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.products import row_products
-from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
+from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
@@ -39,7 +38,7 @@ from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials, ridges_of
 from dask_nrbfn.stages.validation import (
     VALIDATION,
-    begin_held_out,
+    HeldOutPass,
     calibrate,
     calibration_bytes,
     codes_in_training,
@@ -62,32 +61,33 @@ _HELD_OUT = "_held_out"
 
 
 class _LossPass:
-    """Losses of models without each fold and of all rows, and their gradients, on a part.
-
-    weights (A, K, r); `of_folds`, those of the squared loss without each fold, normalize held-out
-    rows.
-    """
+    """Losses of models without each fold and of all rows, and their gradients, on a part."""
 
     def __init__(
-        self,
-        features: RadialFeatures,
-        n_rows: int,
-        reading: Reading,
-        *,
-        weights: Floats,
-        of_folds: list[FoldWeights],
-        loss: Loss,
+        self, run: Run, dataset: Dataset, start: int, stop: int, descent: "_Descent", number: int
     ) -> None:
-        n_models, n_classes, n_basis = weights.shape
-        self.reading = reading
-        self._features, self._loss, self._shape = features, loss, (n_models, n_classes)
+        params, folds = run.chosen_params, held_out_folds(run)
+        features, places = read_features(run), read_places(run)
+        self._features = features if places is None else features.at(places)
+        n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
+        self.reading = Reading(
+            block_rows=n_rows,
+            weighting=RowWeights.of(dataset, params),
+            n_folds=max(1, len(folds)),
+            seed=params.random_state,
+        )
+        of_folds = [_read_next_model(descent, number, run, fold) for fold in folds]
+        of_all = run.read_part(_Descent(descent.loss).place, number, "next")
+        weights = np.stack([*(each.weights[0] for each in of_folds), of_all])
+        self._loss, self._shape = loss_named(descent.loss), weights.shape[:2]
         self._threads = blas_threads()
-        self._buffer = np.empty((n_rows, n_basis))
-        self._scratch = Scratch(n_rows, features.basis.shape[1])
+        self._buffer = np.empty((min(n_rows, stop - start), n_basis))
+        self._scratch = Scratch(len(self._buffer), self._features.basis.shape[1])
+        # Held-out rows are normalized by the weights of the squared loss.
         ones, kept = [each.ones for each in of_folds], [each.kept for each in of_folds]
         self._rows = np.vstack([weights.reshape(-1, n_basis), *ones, *kept])
         self._sums = LossSums.zeros(*weights.shape)
-        self._held_out = HeldOutSums.zeros(1, n_classes) if of_folds else None
+        self._held_out = HeldOutSums.zeros(1, weights.shape[1]) if of_folds else None
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
@@ -103,7 +103,12 @@ class _LossPass:
         row_weights = None if block.weights is None else block.weights[:, None]
         if self._held_out is not None:
             self._held_out += self._judged(block, scores, products[:, n_weights:])
-            row_weights = _without_own(block, self._shape[0])
+            # Models do not see the rows of their folds.
+            row_weights = np.ones((block.n_rows, self._shape[0]))
+            if block.weights is not None:
+                row_weights *= block.weights[:, None]
+            for fold, rows in enumerate(block.slices):
+                row_weights[rows, fold] = 0.0
         self._sums += LossSums.from_block(
             Phi, scores, block.targets, self._loss, row_weights=row_weights
         )
@@ -127,16 +132,6 @@ class _LossPass:
         """Return the sums of all blocks."""
         sums: dict[str, Any] = {"": self._sums}
         return sums if self._held_out is None else {**sums, _HELD_OUT: self._held_out}
-
-
-def _without_own(block: FoldedBlock, n_models: int) -> Floats:
-    """Return the weights of rows for the models, (b, n_models); 0 if a model holds a row out."""
-    weights = np.ones((block.n_rows, n_models))
-    if block.weights is not None:
-        weights *= block.weights[:, None]
-    for fold, rows in enumerate(block.slices):
-        weights[rows, fold] = 0.0
-    return weights
 
 
 # Few passes regularize like a penalty. 16,000 digits of MNIST, 800 drawn basis rows, alpha 1e-13:
@@ -188,7 +183,7 @@ class _Descent(NamedTuple):
         judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Reduction(
             self._sums_place("pass", number),
-            _begin_pass,
+            _LossPass,
             {"": LossSums, **judged},
             run.layout,
             (self, number),
@@ -199,7 +194,7 @@ class _Descent(NamedTuple):
         assert self.judged is not None
         return Reduction(
             self._sums_place("judged", number),
-            begin_held_out,
+            HeldOutPass,
             {"": HeldOutSums},
             self.judged,
             (*context, partial(_read_next_model, self, number)),
@@ -310,7 +305,11 @@ def _go_on(run: Run, descent: _Descent, number: int) -> tuple[dict[str, Any], di
     last = points[-1]
     path.append({"objective": last.objective, "gradient": preconditioner.norm(last.gradient)})
     judged = descent.fold is None and run.tuning is not None
-    held_out = _read_held_out(run, descent, number - 1) if judged else None
+    held_out: HeldOutSums | None = None
+    if judged and descent.judged is None:
+        held_out = read_total(run, descent.passing(run, number - 1), _HELD_OUT)
+    elif judged:
+        held_out = read_total(run, descent.judging(number - 1))
     if held_out is not None:
         path[-1] |= held_out.figures(0)
     taken = _taken(points, path, judged=judged)
@@ -339,7 +338,7 @@ def _read_points(
     weights = run.read_part(descent.place, before, "next")
     sums: LossSums = read_total(run, descent.passing(run, before))
     model = -1 if descent.fold is None else descent.fold
-    kept = _kept(run, descent.fold)
+    kept = slice(None) if descent.fold is None else kept_basis(run, descent.fold)
     ridge = run.read_part(descent.place, 0, "ridge")
     last = Point.of(weights, sums.loss[model], sums.gradient[model][:, kept], ridge)
     record = run.part_record(descent.place, before)
@@ -351,19 +350,6 @@ def _read_points(
     earlier = zip(path, *stored, strict=True)
     points = [Point(own, figures["objective"], gradient) for figures, own, gradient in earlier]
     return [*points, last], path
-
-
-def _kept(run: Run, fold: int | None) -> NDArray[np.bool_] | slice:
-    """Return which basis rows have a weight in a descent: those outside its fold."""
-    return slice(None) if fold is None else kept_basis(run, fold)
-
-
-def _read_held_out(run: Run, descent: _Descent, number: int) -> HeldOutSums:
-    """Return the errors of the weights of a pass on held-out rows."""
-    folded = descent.judged is None
-    reduction = descent.passing(run, number) if folded else descent.judging(number)
-    held_out: HeldOutSums = read_total(run, reduction, _HELD_OUT if folded else "")
-    return held_out
 
 
 def _taken(points: Sequence[Point], path: Sequence[dict[str, Any]], *, judged: bool) -> int:
@@ -395,28 +381,6 @@ def _reason(
     return "limit" if len(points) >= (MAX_JUDGED_PASSES if judged else MAX_PASSES) else None
 
 
-def _begin_pass(
-    run: Run, dataset: Dataset, start: int, stop: int, descent: _Descent, number: int
-) -> _LossPass:
-    features, params, folds = _read_kept_features(run), run.chosen_params, held_out_folds(run)
-    n_rows = block_rows(features.n_basis)
-    of_folds = [_read_next_model(descent, number, run, fold) for fold in folds]
-    of_all = run.read_part(descent._replace(fold=None).place, number, "next")
-    return _LossPass(
-        features,
-        min(n_rows, stop - start),
-        Reading(
-            block_rows=n_rows,
-            weighting=RowWeights.of(dataset, params),
-            n_folds=max(1, len(folds)),
-            seed=params.random_state,
-        ),
-        weights=np.stack([*(each.weights[0] for each in of_folds), of_all]),
-        of_folds=of_folds,
-        loss=loss_named(descent.loss),
-    )
-
-
 def _read_next_model(descent: _Descent, number: int, run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of a pass as `WeightsOf`, without intercepts."""
     own = run.read_part(descent._replace(fold=fold).place, number, "next")
@@ -436,12 +400,6 @@ def _as_model(run: Run, fold: int | None, own: Floats) -> FoldWeights:
     weights = np.zeros((1, len(own), len(squared.kept)))
     weights[0][:, squared.kept] = own
     return squared._replace(weights=weights, intercepts=np.zeros((1, len(own))))
-
-
-def _read_kept_features(run: Run) -> RadialFeatures:
-    """Return the radial basis functions of the basis rows that the fitted model keeps."""
-    features, places = read_features(run), read_places(run)
-    return features if places is None else features.at(places)
 
 
 _CALIBRATED = (
@@ -470,25 +428,20 @@ def _compute(job: StageJob) -> dict[str, Any]:
     step = steps[loss]
     n_passes = len(step["path"])
     if run.tuning is not None:
-        judged |= _calibrated(job, loss, step, temperature=judged["temperature"])
+        validation = job.validation
+        judged |= calibrate(
+            job,
+            f"{_PREFIX}calibration",
+            partial(_read_taken, loss, n_passes, step["taken"]),
+            codes_in_model=None
+            if validation is None
+            else codes_in_training(job.dataset, validation),
+            loss=loss,
+            temperature=judged["temperature"],
+        )
     run_task(job.engine, _take, run, loss, n_passes, label="refine")
     named = {name: step[name] for name in ("stopped", "objective", "path")}
     return {"loss": loss, "n_passes": n_passes, **named, **judged}
-
-
-def _calibrated(
-    job: StageJob, loss: str, step: Mapping[str, Any], *, temperature: float
-) -> dict[str, Any]:
-    """Return the calibration of the last step of a descent, and its log loss."""
-    validation = job.validation
-    return calibrate(
-        job,
-        f"{_PREFIX}calibration",
-        partial(_read_taken, loss, len(step["path"]), step["taken"]),
-        codes_in_model=None if validation is None else codes_in_training(job.dataset, validation),
-        loss=loss,
-        temperature=temperature,
-    )
 
 
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -38,7 +38,6 @@ from dask_nrbfn.numeric.ridge import Each, RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
-from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
@@ -243,23 +242,34 @@ WeightsOf = Callable[[Run, int | None], FoldWeights]
 
 
 class HeldOutPass:
-    """Errors on the `n_rows` rows of a part, by the weights without the fold of each row."""
+    """Errors on the rows of a part, by the weights without the fold of each row."""
 
     def __init__(
         self,
-        features: RadialFeatures,
-        reading: Reading,
-        *,
-        targets: Targets,
-        of_folds: list[FoldWeights],
-        n_rows: int,
+        run: Run,
+        judged: Dataset,
+        start: int,
+        stop: int,
+        codes_in_model: list[int] | None,
+        n_targets: int,
+        weights_of: WeightsOf,
     ) -> None:
-        n_models, _, n_basis = of_folds[0].weights.shape
-        self.reading = reading
-        self._features, self._threads, self._targets = features, blas_threads(), targets
+        self._features, self._threads = read_features(run), blas_threads()
+        held_out: list[int | None] = [*held_out_folds(run)] or [None]
+        n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
+        self.reading = Reading(
+            block_rows=n_rows,
+            weighting=RowWeights.of(judged, run.chosen_params),
+            n_folds=len(held_out),
+            seed=run.chosen_params.random_state,
+            codes_in_model=codes_in_model,
+        )
+        self._targets = read_targets(run, n_targets)
+        of_folds = [weights_of(run, fold) for fold in held_out]
         self._of_folds = [(each.rows, each.intercepts) for each in of_folds]
-        self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
+        self._buffer = np.empty((min(n_rows, stop - start), n_basis))
+        n_models = len(of_folds[0].weights)
+        self._sums: JudgedSums = sums_of(self._targets).zeros(n_models, n_targets)
         shapes = [(len(of_folds), *each.shape) for each in self._sums.fold_sums]
         self._errors, self._totals = map(np.zeros, shapes)
 
@@ -298,9 +308,11 @@ class HeldOutPass:
 class _DrawPass(HeldOutPass):
     """A draw of the scores of one model on a part, see `HeldOutPass`."""
 
-    def __init__(self, *arguments: Any, drawn: DrawnRows, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._drawn, self._draws = drawn, [drawn.none()]
+    def __init__(self, *arguments: Any) -> None:
+        *others, drawn = arguments
+        super().__init__(*others)
+        self._drawn: DrawnRows = drawn
+        self._draws = [drawn.none()]
 
     def add(self, block: FoldedBlock) -> None:
         """Draw from the rows of a block."""
@@ -312,35 +324,6 @@ class _DrawPass(HeldOutPass):
     def sums(self) -> Sums:
         """Return the drawn rows."""
         return {"": reduce(add, self._draws)}
-
-
-def begin_held_out(
-    run: Run,
-    judged: Dataset,
-    start: int,
-    stop: int,
-    codes_in_model: list[int] | None,
-    n_targets: int,
-    weights_of: WeightsOf,
-    kind: Callable[..., HeldOutPass] = HeldOutPass,
-) -> HeldOutPass:
-    """Return the pass over a part of held-out rows."""
-    features = read_features(run)
-    held_out: list[int | None] = [*held_out_folds(run)] or [None]
-    reading = Reading(
-        block_rows=block_rows(features.n_basis),
-        weighting=RowWeights.of(judged, run.chosen_params),
-        n_folds=len(held_out),
-        seed=run.chosen_params.random_state,
-        codes_in_model=codes_in_model,
-    )
-    return kind(
-        features,
-        reading,
-        targets=read_targets(run, n_targets),
-        of_folds=[weights_of(run, fold) for fold in held_out],
-        n_rows=stop - start,
-    )
 
 
 def calibrate(
@@ -358,9 +341,9 @@ def calibrate(
     counts = np.zeros(n_classes, dtype=np.int64)
     counts[np.arange(n_classes) if codes_in_model is None else codes_in_model] = judged.class_counts
     drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
-    context = (codes_in_model, n_classes, weights_of, partial(_DrawPass, drawn=drawn))
+    context = (codes_in_model, n_classes, weights_of, drawn)
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
-    reduction = Reduction(stage, begin_held_out, {"": ScoreDraw}, layout, context)
+    reduction = Reduction(stage, _DrawPass, {"": ScoreDraw}, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     return run_task(job.engine, _fit, run, reduction, loss, temperature, label=stage)
 
@@ -404,7 +387,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
     kind, context = sums_of(read_targets(run, n_targets)), (codes, n_targets, read_path_weights)
     kinds = {"": kind, FOLDS: FoldSums}
-    reduction = Reduction("validation", begin_held_out, kinds, layout, context)
+    reduction = Reduction("validation", HeldOutPass, kinds, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     sums: JudgedSums = read_total(run, reduction)
     if isinstance(sums, HeldOutSums):
