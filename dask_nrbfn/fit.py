@@ -22,22 +22,18 @@ from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS
-from dask_nrbfn.stages.components import COMPONENTS
-from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import RECALL, check_recall
-from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
-from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
+from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
+from dask_nrbfn.stages.neighbors import CONFIDENCE, NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
-from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location

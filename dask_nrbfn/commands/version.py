@@ -17,9 +17,15 @@ from dask_nrbfn.numeric.new_rows import NewRowSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total
-from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, write_sums
+from dask_nrbfn.stages.moments import (
+    MOMENTS,
+    WIDTH,
+    MomentsPass,
+    read_sums,
+    read_targets,
+    write_sums,
+)
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
-from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.layout import block_rows

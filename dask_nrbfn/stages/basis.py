@@ -35,9 +35,9 @@ from dask_nrbfn.stages.bases import (
     source_of,
 )
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.confidence import CONFIDENCE, name_rows
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import of_searched, searched_rows
+from dask_nrbfn.stages.neighbors import CONFIDENCE, name_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset

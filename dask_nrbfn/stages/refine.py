@@ -33,7 +33,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task, run_tasks
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.moments import read_moments, read_system
+from dask_nrbfn.stages.moments import read_features, read_moments, read_system
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials, ridges_of
 from dask_nrbfn.stages.validation import (
@@ -48,7 +48,6 @@ from dask_nrbfn.stages.validation import (
     read_path_weights,
 )
 from dask_nrbfn.stages.weights import read_kept_system, read_places
-from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows

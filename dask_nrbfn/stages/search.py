@@ -19,8 +19,8 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, Chosen, asked_size
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.metric import METRIC
+from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.sample import (
     ALL,
     JudgedRows,
@@ -271,10 +271,7 @@ def _learning_curve(
 
 
 class _Search:
-    """Rounds of trials; the best combinations of each round are tried on more rows in the next.
-
-    judged: the result of each combination in its last round.
-    """
+    """Rounds of trials, and the result of each combination in its last round."""
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
@@ -291,9 +288,8 @@ class _Search:
         number, job = len(self.rounds), self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
-            together.setdefault((each.scale, each.basis, each.basis_rule, each.kernel), []).append(
-                each
-            )
+            names = (each.scale, each.basis, each.basis_rule, each.kernel)
+            together.setdefault(names, []).append(each)
         units = [
             (
                 self._bases.index(names[:2]),
@@ -316,15 +312,11 @@ class _Search:
         return ordered
 
     def _narrowed(self, combination: Combination) -> dict[str, Any]:
-        """Return the alphas and penalties to try with a combination; empty: all of the tuning.
+        """Return the alphas and penalties to try: those next to the best so far, if there are any.
 
-        The first of several rounds tries every second alpha. Later rounds try the alphas next to
-        the best alpha of the last round, or of the combination that is refined.
+        The first of several rounds tries every second alpha.
         """
-        like = [combination]
-        if combination not in self.judged:
-            factors = self._factors_like(combination)
-            like = [replace(combination, width_factor=factor) for factor in factors]
+        like = [combination] if combination in self.judged else self._like(combination)
         solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
         if solved:
             return self.beside(solved[0], _ALPHAS_BESIDE)
@@ -346,10 +338,11 @@ class _Search:
         return [each for each in ordered if self.judged[each]["alpha"] is not None]
 
     def _in_order(self, tried: list[Combination]) -> list[Combination]:
-        records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
-        solved = [each for each in tried if records[each][0] is not None]
-        solved.sort(key=lambda each: records[each])
-        return solved + [each for each in tried if records[each][0] is None]
+        def standing(each: Combination) -> list[float]:
+            figures = [self.judged[each][name] for name in self._figures]
+            return [math.inf if figure is None else figure for figure in figures]
+
+        return sorted(tried, key=standing)
 
     def refine(
         self, best: Combination, size: Round, n_steps: int
@@ -358,7 +351,8 @@ class _Search:
         for _ in range(n_steps):
             if self.judged[best][self._figures[0]] is None:
                 return best, "singular systems"
-            factors = _factors_beside(best.width_factor, self._factors_like(best))
+            tried = [each.width_factor for each in self._like(best)]
+            factors = _factors_beside(best.width_factor, tried)
             new = [replace(best, width_factor=factor) for factor in factors]
             self.try_all(new, size)
             better = self._in_order([best, *new])[0]
@@ -368,11 +362,11 @@ class _Search:
         limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
         return best, limit if n_steps else None
 
-    def _factors_like(self, combination: Combination) -> list[float]:
-        """Return the width factors that were tried with a combination, ascending."""
+    def _like(self, combination: Combination) -> list[Combination]:
+        """Return the combinations that were tried with other widths, the narrowest first."""
         factor = combination.width_factor
-        same = (each for each in self.judged if replace(each, width_factor=factor) == combination)
-        return sorted(each.width_factor for each in same)
+        same = [each for each in self.judged if replace(each, width_factor=factor) == combination]
+        return sorted(same, key=lambda each: each.width_factor)
 
 
 def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
@@ -416,9 +410,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
     n_basis = max(record["n_basis"] for record in found)
     rounds = planned_rounds(len(tried), n_rows, n_basis, run.tuning.folds)
     search = _Search(job, [*rules], len(rounds))
-    for number, size in enumerate(rounds):
+    for number, size in enumerate(rounds, start=1):
         tried = search.try_all(tried[: size.n_tried], size)
-        _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
+        told = ", ".join(f"{name} {value}" for name, value in search.rounds[-1].items())
+        logger.info("search: round %d of %d, %s", number, len(rounds), told)
     best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
     if stopped:
         logger.info("search: ended: %s", stopped)
@@ -459,7 +454,11 @@ def _finals(
         smallest = smallest_of(curve)
         size, sized = smallest.n_basis, smallest.combination
         basis = {"basis": sized.basis, "basis_rule": sized.basis_rule}
-        _log_curve(curve, size)
+        best_losses: dict[int, float] = {}
+        for each in sorted(curve, key=lambda each: -each.loss):
+            best_losses[each.n_basis] = each.loss
+        told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in sorted(best_losses.items()))
+        logger.info("search: error by basis rows: %s; %d are chosen", told, size)
     tried = [
         (replace(each, **basis), [min(size, _MOST_COMPARED)], search.beside(each, ALPHAS_BESIDE))
         for each in finalists(search.ordered)
@@ -477,14 +476,6 @@ def _finals(
     return curve, compared, winner
 
 
-def _log_curve(curve: list[Final], size: int) -> None:
-    best: dict[int, float] = {}
-    for each in curve:
-        best[each.n_basis] = min(each.loss, best.get(each.n_basis, math.inf))
-    told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in best.items())
-    logger.info("search: error by basis rows: %s; %d are chosen", told, size)
-
-
 def _different(run: Run) -> list[Combination]:
     """Return the combinations, without learned weights that are all equal ("standard")."""
     assert run.tuning is not None
@@ -493,20 +484,6 @@ def _different(run: Run) -> list[Combination]:
     if not both or METRIC.recorded(run).kept:
         return tried
     return [each for each in tried if each.scale != LEARNED]
-
-
-def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
-    name, best = next(item for item in record.items() if item[0] not in Round._fields)
-    logger.info(
-        "search: round %d of %d, %d combinations on %d rows with %d basis rows, best %s %s",
-        number + 1,
-        n_rounds,
-        record["n_tried"],
-        record["n_rows"],
-        record["n_basis"],
-        name.replace("_", " "),
-        "none" if best is None else f"{best:.4f}",
-    )
 
 
 def _write_sample(run: Run, dataset: Dataset) -> int:

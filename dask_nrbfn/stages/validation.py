@@ -51,13 +51,20 @@ from dask_nrbfn.parts import (
 )
 from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.columns import check_targets
-from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.locality import read_locality
-from dask_nrbfn.stages.moments import read_moments, read_system
+from dask_nrbfn.stages.moments import (
+    most_components,
+    read_coefficients,
+    read_directions,
+    read_features,
+    read_locality,
+    read_moments,
+    read_shares,
+    read_system,
+    read_targets,
+)
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import ridges_of
-from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout, block_rows

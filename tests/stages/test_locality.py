@@ -8,8 +8,8 @@ import pytest
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import locality
-from dask_nrbfn.stages.locality import LOCALITY
+from dask_nrbfn.stages import moments
+from dask_nrbfn.stages.moments import LOCALITY
 from dask_nrbfn.storage.model import Model
 from tests.neighbors.naive import naive_distances
 from tests.stages.fits import (
@@ -37,7 +37,7 @@ def fit(X, targets, params=PARAMS, **options):
 
 
 def R_of(run):
-    return locality.read_locality(run, 1.0).matrix
+    return moments.read_locality(run, 1.0).matrix
 
 
 def naive_R(run, X, targets, rows=None):
@@ -81,8 +81,8 @@ def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
 )
 def test_fit__sums_rows_and_neighbours(change, monkeypatch):
     """In several parts, each of several blocks."""
-    monkeypatch.setattr(locality, "_PART_ROWS", 50)
-    monkeypatch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
+    monkeypatch.setattr(moments, "_PART_ROWS", 50)
+    monkeypatch.setattr(moments, "_block_rows", lambda n_basis, k: 7)
     X, y = table()
     run = fit(X, y, replace(PARAMS, **change))
     assert_same(R_of(run), naive_R(run, X, y))

@@ -12,9 +12,8 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import forward_selection
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.moments import read_moments, read_system
+from dask_nrbfn.stages.moments import read_features, read_moments, read_system
 from dask_nrbfn.stages.weights import PRUNE
-from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.numeric.test_forward import system_of
 from tests.stages.stopping import CountingEngine

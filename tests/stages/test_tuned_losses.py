@@ -14,9 +14,9 @@ from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import refine
+from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.validation import VALIDATION
-from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.numeric.systems import ridge_of, solve_weights
 from tests.reference import fitted_ones
