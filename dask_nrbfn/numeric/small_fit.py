@@ -92,11 +92,7 @@ class SmallTable:
     def take(self, rows: NDArray[Any]) -> Self:
         """Return some of the rows, by indices or bool (n,); `spread` stays."""
         return replace(
-            self,
-            X=self.X[rows],
-            y=self.y[rows],
-            weights=self.weights[rows],
-            folds=self.folds[rows],
+            self, X=self.X[rows], y=self.y[rows], weights=self.weights[rows], folds=self.folds[rows]
         )
 
     def blocks(self, span: slice) -> Iterator[slice]:

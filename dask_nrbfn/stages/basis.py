@@ -70,10 +70,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
         _log_threshold(job, n_below, n_beyond, cap if capped else None)
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
-    return {
-        "n_basis": n_basis,
-        **known(n_below_threshold=n_below, cap=cap if capped else None),
-    }
+    return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap if capped else None)}
 
 
 def _log_threshold(job: StageJob, n_below: int, n_beyond: int, cap: int | None) -> None:

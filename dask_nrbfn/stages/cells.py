@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError, plural
 from dask_nrbfn.numeric.calibration import DrawnRows, ScoreDraw
-from dask_nrbfn.numeric.cell_fit import STEPS, STEPS_OF_ROUND, TRIAL_ROWS, CellFit, fit_cell
 from dask_nrbfn.numeric.cell_networks import CellNetworks
-from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
+from dask_nrbfn.numeric.cell_solution import (
+    STEPS,
+    STEPS_OF_ROUND,
+    TRIAL_ROWS,
+    CellFit,
+    SolvedCell,
+    SolvedCells,
+    fit_cell,
+)
 from dask_nrbfn.numeric.cell_tree import CellTree, Members
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums, unexplained_share
@@ -32,8 +39,7 @@ from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import search_block_rows
-from dask_nrbfn.stages.sample import (
+from dask_nrbfn.stages.metric import (
     JudgedRows,
     bases_of_sample,
     drawn_rows,
@@ -46,6 +52,7 @@ from dask_nrbfn.stages.sample import (
     trying_side_by_side,
     write_rows,
 )
+from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import (
     ALPHAS_BESIDE,
@@ -347,22 +354,9 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     return {each: compared[each] for each in compared if each != "seconds"}
 
 
-def _comparing_bytes(s: FitSizes, n_rows: int) -> int:
-    """Return the peak memory of a comparison in bytes, without the process and the chunks."""
-    assert s.tuning is not None
-    r = min(s.r, _MOST_BASIS)
-    rows = min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * n_rows)
-    own = tried_bytes(r, s.q, n_held_out=s.tuning.folds, n_ridges=2 * ALPHAS_BESIDE + 1)
-    # The sample, the rows of the cells, both together and sorted by folds.
-    return (
-        4 * rows * (s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3))
-        + own
-        + s.basis_bytes(r, copies=4)
-    )
-
-
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:
-    of_cells = _rows_of(run, rows, drawn)
+    of_cells = CellRows.joined([read_cell(run, rows, cell) for cell in drawn])
+    of_cells = of_cells.take(np.argsort(of_cells.numbers))
     table, scaling = _table(run, dataset, of_cells), read_scaling(run)
     tuning, params = run.remaining_tuning, run.chosen_params
     assert tuning is not None
@@ -370,11 +364,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
     judged_folds = range(tuning.folds - n_judged, tuning.folds)
     entry, scores = judge_network(
-        table,
-        scaling,
-        network_of(params, tuning),
-        held_out=judged_folds,
-        threads=blas_threads(),
+        table, scaling, network_of(params, tuning), held_out=judged_folds, threads=blas_threads()
     )
     parts = range(len(drawn))
     numbers, own = (
@@ -403,13 +393,6 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
             "n_cells": len(drawn),
         }
     )
-
-
-def _rows_of(run: Run, rows: str, cells: list[int]) -> CellRows:
-    """Return the rows of some cells, in ascending order."""
-    pieces = [read_cell(run, rows, cell) for cell in cells]
-    joined = CellRows.joined(pieces)
-    return joined.take(np.argsort(joined.numbers))
 
 
 def _table(run: Run, dataset: Dataset, of_cells: CellRows) -> SmallTable:
@@ -533,7 +516,8 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
     write_array(group, "weights", solved.weights, "target", "basis")
     rows = np.concatenate(read("basis_rows"))
     if dataset.labelled_only:
-        rows = np.where(rows < 0, -1, _numbers_in_all(dataset)[rows])
+        in_all = replace(dataset, labelled_only=False).labelled_rows()
+        rows = np.where(rows < 0, -1, in_all[rows])
     write_array(group, "rows", rows, "basis")
     error = judged_sums(dataset).compared[0]
     write_array(group, "alphas", solved.alphas, "cell")
@@ -552,11 +536,6 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         "spectral_risk": solved.spectral_risk,
         **_figures(run, dataset, every, solved.residuals.sum(axis=0)),
     }
-
-
-def _numbers_in_all(dataset: Dataset) -> NDArray[np.int64]:
-    """Return the row numbers of labelled rows in the dataset with all rows."""
-    return replace(dataset, labelled_only=False).labelled_rows()
 
 
 def _figures(run: Run, dataset: Dataset, cells: Sequence[int], residuals: Floats) -> dict[str, Any]:
@@ -594,6 +573,14 @@ def _cost(s: FitSizes) -> StageCost:
     row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
+    compared = 0
+    if s.tuning is not None and s.tried.tries_cells:
+        # The sample, the rows of the cells, both together and sorted by folds.
+        compared = 4 * min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * most)
+        compared *= row_bytes
+        compared += tried_bytes(
+            min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=2 * ALPHAS_BESIDE + 1
+        )
     return StageCost(
         products=n_products * (r**2 + 2 * s.product_flops(r)) + solves,
         exponentials=2 * n_products * r,
@@ -605,7 +592,7 @@ def _cost(s: FitSizes) -> StageCost:
             # The tree.
             min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p,
             3 * networks_bytes,
-            _comparing_bytes(s, most) if s.tried.tries_cells else 0,
+            compared,
         ),
         n_tasks=n_cells,
     )

@@ -197,9 +197,4 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-COLUMNS = Stage(
-    name="columns",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
-)
+COLUMNS = Stage(name="columns", compute=_compute, cost=_cost, check=_check)

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors.exact import nearest_rows
-from dask_nrbfn.neighbors.lists import (
-    MISSING,
-    Neighbors,
-    Recall,
-    measure_recall,
-    merge_neighbors,
-)
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, Recall, measure_recall, merge_neighbors
 from dask_nrbfn.neighbors.plan import search_dtype
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling

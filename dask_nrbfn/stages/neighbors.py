@@ -405,8 +405,7 @@ def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
         incomplete.append(block.start + np.flatnonzero(~complete))
     rows = np.concatenate(incomplete)
     return PartResult(
-        {"distance_sum": math.fsum(distance_sums), "n_incomplete": len(rows)},
-        {"incomplete": rows},
+        {"distance_sum": math.fsum(distance_sums), "n_incomplete": len(rows)}, {"incomplete": rows}
     )
 
 

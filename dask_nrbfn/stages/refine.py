@@ -547,8 +547,7 @@ def check_updatable(loss: str, remedy: str) -> None:
     """Check that the weights of a loss are solved from sums over rows."""
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
-            f"`loss` is {loss}, whose weights cannot be updated from sums over rows.",
-            remedy,
+            f"`loss` is {loss}, whose weights cannot be updated from sums over rows.", remedy
         )
 
 

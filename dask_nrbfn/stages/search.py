@@ -19,10 +19,9 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, Chosen, asked_size
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.moments import most_components
-from dask_nrbfn.stages.sample import (
+from dask_nrbfn.stages.metric import (
     ALL,
+    METRIC,
     JudgedRows,
     bases_of_sample,
     judged_sums,
@@ -34,6 +33,7 @@ from dask_nrbfn.stages.sample import (
     trying_bytes,
     write_rows,
 )
+from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     ALPHAS_BESIDE,
@@ -568,9 +568,9 @@ def _cost(s: FitSizes) -> StageCost:
         products += n * (size**2 + 3 * s.product_flops(size))
         products += each.n_tried * each.n_folds * systems * size**3 / 3
         exponentials += 2 * n * size
+    products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
     if s.n_components:
         products += n_tried * tuning.folds * eigenfunctions_flops(r)
-    scored = len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     sample_bytes = round((2 if s.n_labelled else 1) * n_rows * (s.block_row_bytes + 3 * 8))
 
@@ -583,7 +583,7 @@ def _cost(s: FitSizes) -> StageCost:
     first = try_bytes(n_rows, r) + trying_bytes(n_tried, tried_with(r, tuning.folds, n_ridges))
     last = tried_with(r_last, n_judged, 2 * ALPHAS_BESIDE + 1)
     return StageCost(
-        products=products + scored,
+        products=products,
         exponentials=exponentials,
         read_bytes=s.rows_bytes + len(rounds) * len(tried.scales) * sample_bytes,
         written_bytes=sample_bytes,
@@ -592,7 +592,6 @@ def _cost(s: FitSizes) -> StageCost:
             + 16 * n_rows * s.width
             + s.basis_bytes(r_last, copies=3)
             + max(first, last)
-            + 16 * s.n_labelled
         ),
         n_tasks=len(tried.scales),
     )

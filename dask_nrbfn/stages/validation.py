@@ -168,18 +168,12 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
         if not any(conditions):
             alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
             raise penalize(system, tried[0]).singular(alphas, option="alphas")
-        path = _path_of_risks(
-            system,
-            zip(tried, solved.weights, conditions, strict=True),
-            penalize,
-        )
+        path = _path_of_risks(system, zip(tried, solved.weights, conditions, strict=True), penalize)
     return PartResult({"path": path}, {name: getattr(solved, name) for name in _STORED})
 
 
 def _path_of_risks(
-    system: RidgeSystem,
-    solutions: Iterable[tuple[Ridge, Floats, float | None]],
-    penalize: Penalize,
+    system: RidgeSystem, solutions: Iterable[tuple[Ridge, Floats, float | None]], penalize: Penalize
 ) -> list[dict[str, Any]]:
     """Return error, risk and bounds of the weights of every ridge; None where it is singular."""
     path, gram = [], system.gram
