@@ -11,7 +11,6 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
-from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 
@@ -59,14 +58,6 @@ def test_candidates__of_labelled_rows_among_others():
     of_labelled = np.flatnonzero(labelled)
     assert np.array_equal(of_labelled[run.read("neighbors/rows")], rows)
     assert np.isin(run.read("basis/rows"), rows).all()
-
-
-def test_candidates__too_few_distinct_ones_are_told_before_the_search():
-    X, y = spirals(100)
-    engine = CountingEngine()
-    with pytest.raises(ParameterError, match="20, but the candidates have only 10 distinct"):
-        fit(X[np.arange(100) % 10], y[np.arange(100) % 10], engine=engine)
-    assert engine.done["neighbors"] == 0
 
 
 @pytest.mark.parametrize(

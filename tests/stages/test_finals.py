@@ -155,22 +155,6 @@ def test_size__of_numbers():
     assert run.chosen_params.basis_size == 16
 
 
-def test_size__of_more_classes_than_the_first_sizes(monkeypatch):
-    monkeypatch.setattr(search, "_FIRST_SIZES", (2, 4))
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    run = tune(X, np.arange(60) % 6, tuning=replace(QUICK, effort="normal", scales=("none",)))
-    assert SEARCH.recorded(run).curve[0]["n_basis"] == 6
-
-
-def test_finals__a_threshold_decides_the_size():
-    params = replace(PARAMS, basis="sknn", confidence_threshold=0.7)
-    run = tune(*spirals(300), params, replace(QUICK, width_factors=(0.5, 1.0)))
-    sizes = {each["n_basis"] for each in SEARCH.recorded(run).finals}
-    (below,) = {run.stages["basis"]["n_basis"]}
-    assert sizes == {below}
-    assert not SEARCH.recorded(run).curve
-
-
 def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))

@@ -120,22 +120,6 @@ def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):
         np.testing.assert_allclose(P, odds / odds.sum(axis=1, keepdims=True), rtol=1e-12)
 
 
-def test_probabilities__of_two_classes_are_those_of_logistic_regression():
-    X, y = table()
-    network = NRBFNClassifier(
-        basis="random", basis_size=20, features="plain", alpha=1e-3, width_factor=0.3,
-        loss="logistic",
-    ).fit(X, y == 1)  # fmt: skip
-    scores = network.decision_function(X)
-    P = network.predict_proba(X)[:, 1]
-    (first, second) = network.weights_
-    np.testing.assert_allclose(first, -second, atol=1e-9 * np.abs(first).max())
-    np.testing.assert_allclose(P, expit(network._model.scores(X)[:, 1]), rtol=1e-6)
-    np.testing.assert_array_equal(scores > 0, P > 0.5)
-    shares = [np.mean((y == 1)[(low < P) & (low + 0.25 >= P)]) for low in (0, 0.25, 0.5, 0.75)]
-    np.testing.assert_allclose(shares, [0.125, 0.375, 0.625, 0.875], atol=0.2)
-
-
 @pytest.mark.parametrize("tuning", [None, TuneParams()])
 def test_fit__refuses_numbers(tuning):
     params, message = replace(PARAMS, loss="hinge"), "loss is hinge, but the targets are numbers"

@@ -13,7 +13,6 @@ from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.stages.trials import (
@@ -85,12 +84,6 @@ def test_bases__need_a_size():
     X, y = spirals(60)
     with pytest.raises(ParameterError, match="bases are random, kmeans, but the default sizes"):
         tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
-
-
-def test_bases__are_not_compared_with_given_rows():
-    X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, but the basis rows are given"):
-        tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)))
 
 
 def test_bases__those_that_are_tried_say_what_is_needed():

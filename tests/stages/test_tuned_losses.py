@@ -120,14 +120,6 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(y))
 
 
-def test_losses__replace_that_of_the_fit():
-    X, y = table()
-    tuning = replace(TUNING, losses=("squared",))
-    run = tune(X, y, tuning, replace(PARAMS, loss="logistic"))
-    assert run.chosen_params.loss == "squared"
-    assert "refine" not in run.stages
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
     monkeypatch.setattr(refine, "next_weights", lambda points, _: 1e308 * points[0].weights)
