@@ -76,16 +76,15 @@ def _compute(job: StageJob) -> dict[str, Any]:
 def _log_threshold(job: StageJob, n_below: int, n_beyond: int, cap: int | None) -> None:
     """Log how many rows below the threshold are left out, or how many beyond it are chosen."""
     params = job.run.chosen_params
-    searched = "row" if searched_rows(job.run) is None else "candidate"
     uniform = params.basis_rule == "uniform"
+    searched = "rows" if searched_rows(job.run) is None else "candidates"
+    below = f"{n_below} {searched} are below the threshold {params.confidence_threshold:g}"
     if cap is not None:
         by_memory = cap < MOST_FOUND
         logger.warning(
-            "basis: %d %ss are below the threshold %g, but %s %d basis rows: %s are chosen. Give a "
-            "basis size%s to choose another number.",
-            n_below,
-            searched,
-            params.confidence_threshold,
+            "basis: %s, but %s %d basis rows: %s are chosen. Give a basis size%s to choose another "
+            "number.",
+            below,
             "the memory allows only" if by_memory else "a fit without a basis size has at most",
             cap,
             "drawn ones" if uniform else "the least confident ones",
@@ -93,11 +92,9 @@ def _log_threshold(job: StageJob, n_below: int, n_beyond: int, cap: int | None) 
         )
     if uniform and n_beyond:
         logger.info(
-            "basis: %d %ss are below the threshold %g; %d basis rows are not, because too few "
-            "distinct rows, or no rows of a class, are below",
-            n_below,
-            searched,
-            params.confidence_threshold,
+            "basis: %s; %d basis rows are not, because too few distinct rows, or no rows of a "
+            "class, are below",
+            below,
             n_beyond,
         )
 

@@ -71,9 +71,15 @@ class FitContext:
         if tuning is not None:
             if validation is not None:
                 validation = of_same_table(dataset, validation).of_labelled()
+            shown = None if validation is None else validation.fingerprint
+            if tuning.validation not in (None, shown):
+                raise ParameterError(
+                    "tuning.validation is not the fingerprint of the validation dataset.",
+                    "Leave tuning.validation out: the fingerprint is read from the dataset.",
+                )
             tuning = resolve_tuning(
                 params,
-                _with_validation(tuning, validation),
+                replace(tuning, validation=shown),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse,
                 mixed=dataset.is_mixed,
@@ -156,16 +162,6 @@ def _resolve_cells(
     n_rows = dataset.of_labelled().n_rows
     few = n_rows < _LEAST_ROWS or planned_cells(asked, n_rows) == 1
     return 1 if few or unfit else "auto"
-
-
-def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TuneParams:
-    shown = validation.fingerprint if validation is not None else None
-    if tuning.validation not in (None, shown):
-        raise ParameterError(
-            "tuning.validation is not the fingerprint of the validation dataset.",
-            "Leave tuning.validation out: the fingerprint is read from the dataset.",
-        )
-    return replace(tuning, validation=shown)
 
 
 def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:

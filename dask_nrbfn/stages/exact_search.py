@@ -79,18 +79,12 @@ def search_rows_exactly(
 def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     values = SearchSpace.of(run, dataset).apply(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
-    within = _distances_of_some(values, run.chosen_params.n_neighbors)
+    # A distance within which each target has k other targets, which limits its search.
+    k, within = run.chosen_params.n_neighbors, np.full(values.shape[0], np.inf)
+    some = values[:: max(1, -(-values.shape[0] // LIMITING_ROWS))]
+    if some.shape[0] > k:
+        within = nearest_rows(some, values, count=k + 1, threads=blas_threads()).distances[:, -1]
     write_array(run.group(stage), "within", within, "target")
-
-
-def _distances_of_some(targets: Rows, n_neighbors: int) -> Floats:
-    """Return a distance (b,) within which each target has k other targets; inf if none is known."""
-    n_targets = targets.shape[0]
-    some = targets[:: max(1, -(-n_targets // LIMITING_ROWS))]
-    if some.shape[0] <= n_neighbors:
-        return np.full(n_targets, np.inf)
-    found = nearest_rows(some, targets, count=n_neighbors + 1, threads=blas_threads())
-    return found.distances[:, -1]
 
 
 def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) -> PartResult:

@@ -69,22 +69,6 @@ def _measure(job: StageJob) -> dict[str, Any]:
             "Give rows that differ in some column.",
         )
     width = run.chosen_params.width_factor * mean_distance
-    _check_width(width)
-    if _has_shares(run):
-        clusters: _ClusterSums = read_total(run, reduction, _CLUSTERS)
-        write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
-    logger.info("width: %.6g", width)
-    class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
-    origin = _middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
-    return {
-        "width": width,
-        "mean_distance": mean_distance,
-        "class_weights": class_weights,
-        **known(target_origin=origin),
-    }
-
-
-def _check_width(width: float) -> None:
     # Activations divide by the square; below the smallest normal number its inverse overflows.
     if 2 * width**2 < np.finfo(np.float64).tiny:
         raise DataError(
@@ -92,6 +76,23 @@ def _check_width(width: float) -> None:
             "underflows float64.",
             "Multiply X by a large number, such as 1e100.",
         )
+    if _has_shares(run):
+        clusters: _ClusterSums = read_total(run, reduction, _CLUSTERS)
+        write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
+    logger.info("width: %.6g", width)
+    class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
+    origin = None
+    if dataset.of_numbers:
+        # The median of a few rows, because one row may be an outlier.
+        labelled = dataset.of_labelled()
+        rows = np.unique(np.linspace(0, labelled.n_rows - 1, _ORIGIN_ROWS).astype(np.int64))
+        origin = np.median(labelled.take_targets(rows), axis=0).tolist()
+    return {
+        "width": width,
+        "mean_distance": mean_distance,
+        "class_weights": class_weights,
+        **known(target_origin=origin),
+    }
 
 
 def read_features(run: Run) -> RadialFeatures:
@@ -114,12 +115,6 @@ def _has_shares(run: Run) -> bool:
 def read_shares(run: Run) -> Floats | None:
     """Return the weight share of the rows nearest to each basis row, (r,); None if not needed."""
     return run.read("width/shares") if _has_shares(run) else None
-
-
-def _middle_targets(dataset: Dataset) -> Floats:
-    """Return the median of the targets of a few rows, (q,), because one row may be an outlier."""
-    rows = np.unique(np.linspace(0, dataset.n_rows - 1, _ORIGIN_ROWS).astype(np.int64))
-    return np.median(dataset.take_targets(rows), axis=0)
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:
@@ -536,34 +531,28 @@ class _LocalityPass(RowPass):
     """The sum over some of the drawn rows, which are read with their neighbours."""
 
     def __init__(self, run: Run, dataset: Dataset, first: int, last: int) -> None:
-        self._total = _sum_of(run, dataset, first, last)
+        drawn, indices, distances = (
+            run.read(f"locality/{name}", first, last) for name in ("rows", "indices", "distances")
+        )
+        numbers, places = np.unique(np.column_stack([drawn, indices]), return_inverse=True)
+        places = places.reshape(len(drawn), -1)
+        classes = {}
+        if not dataset.of_numbers:
+            codes = dataset.take_codes(numbers)[places]
+            classes = {"codes": codes[:, 0], "neighbor_codes": codes[:, 1:]}
+        shares = neighbor_shares(distances, scale=WIDTH.recorded(run).mean_distance, **classes)
+        X, features = dataset.take(numbers), read_features(run)
+        self._sums = LocalitySums(features.n_basis)
+        size = _block_rows(features.n_basis, indices.shape[1])
+        for start in range(0, len(drawn), size):
+            rows = slice(start, start + size)
+            used, own = np.unique(places[rows], return_inverse=True)
+            own = own.reshape(-1, places.shape[1])
+            Phi = features.activations(X[used], threads=blas_threads())
+            self._sums.add(Phi, own[:, 0], own[:, 1:], shares[rows])
 
     def sums(self) -> Sums:
-        return {"": self._total}
-
-
-def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
-    """Return the sum over some of the drawn rows."""
-    drawn, indices, distances = (
-        run.read(f"locality/{name}", first, last) for name in ("rows", "indices", "distances")
-    )
-    numbers, places = np.unique(np.column_stack([drawn, indices]), return_inverse=True)
-    places = places.reshape(len(drawn), -1)
-    classes = {}
-    if not dataset.of_numbers:
-        codes = dataset.take_codes(numbers)[places]
-        classes = {"codes": codes[:, 0], "neighbor_codes": codes[:, 1:]}
-    shares = neighbor_shares(distances, scale=WIDTH.recorded(run).mean_distance, **classes)
-    X, features = dataset.take(numbers), read_features(run)
-    sums, threads = LocalitySums(features.n_basis), blas_threads()
-    size = _block_rows(features.n_basis, indices.shape[1])
-    for start in range(0, len(drawn), size):
-        rows = slice(start, start + size)
-        used, own = np.unique(places[rows], return_inverse=True)
-        own = own.reshape(-1, places.shape[1])
-        Phi = features.activations(X[used], threads=threads)
-        sums.add(Phi, own[:, 0], own[:, 1:], shares[rows])
-    return sums.sum()
+        return {"": self._sums.sum()}
 
 
 def _store_sum(run: Run, reduction: Reduction) -> dict[str, int]:

@@ -181,12 +181,6 @@ def finalists(ordered: Sequence[Combination]) -> list[Combination]:
     return chosen if not equal or equal[0] in chosen else [*chosen, equal[0]]
 
 
-def widths_beside(best: Combination) -> list[Combination]:
-    """Return a combination with a smaller and with a larger width."""
-    factors = [float(f"{best.width_factor * step:.3g}") for step in _STEPS]
-    return [replace(best, width_factor=factor) for factor in factors]
-
-
 def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
     """Return the largest size of a basis that is tried on a sample."""
     if not Trials(params, tuning).chooses_size:
@@ -469,7 +463,11 @@ def _finals(
     winner = winner_of(compared)
     if n_refinements(tuning):
         beside = _beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
-        widths = [(each, [winner.n_basis], beside) for each in widths_beside(winner.combination)]
+        factors = [float(f"{winner.combination.width_factor * step:.3g}") for step in _STEPS]
+        widths = [
+            (replace(winner.combination, width_factor=factor), [winner.n_basis], beside)
+            for factor in factors
+        ]
         others = _judge(job, f"{_FINALS}widths", _SAMPLE, widths)
         compared += others
         winner = best_of([winner, *others])
