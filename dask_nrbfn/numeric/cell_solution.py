@@ -18,7 +18,6 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
     SmallTable,
-    judge_network,
     learned_root,
     network_moments,
     try_networks,
@@ -204,8 +203,13 @@ def fit_cell(
     )
     if solved is None:
         return _constant(table, n_folds)
-    _, held_out = judge_network(
-        table, chosen.scaling, chosen.network, held_out=range(n_folds), threads=threads
+    ((_, held_out),) = try_networks(
+        table,
+        chosen.scaling,
+        [chosen.network],
+        held_out=range(n_folds),
+        scored=True,
+        threads=threads,
     )
     return CellFit(
         basis=table.basis,
@@ -238,7 +242,7 @@ def _choose(
 
     def tried(scaling: Scaling, around: SmallNetwork, steps: Sequence[float]) -> list[_Choice]:
         networks = [replace(around, width_factor=around.width_factor * step) for step in steps]
-        entries = try_networks(
+        found = try_networks(
             table,
             scaling,
             networks,
@@ -247,11 +251,11 @@ def _choose(
             each=each,
             threads=threads,
         )
-        figures = [entry[sums_of(table.targets).smooth] for entry in entries]
+        smooth = sums_of(table.targets).smooth
         return [
-            _Choice(scaling, replace(own, ridges=(Ridge.of(entry),)), figure)
-            for own, entry, figure in zip(networks, entries, figures, strict=True)
-            if figure is not None
+            _Choice(scaling, replace(own, ridges=(Ridge.of(entry),)), entry[smooth])
+            for own, (entry, _) in zip(networks, found, strict=True)
+            if entry[smooth] is not None
         ]
 
     clearly = 1.0 - _CHANCE / np.sqrt(n_judged)

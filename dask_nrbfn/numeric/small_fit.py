@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -58,7 +57,7 @@ class SmallTable:
     block_rows: int
 
     def losses(self, scores: Floats, entry: Entry) -> Floats:
-        """Return the losses (2, n) of scores (n, q) with figures of `judge_network`."""
+        """Return the losses (2, n) of scores (n, q) with figures of `try_networks`."""
         losses = np.full((2, len(scores)), np.nan)
         seen = np.isfinite(scores).all(axis=1)
         losses[:, seen] = sums_of(self.targets).losses(
@@ -121,6 +120,17 @@ class SmallNetwork:
         return kernel_named(self.kernel).l1
 
 
+class Tried(NamedTuple):
+    """The best ridge of a network with its figures, and scores (n, q) of held-out rows, if wanted.
+
+    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
+    for other rows, and if all systems are singular.
+    """
+
+    entry: Entry
+    scores: Floats
+
+
 def try_networks(
     table: SmallTable,
     scaling: Scaling,
@@ -128,42 +138,31 @@ def try_networks(
     *,
     held_out: Sequence[int],
     smoothly: bool = False,
+    scored: bool = False,
     n_components: int = 0,
     each: Each = map,
     threads: int = 1,
-) -> list[Entry]:
+) -> list[Tried]:
     """Return the best ridge of each network of one kind of distances, and its held-out figures.
 
     Their ridges have no locality, which is summed only for the basis of a fit. With `smoothly` a
     figure that changes with every score decides, otherwise the error, and of equal errors the
     largest alpha.
 
-    The distances are computed once, the sums over rows once for each network, and one factorization
-    for each fold and ridge: ``n r^2`` flops, and ``r^3 / 3 + 2 n q r / folds`` for each.
-    """
-    judging = _Judging(table, scaling, networks[0].l1, held_out, threads=threads)
-    best = partial(judging.best, smoothly=smoothly, n_components=n_components)
-    return [entry for entry, *_ in each(best, networks)]
-
-
-def judge_network(
-    table: SmallTable,
-    scaling: Scaling,
-    network: SmallNetwork,
-    *,
-    held_out: Sequence[int],
-    n_components: int = 0,
-    threads: int,
-) -> tuple[Entry, Floats]:
-    """Return the best ridge of a network, and the scores (n, q) of held-out rows, else NaN.
-
-    Each score is by the network without the fold of the row; for numbers, minus their origin.
+    The distances are computed once, unless rows are scored, the sums over rows once for each
+    network, and one factorization for each fold and ridge: ``n r^2`` flops, and
+    ``r^3 / 3 + 2 n q r / folds`` for each.
     """
     judging = _Judging(
-        table, scaling, network.l1, held_out, threads=threads, shares_distances=False
+        table, scaling, networks[0].l1, held_out, threads=threads, shares_distances=not scored
     )
-    entry, features, of_folds = judging.best(network, smoothly=False, n_components=n_components)
-    return entry, judging.scores(features, of_folds)
+
+    def tried(network: SmallNetwork) -> Tried:
+        best = judging.best(network, smoothly=smoothly, n_components=n_components)
+        entry, features, of_folds = best
+        return Tried(entry, judging.scores(features, of_folds if scored else []))
+
+    return [*each(tried, networks)]
 
 
 class NetworkMoments(NamedTuple):

@@ -30,7 +30,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, judge_network, try_bytes
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
@@ -363,8 +363,9 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     # Cells have chosen width and penalty by the first fold.
     n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
     judged_folds = range(tuning.folds - n_judged, tuning.folds)
-    entry, scores = judge_network(
-        table, scaling, network_of(params, tuning), held_out=judged_folds, threads=blas_threads()
+    network = network_of(params, tuning)
+    ((entry, scores),) = try_networks(
+        table, scaling, [network], held_out=judged_folds, scored=True, threads=blas_threads()
     )
     parts = range(len(drawn))
     numbers, own = (

@@ -210,9 +210,10 @@ def try_side_by_side(
     n_ridges = max(len(each.ridges) for each in networks)
     each = trying_side_by_side(sample, n_held_out=len(held_out), n_ridges=n_ridges)
     threads = blas_threads()
-    return try_networks(
+    found = try_networks(
         sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
     )
+    return [tried.entry for tried in found]
 
 
 def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctio
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import Entry, judge_network, try_bytes
+from dask_nrbfn.numeric.small_fit import Entry, try_bytes, try_networks
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -117,7 +117,7 @@ _Asked = tuple[Combination, Sequence[int], dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Final(JudgedRows):
-    """A combination, and its entry of `judge_network` with "n_basis", with a basis of some size."""
+    """A combination, and its entry of `try_networks` with "n_basis", with a basis of some size."""
 
     combination: Combination
     entry: Entry
@@ -223,10 +223,11 @@ def _judge_sizes(
     asked = [(size, params.basis_rule) for size in sizes]
     for chosen in bases_of_sample(run, dataset, sample, params, asked):
         table = read_sample(run, sample, chosen, n_folds=tuning.folds, n_targets=dataset.n_targets)
-        entry, scores = judge_network(
+        ((entry, scores),) = try_networks(
             table,
             scaling,
-            network_of(params, replace(tuning, **left)),
+            [network_of(params, replace(tuning, **left))],
+            scored=True,
             held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
             n_components=most_components(run),
             threads=blas_threads(),

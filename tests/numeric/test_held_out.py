@@ -22,7 +22,7 @@ from dask_nrbfn.numeric.held_out import (
 )
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, judge_network
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
@@ -236,7 +236,8 @@ def test_held_out_scores__naive(targets, n_basis, n_folds):
     )  # fmt: skip
     network = SmallNetwork("gaussian", 0.5, True, (Ridge("weights", 1e-5),))
     scaling = Scaling.from_statistics("none", ColumnStatistics.from_block(X))
-    _, scores = judge_network(table, scaling, network, held_out=range(n_folds), threads=1)
+    held_out = range(n_folds)
+    ((_, scores),) = try_networks(table, scaling, [network], held_out=held_out, scored=True)
     Phi = reference_activations(X, X[basis], 0.5 * reference_distances(X, X[basis]).mean())
     scores, refitted = scores + (0.0 if classes else 10.0), np.empty(T.shape)
     for fold in range(n_folds):
