@@ -17,14 +17,7 @@ from dask_nrbfn.numeric.new_rows import NewRowSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total
-from dask_nrbfn.stages.moments import (
-    MOMENTS,
-    WIDTH,
-    MomentsPass,
-    read_sums,
-    read_targets,
-    write_sums,
-)
+from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_targets, write_sums
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
@@ -86,7 +79,7 @@ class UpdatePass(MomentsPass):
         model = read_full_model(run, base)
         reading = Reading(
             block_rows=block_rows(model.n_basis),
-            weighting=RowWeights.from_list(WIDTH.recorded(run).class_weights, codes_in_model),
+            weighting=RowWeights.from_list(run.stages["width"]["class_weights"], codes_in_model),
             codes_in_model=codes_in_model,
         )
         targets = read_targets(run, model.n_targets)
