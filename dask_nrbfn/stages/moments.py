@@ -48,9 +48,6 @@ logger = logging.getLogger(__name__)
 # Number of evenly spaced rows whose median targets become the origin of the targets.
 _ORIGIN_ROWS = 101
 
-# The suffix of the names of the sums over clusters.
-_CLUSTERS = "_clusters"
-
 
 def _measure(job: StageJob) -> dict[str, Any]:
     """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`.
@@ -58,10 +55,9 @@ def _measure(job: StageJob) -> dict[str, Any]:
     Also what later rows need too: class weights, and the origin of numbers.
     """
     run, dataset = job.run, job.dataset
-    kinds = {"": _DistanceSums} | ({_CLUSTERS: _ClusterSums} if _has_shares(run) else {})
-    reduction = Reduction("width", _WidthPass, kinds, run.layout)
+    reduction = Reduction("width", _WidthPass, {"": _WidthSums}, run.layout)
     record = reduce_parts(run, dataset, job.engine, reduction)
-    sums: _DistanceSums = read_total(run, reduction)
+    sums: _WidthSums = read_total(run, reduction)
     mean_distance = sums.total / (record.weight * BASIS.recorded(run).n_basis)
     if mean_distance == 0:
         raise DataError(
@@ -77,8 +73,7 @@ def _measure(job: StageJob) -> dict[str, Any]:
             "Multiply X by a large number, such as 1e100.",
         )
     if _has_shares(run):
-        clusters: _ClusterSums = read_total(run, reduction, _CLUSTERS)
-        write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
+        write_array(run.group("width"), "shares", sums.clusters / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
     origin = None
@@ -124,17 +119,12 @@ def read_targets(run: Run, n_targets: int) -> Targets:
 
 
 @dataclass(frozen=True, eq=False)
-class _DistanceSums(RowSum):
-    """``total``: the sum of all distances between rows and basis rows, weighted by the rows."""
+class _WidthSums(RowSum):
+    """The weighted sum of all distances, and the weight of the rows nearest to each basis row."""
 
     total: float
-
-
-@dataclass(frozen=True, eq=False)
-class _ClusterSums(RowSum):
-    """``weights`` float64 (r,): the weight of the rows that are nearest to each basis row."""
-
-    weights: Floats
+    # Empty if no penalty needs the shares of clusters.
+    clusters: Floats
 
 
 class _WidthPass:
@@ -152,22 +142,21 @@ class _WidthPass:
         self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
         self._totals: list[float] = []
-        self._clusters = np.zeros(n_basis) if _has_shares(run) else None
+        self._clusters = np.zeros(n_basis if _has_shares(run) else 0)
 
     def add(self, block: FoldedBlock) -> None:
         buffer, threads = self._buffer[: block.n_rows], self._threads
-        nearest = None if self._clusters is None else np.empty(block.n_rows, dtype=np.intp)
+        nearest = np.empty(block.n_rows, dtype=np.intp) if len(self._clusters) else None
         self._totals.append(
             self._distances.total(
                 block.X, weights=block.weights, nearest=nearest, buffer=buffer, threads=threads
             )
         )
-        if self._clusters is not None and nearest is not None:
+        if nearest is not None:
             self._clusters += np.bincount(nearest, block.weights, minlength=len(self._clusters))
 
     def sums(self) -> Sums:
-        sums: Sums = {"": _DistanceSums(math.fsum(self._totals))}
-        return sums if self._clusters is None else sums | {_CLUSTERS: _ClusterSums(self._clusters)}
+        return {"": _WidthSums(math.fsum(self._totals), self._clusters)}
 
 
 def _width_cost(s: FitSizes) -> StageCost:
