@@ -52,7 +52,7 @@ from dask_nrbfn.stages.metric import (
     trying_side_by_side,
     write_rows,
 )
-from dask_nrbfn.stages.neighbor_search import search_block_rows
+from dask_nrbfn.stages.neighbor_search import pieces_of, search_block_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import (
     ALPHAS_BESIDE,
@@ -189,10 +189,7 @@ class CellRows(NamedTuple):
 def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
     """Yield the rows of a cell, block by block."""
     counts = run.read(f"{rows}-counts/counts")
-    firsts = np.cumsum(counts, axis=1) - counts
-    for block in np.flatnonzero(counts[:, cell]).tolist():
-        first = int(firsts[block, cell])
-        last = first + int(counts[block, cell])
+    for block, first, last in pieces_of(counts, cell):
         arrays = (run.read_part(rows, block, name, first, last) for name in CellRows._fields)
         yield CellRows(*arrays)
 

@@ -52,6 +52,7 @@ from dask_nrbfn.stages.neighbor_search import (
     has_candidates,
     most_lists,
     of_searched,
+    pieces_of,
     search_block_rows,
     searched_in,
     searched_rows,
@@ -350,18 +351,10 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
 def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) -> PartResult:
     """Store the nearest other rows of every row of one partition, in the order of the rows."""
     counts = run.read("partitions/counts")
-    firsts = np.cumsum(counts, axis=1) - counts
-    pieces = [
-        (index, int(first), int(first + count))
-        for index, (first, count) in enumerate(
-            zip(firsts[:, partition], counts[:, partition], strict=True)
-        )
-        if count
-    ]
     size = int(counts[:, partition].sum())
 
     def read(name: str) -> Iterator[Any]:
-        for index, first, last in pieces:
+        for index, first, last in pieces_of(counts, partition):
             yield run.read_part("partitions", index, name, first, last)
 
     rows = gathered(read("rows"), (size, dataset.n_features))
