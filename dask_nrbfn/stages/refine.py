@@ -427,17 +427,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
     step = steps[loss]
     n_passes = len(step["path"])
     if run.tuning is not None:
-        validation = job.validation
-        judged |= calibrate(
-            job,
-            f"{_PREFIX}calibration",
-            partial(_read_taken, loss, n_passes, step["taken"]),
-            codes_in_model=None
-            if validation is None
-            else codes_in_training(job.dataset, validation),
-            loss=loss,
-            temperature=judged["temperature"],
-        )
+        weights_of = partial(_read_taken, loss, n_passes, step["taken"])
+        place, temperature = f"{_PREFIX}calibration", judged["temperature"]
+        judged |= calibrate(job, place, weights_of, loss=loss, temperature=temperature)
     run_task(job.engine, _take, run, loss, n_passes, label="refine")
     named = {name: step[name] for name in ("stopped", "objective", "path")}
     return {"loss": loss, "n_passes": n_passes, **named, **judged}

@@ -328,21 +328,15 @@ class _DrawPass(HeldOutPass):
 
 
 def calibrate(
-    job: StageJob,
-    stage: str,
-    weights_of: WeightsOf,
-    *,
-    codes_in_model: list[int] | None,
-    loss: str,
-    temperature: float,
+    job: StageJob, stage: str, weights_of: WeightsOf, *, loss: str, temperature: float
 ) -> dict[str, Any]:
     """Fit the calibration of a model to its scores of held-out rows."""
-    run, judged = job.run, job.dataset if job.validation is None else job.validation
-    n_classes = job.dataset.n_targets
+    run, judged = job.run, job.validation or job.dataset
+    codes, n_classes = codes_in_training(job.dataset, judged), job.dataset.n_targets
     counts = np.zeros(n_classes, dtype=np.int64)
-    counts[np.arange(n_classes) if codes_in_model is None else codes_in_model] = judged.class_counts
+    counts[codes] = judged.class_counts
     drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
-    context = (codes_in_model, n_classes, weights_of, drawn)
+    context = (codes, n_classes, weights_of, drawn)
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     reduction = Reduction(stage, _DrawPass, {"": ScoreDraw}, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
@@ -383,7 +377,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     best penalty are those with the calibration; "fold_deviation" is the standard deviation over the
     folds of the error rate, or for numbers of the relative error.
     """
-    run, judged = job.run, job.dataset if job.validation is None else job.validation
+    run, judged = job.run, job.validation or job.dataset
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
     kind, context = sums_of(read_targets(run, n_targets)), (codes, n_targets, read_path_weights)
@@ -412,14 +406,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
         figures[criterion],
     )
     if isinstance(sums, HeldOutSums):
-        figures |= calibrate(
-            job,
-            _CALIBRATION,
-            partial(read_path_weights, place=place),
-            codes_in_model=codes,
-            loss="squared",
-            temperature=figures["temperature"],
-        )
+        weights_of = partial(read_path_weights, place=place)
+        temperature = figures["temperature"]
+        figures |= calibrate(job, _CALIBRATION, weights_of, loss="squared", temperature=temperature)
     return {"path": path, "chosen": chosen, "n_rows": judged.n_rows, **known(**figures)}
 
 
