@@ -473,11 +473,13 @@ def _steps(s: FitSizes, overlap: int) -> list[float]:
     n_rows = math.ceil(MAX_IMBALANCE * s.n * overlap / n_partitions) if n_partitions > 1 else s.n
     search = searched.search_bytes(n_rows, s.search.method)
     search += buffer_bytes(s.width, s.k, threads=s.search.threads)
+    stored = s.dataset.dtype
+    itemsize = search_dtype(stored, s.search.method).itemsize
     if n_partitions == 1:
-        return [search + narrow_block_rows(s.width) * s.search_row_bytes]
+        row_bytes = s.width * (stored.itemsize + 2 * 8 + itemsize)
+        return [search + narrow_block_rows(s.width) * row_bytes]
     # The centroids, arrays for CSR too: two copies to route rows, two more to find them.
     centroids = 2 * 8 * n_partitions * s.p
-    itemsize = search_dtype(s.dataset.dtype, s.search.method).itemsize
     routed = s.block_rows * 2 * overlap * s.width * itemsize + centroids
     # Candidate lists, and their copies while they are sorted twice.
     merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(overlap)
