@@ -53,8 +53,8 @@ PENALTIES = Choices(
 )
 BASES = Choices(
     {
-        "kmeans": "stages.bases.kmeans:SOURCE",
-        "random": "stages.bases.random:SOURCE",
-        "sknn": "stages.bases.sknn:SOURCE",
+        "kmeans": "stages.basis:KMEANS",
+        "random": "stages.basis:RANDOM",
+        "sknn": "stages.basis:SKNN",
     }
 )

@@ -22,25 +22,18 @@ from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS
-from dask_nrbfn.stages.components import COMPONENTS
-from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.locality import LOCALITY
+from dask_nrbfn.stages.exact_search import RECALL, check_recall
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
-from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
-from dask_nrbfn.stages.path import PATH
-from dask_nrbfn.stages.prune import PRUNE
-from dask_nrbfn.stages.recall import RECALL, check_recall
+from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
+from dask_nrbfn.stages.neighbors import CONFIDENCE, NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
-from dask_nrbfn.stages.validation import VALIDATION
-from dask_nrbfn.stages.weights import WEIGHTS
-from dask_nrbfn.stages.width import WIDTH
+from dask_nrbfn.stages.validation import PATH, VALIDATION
+from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location
@@ -48,7 +41,7 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-_OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
+_OF_ONE_NETWORK: tuple[Stage, ...] = (
     NEIGHBORS,
     RECALL,
     CONFIDENCE,
@@ -64,10 +57,10 @@ _OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
     REFINE,
 )
 
-STAGES: tuple[Stage[Any], ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
+STAGES: tuple[Stage, ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All stages, in the order in which a fit runs them."""
 
-EMBEDDING: tuple[Stage[Any], ...] = (
+EMBEDDING: tuple[Stage, ...] = (
     *STAGES[: STAGES.index(COMPONENTS) + 1],
     EMBEDDED,
 )
@@ -75,28 +68,25 @@ EMBEDDING: tuple[Stage[Any], ...] = (
 
 
 def stages_of(
-    params: FitParams, tuning: TuneParams | None = None, *, numbers: bool, embeds: bool = False
-) -> list[Stage[Any]]:
-    """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order."""
+    params: FitParams, tuning: TuneParams | None = None, *, embeds: bool = False
+) -> list[Stage]:
+    """Return the stages of a fit, its tuning or an embedding, in order."""
+    tried = Trials(params, tuning)
+    left_out = _OF_ONE_NETWORK if tried.is_of_cells else ()
     stages = EMBEDDING if embeds else STAGES
-    if Trials(params, tuning).is_of_cells:
-        stages = tuple(stage for stage in stages if stage not in _OF_ONE_NETWORK)
-    return [stage for stage in stages if stage.wanted(params, tuning, numbers)]
+    return [stage for stage in stages if stage not in left_out and stage.wanted(tried)]
 
 
-def stages_of_run(run: Run) -> list[Stage[Any]]:
+def stages_of_run(run: Run) -> list[Stage]:
     """Return all stages of a run in order, finished or not; some depend on what a search chose."""
-    left = stages_of(
-        run.chosen_params, run.remaining_tuning, numbers=run.of_numbers, embeds=run.embeds
-    )
+    left = stages_of(run.chosen_params, run.remaining_tuning, embeds=run.embeds)
     stages = EMBEDDING if run.embeds else STAGES
     return [stage for stage in stages if stage in left or stage.name in run.stages]
 
 
-def stages_in(context: FitContext) -> list[Stage[Any]]:
+def stages_in(context: FitContext) -> list[Stage]:
     """Return the stages that a fit needs, in order; in a run, the stages that are still needed."""
-    numbers = context.dataset.of_numbers
-    return stages_of(context.params, context.tuning, numbers=numbers, embeds=context.embeds)
+    return stages_of(context.params, context.tuning, embeds=context.embeds)
 
 
 def check_fit(context: FitContext) -> None:
@@ -149,7 +139,7 @@ def stage_costs(context: FitContext) -> dict[str, StageCost]:
     return {stage.name: stage.cost_in(context) for stage in stages_in(context)}
 
 
-def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
+def _check_stage_budget(stage: Stage, context: FitContext) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     cost, engine = stage.cost_in(context), context.engine
     remedy = stage.remedy(context.params)
@@ -239,7 +229,7 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
 
 
 def run_stage(
-    stage: Stage[Any],
+    stage: Stage,
     run: Run,
     context: FitContext,
     *,
@@ -255,7 +245,7 @@ def run_stage(
     started = datetime.now(UTC)
     start = time.perf_counter()
     context.engine.begin_stage(cost.held_bytes)
-    record = stage.written(stage.compute(job))
+    record = stage.compute(job)
     seconds = time.perf_counter() - start
     before_recording()
     taken = {

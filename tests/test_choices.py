@@ -39,7 +39,7 @@ import numpy as np
 from dask_nrbfn.numeric.penalties import Penalty
 PENALTY = Penalty(diagonal=lambda features, shares: 1.0 / np.arange(1, len(features.basis) + 1))
 """,
-    "stages/bases/first_rows.py": """
+    "stages/first_rows.py": """
 import numpy as np
 from dask_nrbfn.stages.bases import BasisSource, Chosen
 def choose(run, dataset, size, rule):
@@ -52,7 +52,7 @@ LINES = {
     "KERNELS": '"inverse_multiquadric": "numeric.inverse_multiquadric:KERNEL",',
     "LOSSES": '"cubed-hinge": "numeric.cubed_hinge:LOSS",',
     "PENALTIES": '"first_weights": "numeric.first_weights:PENALTY",',
-    "BASES": '"first-rows": "stages.bases.first_rows:SOURCE",',
+    "BASES": '"first-rows": "stages.first_rows:SOURCE",',
 }
 CHOSEN = {
     "kernel": "inverse_multiquadric",

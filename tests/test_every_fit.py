@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import descents, locality, metric
+from dask_nrbfn.stages import metric, moments, refine
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.model import Model
@@ -102,9 +102,9 @@ def kind(request):
     """Give a kind of fit that cuts small tables into parts, and ends after few passes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "_DEFAULT_PART_ROWS", 40)
-        patch.setattr(locality, "_PART_ROWS", 50)
-        patch.setattr(descents, "MAX_PASSES", 3)
-        patch.setattr(descents, "MAX_JUDGED_PASSES", 3)
+        patch.setattr(moments, "_PART_ROWS", 50)
+        patch.setattr(refine, "MAX_PASSES", 3)
+        patch.setattr(refine, "MAX_JUDGED_PASSES", 3)
         patch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
         yield KINDS[request.param]
 

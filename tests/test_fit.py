@@ -1,5 +1,3 @@
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -22,11 +20,6 @@ from tests.tables import spirals, surfaces, write_table
 PARAMS = FitParams(alpha=1e-6, n_neighbors=5, n_parts=3)
 
 
-@dataclass(frozen=True)
-class CountsRecord:
-    counts: list[int]
-
-
 def count_part(run, dataset, start, stop):
     codes = np.concatenate([codes for _, codes, _ in dataset.blocks(start, stop, 100)])
     return PartResult({"counts": np.bincount(codes, minlength=dataset.n_classes).tolist()})
@@ -34,15 +27,14 @@ def count_part(run, dataset, start, stop):
 
 def compute_counts(job):
     records = map_parts(job.run, job.dataset, job.engine, stage="counts", task=count_part)
-    return CountsRecord(np.sum([record["counts"] for record in records], axis=0).tolist())
+    return {"counts": np.sum([record["counts"] for record in records], axis=0).tolist()}
 
 
 COUNTS = Stage(
     name="counts",
-    record=CountsRecord,
     compute=compute_counts,
     cost=lambda sizes: StageCost(held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.n_parts),
-    wanted=lambda params, tuning, numbers: not numbers,
+    wanted=lambda tried: tried.params.prune is None,
 )
 
 
@@ -63,7 +55,7 @@ def test_stages__have_names_of_their_own():
     "tuning", [None, TuneParams(), TuneParams(effort="quick", width_factors=(1.0,))]
 )
 def test_stages_of__in_their_order(basis, tuning):
-    stages = stages_of(FitParams(basis=basis, basis_size=9), tuning, numbers=False)
+    stages = stages_of(FitParams(basis=basis, basis_size=9), tuning)
     assert stages == [stage for stage in STAGES if stage in stages]
     names = {stage.name for stage in stages}
     assert {"columns", "basis", "width", "moments", "weights", "model"} <= names
@@ -90,14 +82,14 @@ def test_stage__one_more_runs_and_is_resumed_and_planned():
 def test_stage__one_more_is_left_out_where_it_is_not_wanted():
     X, Y = surfaces(60)
     dataset = write_table(MemoryStore(), X, target=Y)
-    run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
+    params = FitParams(alpha=1e-6, features="plain", prune=5)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
     assert "counts" not in run.stages
 
 
 def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
     large = Stage(
         name="large",
-        record=CountsRecord,
         compute=compute_counts,
         cost=lambda sizes: StageCost(held_bytes=2**60),
         remedy=lambda params: "Buy more",

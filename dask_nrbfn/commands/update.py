@@ -42,13 +42,10 @@ from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.parts import MAX_REDONE, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.components import COMPONENTS
-from dask_nrbfn.stages.locality import LOCALITY
-from dask_nrbfn.stages.moments import moments_bytes
+from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, WIDTH, moments_bytes
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
-from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, locked_group, normalize
 from dask_nrbfn.storage.layout import block_rows

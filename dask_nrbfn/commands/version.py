@@ -40,7 +40,8 @@ from dask_nrbfn.parts import (
     run_tasks,
 )
 from dask_nrbfn.stages import cells_record
-from dask_nrbfn.stages.cell_fits import (
+from dask_nrbfn.stages.cells import (
+    CELLS,
     FITS,
     cell_pieces,
     count_rows,
@@ -48,12 +49,9 @@ from dask_nrbfn.stages.cell_fits import (
     read_sum,
     routed_rows,
 )
-from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, write_sums
+from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_targets, write_sums
 from dask_nrbfn.stages.neighbor_search import search_block_rows
-from dask_nrbfn.stages.prune import choose_kept, full_system
-from dask_nrbfn.stages.weights import WEIGHTS, describe_network
-from dask_nrbfn.stages.width import WIDTH, read_targets
+from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
@@ -161,7 +159,7 @@ class UpdatePass(MomentsPass):
         model = read_full_model(run, base)
         reading = Reading(
             block_rows=block_rows(model.n_basis),
-            weighting=RowWeights.from_list(WIDTH.recorded(run).class_weights, codes),
+            weighting=RowWeights.from_list(run.stages["width"]["class_weights"], codes),
             codes_in_model=codes,
         )
         targets = read_targets(run, model.n_targets)
@@ -232,12 +230,11 @@ def _solve_network(run: Run, name: str, change: Change) -> dict[str, Any]:
         weights=network.weights,
         intercept=network.intercept,
         target_range=model.range_with(change.target_range),
-        fitting_error=network.record.fitting_error,
-        spectral_risk=network.record.spectral_risk,
+        fitting_error=network.record["fitting_error"],
+        spectral_risk=network.record["spectral_risk"],
     )
     solved.write(run.group(model_name(place)))
-    record = WEIGHTS.written(network.record)
-    return {**figures, "place": place, "weight": moments.total_weight, **record}
+    return {**figures, "place": place, "weight": moments.total_weight, **network.record}
 
 
 def _figures_of_rows(

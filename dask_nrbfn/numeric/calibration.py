@@ -46,16 +46,13 @@ _LEAST_DECREASE = 1e-13
 
 @dataclass(frozen=True)
 class Calibration:
-    """Parameters that turn scores into probabilities.
-
-    log_slope: factor of the logarithms of the probabilities of the loss, see `Loss.probability`.
-    biases: the bias of each class; None: 0, and no logarithm is added.
+    """Parameters that turn scores into probabilities; without biases by the temperature alone.
 
     ``softmax(s_k / temperature + log_slope log max(p_k, 0.02) + b_k)`` for scores ``s_k`` and
-    probabilities ``p_k`` of the loss. Both scores of two classes are shifted so that only their
-    difference counts. Bias-corrected temperature scaling (Alexandari, Kundaje & Shrikumar 2020,
-    section 3), with the logarithm of Kull et al. 2019 (Dirichlet calibration) and one slope for all
-    classes: with a temperature alone, a rare class gets too large a probability from a score of 0.
+    probabilities ``p_k`` of the loss; of two classes only the difference of the scores counts.
+    Bias-corrected temperature scaling (Alexandari, Kundaje & Shrikumar 2020, section 3), with the
+    logarithm of Kull et al. 2019 (Dirichlet calibration) and one slope for all classes: with a
+    temperature alone, a rare class gets too large a probability from a score of 0.
     """
 
     temperature: float
@@ -154,11 +151,9 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
     """Return the calibration with the greatest likelihood on drawn rows with finite scores.
 
     Minimizes ``-sum_ik v_i t_ik log p_ik + |b|^2 / 2``, convex in the inverse temperature, the
-    slope and the biases, with the weights scaled to a mean of 1. The targets t are smoothed as by
-    Platt 1999 (*Probabilistic outputs for support vector machines*, section 2.2), but by a tenth of
-    a row in all: ``1 - 0.1 / (m + 2)`` for the own class, the rest for the others. Projected
-    Newton steps (Bertsekas 1982, *Projected Newton methods*, eq. 33) of ``m K (K + 4)`` flops. The
-    biases sum to 0.
+    slope and the biases, with weights of mean 1 and targets smoothed as by Platt 1999, section 2.2,
+    but by a tenth of a row in all. Projected Newton steps (Bertsekas 1982, eq. 33) of ``m K (K +
+    4)`` flops.
     """
     problem = _Likelihood.of(draw, loss)
     point = problem.clipped(np.append([1.0 / temperature, 0.0], np.zeros(draw.scores.shape[1])))

@@ -21,15 +21,10 @@ class RoutedRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CellNetworks:
-    """Tree, widths, column weights and intercepts of the networks of cells.
+    """Tree, widths, column weights and intercepts of the networks of L cells.
 
-    The model has the basis rows and weights of the networks, one cell after another.
-
-    starts (L + 1,): index of the first basis row of each cell; the last entry is the number of all
-        basis rows.
-    roots (L, p): square roots of the column weights of each cell, which multiply scaled rows.
-    n_rows (L,): training rows of each cell.
-    widths (L,), intercepts (L, q).
+    The model has the basis rows and weights of the networks, one cell after another, from `starts`
+    (L + 1,). `roots` (L, p) multiply scaled rows.
     """
 
     tree: CellTree

@@ -1,25 +1,35 @@
-"""The weights of the network of a cell, solved from its sums over rows."""
+"""The network of one cell: its solution from sums over rows, and its fit to rows in memory."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.held_out import sums_of
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.small_fit import (
+    SmallNetwork,
+    SmallTable,
+    learned_root,
+    network_moments,
+    try_networks,
+)
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
 
 
 class SolvedCell(NamedTuple):
-    """A solution, and its figures on the summed rows.
+    """A solution, and its figures on the summed rows; alpha is NaN if the scores are constant.
 
-    intercept (q,): intercept of numbers minus their origin.
-    alpha: NaN: the scores are constant, the mean of the targets.
-    fit, residuals (q,): squared norms of the scores, and of the residuals of each target.
+    `fit` and `residuals` (q,) are squared norms of the scores, and of the residuals of each target.
     """
 
     weights: Floats
@@ -115,3 +125,205 @@ class SolvedCells(NamedTuple):
     def spectral_risk(self) -> float:
         """Largest spectral risk of a cell."""
         return float(self.risks.max())
+
+
+# Tried width factors, as multiples of the width factor of the table, which is the first.
+STEPS = (1.0, 0.25, 0.5, 2.0)
+
+# Width factors of a round that learns column weights, as multiples of the best factor so far.
+STEPS_OF_ROUND = (0.5, 1.0, 2.0)
+
+# Column weights, width and alpha are chosen on at most this many rows for each basis row.
+TRIAL_ROWS = 8
+
+# The held-out fold that chooses column weights, width and alpha, and its minimum number of rows.
+_JUDGING, _FEWEST_JUDGED = 0, 10
+
+# Share of the figure that may be gained by chance with one held-out row; n rows: over sqrt(n).
+_CHANCE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class CellFit:
+    """The network of a cell; `width_factor` is None if the scores are constant.
+
+    `root` (p,) multiplies the column weights of the table. `held_out` (n, q) are the scores of each
+    row by the network without its fold, for numbers less the origin.
+    """
+
+    basis: Rows
+    root: Floats
+    width: float
+    width_factor: float | None
+    solved: SolvedCell
+    shares: Floats
+    moments: Moments
+    held_out: Floats
+
+
+class _Choice(NamedTuple):
+    """Column weights, a network, and its figure on held-out rows; smaller is better."""
+
+    scaling: Scaling
+    network: SmallNetwork
+    figure: float
+
+
+def fit_cell(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    n_folds: int,
+    n_rounds: int = 0,
+    each: Each = map,
+    threads: int = 1,
+) -> CellFit:
+    """Return the network of a cell; `network` has the width factor of the table and all ridges.
+
+    One held-out fold chooses the network; the width factor and the column weights of the table stay
+    unless the gain of others is more than chance. Then every fold is held out once. If all targets
+    are equal, or the system is singular, the scores are the mean of the targets.
+    """
+    if (table.y == table.y[0]).all():
+        return _constant(table, n_folds)
+    r = table.basis.shape[0]
+    drawn = table.thinned(TRIAL_ROWS * r, r)
+    chosen = _choose(drawn, scaling, network, n_rounds=n_rounds, each=each, threads=threads)
+    features, shares, moments = network_moments(
+        table, chosen.scaling, chosen.network, threads=threads
+    )
+    penalty = penalty_named(chosen.network.ridges[0].penalty)
+    solved = SolvedCell.of(
+        moments,
+        table.targets,
+        alpha=_alpha(chosen),
+        normalized=features.normalized,
+        penalty=penalty.of(lambda: features, shares),
+    )
+    if solved is None:
+        return _constant(table, n_folds)
+    ((_, held_out),) = try_networks(
+        table,
+        chosen.scaling,
+        [chosen.network],
+        held_out=range(n_folds),
+        scored=True,
+        threads=threads,
+    )
+    return CellFit(
+        basis=table.basis,
+        root=_further_root(scaling, chosen.scaling, table.X.shape[1]),
+        width=features.width,
+        width_factor=chosen.network.width_factor,
+        solved=solved,
+        shares=shares,
+        moments=moments,
+        held_out=np.where(np.isfinite(held_out), held_out, _means(table, n_folds)),
+    )
+
+
+def _choose(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    n_rounds: int,
+    each: Each,
+    threads: int,
+) -> _Choice:
+    """Return the column weights, width and ridge that are best on the rows of one fold."""
+    held_out = table.folds == _JUDGING
+    n_judged = int(np.count_nonzero(held_out))
+    middle = network.ridges[len(network.ridges) // 2]
+    unjudged = _Choice(scaling, replace(network, ridges=(middle,)), np.inf)
+    if min(n_judged, len(held_out) - n_judged) < _FEWEST_JUDGED:
+        return unjudged
+
+    def tried(scaling: Scaling, around: SmallNetwork, steps: Sequence[float]) -> list[_Choice]:
+        networks = [replace(around, width_factor=around.width_factor * step) for step in steps]
+        found = try_networks(
+            table,
+            scaling,
+            networks,
+            held_out=(_JUDGING,),
+            smoothly=True,
+            each=each,
+            threads=threads,
+        )
+        smooth = sums_of(table.targets).smooth
+        return [
+            _Choice(scaling, replace(own, ridges=(Ridge.of(entry),)), entry[smooth])
+            for own, (entry, _) in zip(networks, found, strict=True)
+            if entry[smooth] is not None
+        ]
+
+    clearly = 1.0 - _CHANCE / np.sqrt(n_judged)
+    choices = tried(scaling, network, STEPS)
+    if not choices:
+        return unjudged
+    best = _least(choices)
+    if choices[0].network.width_factor == network.width_factor:
+        best = best if best.figure < clearly * choices[0].figure else choices[0]
+    seen, latest = table.take(~held_out), best
+    for _ in range(n_rounds):
+        plain = replace(
+            latest.network, normalized=False, ridges=(Ridge("weights", _alpha(latest)),)
+        )
+        root = learned_root(seen, latest.scaling, plain, each=each, threads=threads)
+        of_root = replace(scaling, root=root)
+        if not np.isfinite(root).all():
+            break
+        place = network.ridges.index(latest.network.ridges[0])
+        beside = network.ridges[max(place - 1, 0) : place + 2]
+        choices = tried(of_root, replace(latest.network, ridges=beside), STEPS_OF_ROUND)
+        if not choices:
+            break
+        latest = _least(choices)
+        if latest.figure < clearly * best.figure:
+            best = latest
+    return best
+
+
+def _alpha(choice: _Choice) -> float:
+    return choice.network.ridges[0].alpha
+
+
+def _least(choices: Sequence[_Choice]) -> _Choice:
+    return min(choices, key=lambda each: each.figure)
+
+
+def _further_root(scaling: Scaling, chosen: Scaling, n_features: int) -> Floats:
+    """Return the square roots of weights that turn the scaling of the table into that of a cell."""
+    ones = np.ones(n_features)
+    if chosen.root is None or chosen is scaling:
+        return ones
+    return chosen.root / (ones if scaling.root is None else scaling.root)
+
+
+def _means(table: SmallTable, n_folds: int) -> Floats:
+    """Return for every row the mean of the targets outside its fold, float64 (n, q)."""
+    sums = table.targets.bordered(table.y) * table.weights[:, None]
+    of_folds = np.array([sums[table.folds == fold].sum(axis=0) for fold in range(n_folds)])
+    total = sums.sum(axis=0)
+    left = total - of_folds
+    left[left[:, 0] <= 0] = total
+    means: Floats = left[:, 1:] / left[:, :1]
+    return means[table.folds]
+
+
+def _constant(table: SmallTable, n_folds: int) -> CellFit:
+    """Return a network whose scores are the mean of the targets."""
+    n_rows = len(table.y)
+    T = table.targets.bordered(table.y, np.sqrt(table.weights))
+    moments = Moments.from_block(np.zeros((n_rows, 1)), T)
+    return CellFit(
+        basis=table.basis[:1],
+        root=np.ones(table.X.shape[1]),
+        width=1.0,
+        width_factor=None,
+        solved=SolvedCell.constant(moments),
+        shares=np.ones(1),
+        moments=moments,
+        held_out=_means(table, n_folds),
+    )

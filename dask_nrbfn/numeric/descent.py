@@ -82,9 +82,9 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
-        """Return the point of weights from the sums of a pass, see `LossSums`.
+        """Return the point of weights from the sums of a pass and the ridge, R or its diagonal.
 
-        ridge: R or its diagonal, see `RidgeSystem.ridge`. A weight with an infinite diagonal stays.
+        A weight with an infinite diagonal stays.
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)
@@ -95,11 +95,9 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """An approximation M of the second derivatives of an objective, by its Cholesky factor (r, r).
+    """``M = c gram + 2 R``, about the second derivatives of an objective, by its Cholesky factor.
 
-    ``M = c gram + 2 R`` for each class, c the curvature of the loss. If c bounds the second
-    derivative of the loss, M bounds those of the objective, and a step of ``-M^-1 gradient`` never
-    ascends.
+    If c bounds the second derivative of the loss, a step of ``-M^-1 gradient`` never ascends.
     """
 
     factor: Floats
@@ -152,9 +150,8 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
     """Return the weights of the next pass, by the points of all passes so far.
 
     L-BFGS (Nocedal & Wright, *Numerical Optimization*, Algorithm 7.4) of all classes together,
-    starting from the inverse of the preconditioner: with its Cholesky factor U this is plain L-BFGS
-    in ``V = U W``. A step that decreases the objective too little is shortened to the minimum of
-    the parabola through both ends.
+    starting from the inverse of the preconditioner. A step that decreases the objective too little
+    is shortened to the minimum of the parabola through both ends.
     """
     accepted = accepted_points(points)
     best, last = accepted[-1], points[-1]

@@ -40,11 +40,7 @@ _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 @dataclass(frozen=True, eq=False)
 class JudgedSums(RowSum, ABC):
-    """Weighted sums over rows of the errors of A models with q targets.
-
-    compared: names of the figures that compare models; the first decides.
-    smooth: name of a figure that changes with every score, which is better for few rows.
-    """
+    """Weighted sums over rows of the errors of A models with q targets."""
 
     compared: ClassVar[tuple[str, ...]]
     smooth: ClassVar[str]
@@ -129,10 +125,9 @@ class LabelSums(JudgedSums):
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSums(LabelSums):
-    """Weighted confusion of A models, never NaN, and their log losses.
+    """Weighted confusion of A models, never NaN, and their log losses (A, T).
 
-    log_losses (A, T): weighted sum of the log losses of ``softmax(scores / temperature)`` for each
-        of the T inverse temperatures in `INVERSE_TEMPERATURES`.
+    The log losses are those of ``softmax(scores / temperature)`` at each of `INVERSE_TEMPERATURES`.
     """
 
     log_losses: Floats
@@ -154,8 +149,8 @@ class HeldOutSums(LabelSums):
     ) -> Self:
         """Return the sums of a block of class codes and scores (b, A, K).
 
-        Takes ``2 b A K`` exponentials and ``23 b A K`` products: the exponentials of a temperature
-        are the squares of those of twice that temperature.
+        ``2 b A K`` exponentials: those of a temperature are the squares of those of twice that
+        temperature.
         """
         n_rows, n_models, n_classes = scores.shape
         log_losses = np.zeros((n_models, len(INVERSE_TEMPERATURES)))
@@ -206,11 +201,7 @@ def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSums(JudgedSums):
-    """Residuals of A models with numeric targets.
-
-    squared, absolute (A, q): weighted sums of the residuals.
-    targets, squared_targets (q,): weighted sums of the targets.
-    """
+    """Weighted sums of residuals of A models (A, q), and of numeric targets (q,)."""
 
     squared: Floats
     absolute: Floats
@@ -263,9 +254,8 @@ class ResidualSums(JudgedSums):
         return sum_of_squares(self.weight, self.targets, self.squared_targets)
 
     def figures(self, model: int) -> dict[str, Any]:
-        """Return R^2 and the root mean squared and mean absolute error of every target, as lists.
+        """Return the mean of ``1 - R^2``, and R^2, RMSE and MAE of every target; None if NaN.
 
-        Also the relative error, the mean of ``1 - R^2``. None if predictions of the model are NaN.
         R^2 of a constant target is 1 if all predictions are right, else 0.
         """
         names = ("relative_error", "r2", "rmse", "mae")
@@ -283,9 +273,8 @@ class ResidualSums(JudgedSums):
 
 @dataclass(frozen=True, eq=False)
 class FoldSums(RowSum):
-    """Errors of A models in F folds.
+    """Errors (F, A, q) of A models in F folds: squared residuals, or the weight of wrong rows.
 
-    ``errors`` float64 (F, A, q) are squared residuals, or the weight of wrong rows and q = 1.
     ``totals`` (F, 3, q) are the weight, sum and sum of squares of the targets.
     """
 
@@ -293,10 +282,7 @@ class FoldSums(RowSum):
     totals: Floats
 
     def deviation(self, model: int) -> float | None:
-        """Return the standard deviation over the folds of the share of errors; None for one fold.
-
-        The share is the error rate, or the mean squared error over the variance of all targets.
-        """
+        """Return the deviation of the error rate or of ``1 - R^2`` over the folds; None for one."""
         seen = self.totals[:, 0].all(axis=1)
         if np.count_nonzero(seen) < 2:
             return None
@@ -320,12 +306,10 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
 
 
 class FoldWeights(NamedTuple):
-    """Weights of A models that were solved without a fold.
+    """Weights (A, q, r) of A models that were solved without a fold, 0 for its basis rows.
 
-    weights (A, q, r): 0 for the basis rows of the fold; NaN where a system is singular.
-    intercepts (A, q): intercepts of targets minus their origin.
-    ones (A, r): weights of the same systems for a target that is 1 in all rows, see `renormalized`.
-    kept (r,): mask of the basis rows outside the fold.
+    NaN where a system is singular. `ones` (A, r) solve the same systems for a target that is 1 in
+    all rows, see `renormalized`; `kept` (r,) masks the basis rows outside the fold.
     """
 
     weights: Floats
@@ -367,10 +351,8 @@ def renormalized(scores: Floats, ones: Floats, kept: Floats) -> Floats:
     """Return scores of held-out rows as if the kept basis rows alone normalized all activations.
 
     `scores`, `ones` and `kept` are the products of activations with the vectors of `FoldWeights`.
-
-    The weights were solved with activations whose sums over the kept basis rows differ from row to
-    row. Activations that sum to 1 reproduce a target of 1 exactly (hu-nrbfn, Lemma 2), so scores
-    are divided by what the same systems make of it. Digits, wdbc and drawn rows, 2 to 10 folds: the
+    Activations that sum to 1 reproduce a target of 1 exactly (hu-nrbfn, Lemma 2), so scores are
+    divided by what the same systems make of it. Digits, wdbc and drawn rows, 2 to 10 folds: the
     mean squared error is 1.03 times that of a second pass with renormalized activations, 2.4 times
     (at most 16) if scores are divided by `kept`. Half of `kept` as the least divisor keeps the sign
     where a narrow kernel overshoots.
@@ -384,7 +366,7 @@ def sums_of(targets: Targets) -> type[JudgedSums]:
 
 
 class FittedTemperature(NamedTuple):
-    """The temperature at which probabilities fit held-out rows best."""
+    """The temperature at which probabilities fit held-out rows best, and its log loss."""
 
     temperature: float
     log_loss: float
@@ -393,9 +375,8 @@ class FittedTemperature(NamedTuple):
 def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedTemperature:
     """Return the best temperature for the sums (T,) of log losses at `INVERSE_TEMPERATURES`.
 
-    Temperature scaling (Guo et al. 2017), one parameter for all classes, which changes no label.
-    The minimum is that of a cubic spline in the logarithm of the temperature, next to the best grid
-    point. Its loss is within 2e-4 of the loss at that temperature.
+    Temperature scaling (Guo et al. 2017) changes no label. The minimum is that of a cubic spline in
+    the logarithm of the temperature, next to the best grid point, within 2e-4 of the least loss.
     """
     from scipy.interpolate import CubicSpline
 
@@ -432,8 +413,8 @@ def normalized_shares(shares: Floats, scores: Floats) -> Floats:
 def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
     """Put the largest value of each row where its first largest score is; return the changed rows.
 
-    Different scores may have equal values (b, K), because these are rounded or clipped. They change
-    in place, by `TIE_STEP` of the largest value.
+    Different scores may have equal values (b, K), which are rounded or clipped; they change in
+    place.
     """
     places = scores.argmax(axis=1)
     rows = np.flatnonzero(values.argmax(axis=1) != places)
@@ -446,8 +427,7 @@ def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.int
 def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str, Any]]:
     """Return the "class", "precision", "recall", "f1" and "support" of every class; 0 / 0 is None.
 
-    confusion (K, K): weight of the rows by true class and by predicted label. An additional last
-        row is for rows whose class is not in `classes`.
+    The last row of `confusion` may be for rows whose class is not in `classes`.
     """
     counts = np.asarray(confusion)
     right, given = counts.diagonal(), counts.sum(axis=0)

@@ -60,10 +60,9 @@ class Each(Protocol):
 
 
 class Locality(NamedTuple):
-    """A second penalty of a ridge, on the differences between the scores of neighbours.
+    """A second penalty of a ridge, R (r, r) on the differences between the scores of neighbours.
 
-    strength: relative to the trace of gram, as alpha is.
-    matrix (r, r): R, symmetric and positive semidefinite.
+    Its strength is relative to the trace of gram, as alpha is.
     """
 
     strength: float
@@ -87,15 +86,9 @@ class Locality(NamedTuple):
 class RidgeSystem:
     """The sums from which weights and intercept are solved, and the terms of the ridge.
 
-    gram (r, r): ``Phi' Phi`` of activations minus `activation_means`; C-contiguous and writable.
-    cross (q, r): ``T' Phi`` of targets minus `target_means` and activations minus
-        `activation_means`.
-    target_squares (q,): diagonal of ``T' T`` of targets minus `target_means`.
-    activation_means: the subtracted means; 0 if nothing is subtracted.
-    penalty (r, r) or (r,): P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal
-        is infinite are left out, and have weight 0.
-    directions (r, J): vectors whose span contains the weights; None: no constraint. Only if P is I
-        and without locality.
+    gram (r, r) and cross (q, r) are ``Phi' Phi`` and ``T' Phi`` minus the means; `penalty` is P (r,
+    r) or its diagonal, None for I; basis rows where it is infinite are left out, with weight 0.
+    `directions` (r, J) span the weights, only if P is I and without locality.
 
     The weights at alpha are ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step
     9, and eq. 15). Another P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to
@@ -130,9 +123,9 @@ class RidgeSystem:
         """Return the system of the sums of `Moments`; the full gram matrix is overwritten.
 
         Class indicators are not centred. With centred targets the network has an intercept without
-        a penalty. Normalized activations contain the intercept; plain activations are centred too.
-        Centring needs no pass: ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
-        the activations and t of the targets.
+        a penalty: normalized activations contain it, plain activations are centred too, without
+        another pass by ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
+        activations and t of targets.
         """
         cross, activation_sums = products[1:].copy(), products[0]
         squares = target_products.diagonal()[1:].copy()
@@ -155,10 +148,7 @@ class RidgeSystem:
         return float(self.target_squares.sum())
 
     def solve(self, alpha: float) -> "RidgeSolution":
-        """Return the weights at `alpha`, solved in the memory of `gram`; refuse a singular system.
-
-        One Cholesky factorization, ``r^3 / 3`` flops.
-        """
+        """Return the weights at `alpha`, in the memory of `gram`; refuse a singular system."""
         if self.directions is None:
             (solution,) = self.path([alpha], in_place=True)
         else:
@@ -180,19 +170,14 @@ class RidgeSystem:
     ) -> "Iterator[RidgeSolution | None]":
         """Yield the weights at every alpha, whatever the directions; None for a singular system.
 
-        each: solves the systems; each holds a matrix (r, r).
-        estimated: whether conditions are also estimated if alpha alone keeps the system from being
-            singular. If not, alpha is returned, which is a lower bound.
-        in_place: whether each system is solved in the memory of `gram`, whose values are then put
-            back. `each` must solve one system at a time. A full penalty or locality needs another
-            matrix.
+        With `estimated` the condition is estimated even if alpha alone keeps the system regular;
+        else alpha, a lower bound, is returned. `in_place` solves in the memory of `gram`, whose
+        values are then put back, so `each` must solve one system at a time.
 
         One factorization for each alpha. At r = 3,000 thirteen factorizations take a third of the
-        time of one eigendecomposition for all alphas.
-
-        Differs from LAPACK's estimate of the condition, whose first vector is constant. A constant
-        vector is orthogonal to the difference of two equal columns, which made the estimate 500
-        times too high.
+        time of one eigendecomposition. LAPACK's estimate of the condition begins with a constant
+        vector, which is orthogonal to the difference of two equal columns, and was 500 times too
+        high.
         """
         penalty = self.penalty
         if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
@@ -215,10 +200,7 @@ class RidgeSystem:
         yield from each(solve, alphas)
 
     def ridge(self, alpha: float) -> Floats:
-        """Return the diagonal (r,), or the matrix (r, r), that is added to the gram matrix.
-
-        A diagonal is infinite where that of the penalty is.
-        """
+        """Return the diagonal (r,), or the matrix (r, r), that is added to the gram matrix."""
         terms = self._terms(alpha)
         n_axes = max(P.ndim for _, P in terms)
         ridge = np.zeros(self.gram.shape[:n_axes])
@@ -244,8 +226,7 @@ class RidgeSystem:
     ) -> IllConditionedError:
         """Return the error about a system that is singular at all tried penalties of `option`.
 
-        The error names the smallest sufficient power of ten; each tried power costs a
-        factorization.
+        It names the smallest sufficient power of ten; each tried power costs a factorization.
         """
         larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
         path = replace(self, cross=self.cross[:0]).path(larger, in_place=in_place)
@@ -305,8 +286,7 @@ class RidgeSystem:
 class RidgeSolution:
     """The weights (K, r) of one penalty.
 
-    reciprocal_condition: estimate of the smallest eigenvalue of the penalized matrix over its
-        Frobenius norm.
+    The condition is an estimate of the least eigenvalue of the penalized matrix over its norm.
     """
 
     weights: Floats
@@ -351,16 +331,12 @@ def solve_components(
     alphas: Sequence[float],
     each: Each = map,
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solutions in the spans of the first J directions; None for a singular system.
+    """Yield the solutions in the spans of the first J independent directions; None if singular.
 
-    directions (r, m): independent; sizes: J of each solution.
-    each: solves the systems of each alpha, which hold three matrices (m, m).
-
-    With orthonormal columns Q of the same spans (a QR factorization) the weights are
-    ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``, the ridge weights of this alpha within the
-    span. The Cholesky factor of the largest system contains the factors of all smaller systems as
-    leading blocks, so consecutive solutions of an alpha share one factorization. ``4 r^2 m`` flops,
-    and ``m^3 / 3`` for each factorization.
+    With orthonormal columns Q of the same spans the weights are ``cross Q (Q' gram Q + alpha
+    trace(gram) I)^-1 Q'``. The Cholesky factor of the largest system contains those of all smaller
+    systems as leading blocks, so consecutive solutions of an alpha share one factorization. ``4 r^2
+    m`` flops, and ``m^3 / 3`` for each factorization.
     """
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
     inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
@@ -418,10 +394,7 @@ def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:
-    """Return an estimate of the least eigenvalue of a factored matrix over `norm`; 0 on overflow.
-
-    Two steps of inverse iteration with a few random vectors: ``4 m r^2`` flops each.
-    """
+    """Return the least eigenvalue of a factored matrix over `norm`, estimated; 0 on overflow."""
     vectors = np.random.default_rng(0).standard_normal((_PROBES, len(factor)))
     lengths = np.linalg.norm(vectors, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -444,8 +417,7 @@ def solve_bytes(
 ) -> int:
     """Return the peak memory of a solve: packed and full gram, penalized matrix, factor, penalty.
 
-    A locality matrix is also packed while it is read. In place, a tenth is added, because not all
-    memory of reading the sums is free again.
+    In place, a tenth is added, because not all memory of reading the sums is free again.
     """
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0

@@ -33,12 +33,8 @@ def solve_all(
 ) -> tuple[FoldWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
-    tried: ridges with the same `Ridge.shared` are consecutive.
-    penalize: returns a system with the penalty of a ridge.
-    directions_of: returns vectors (r', J) whose span contains the weights of kept basis rows.
-    each: solves the systems of one penalty.
-
-    Weights of basis rows that are not `kept` are 0. Singular systems have NaN and None.
+    Ridges with the same `Ridge.shared` are consecutive. Weights of basis rows that are not `kept`
+    are 0. Singular systems have NaN and None.
     """
     # Normalized activations sum to 1, so these are their products with a target of 1.
     sums = np.where(kept, system.gram.sum(axis=1), 0.0)
@@ -75,10 +71,9 @@ def solve_all(
 def _as_shrunk(ones: Floats, tried: Sequence[Ridge], system: RidgeSystem) -> Floats:
     """Return weights (A, r') for a target of 1, scaled to the mean that they have without penalty.
 
-    The cross products of the system are those with a target of 1.
-
     A penalty shrinks the scores of the network too. Only what the mean without penalty lacks to 1
-    is due to the basis rows that are left out.
+    is due to the basis rows that are left out. The cross products of the system are those with a
+    target of 1.
     """
     (sums,) = system.cross
     means: Floats = ones @ sums
@@ -94,8 +89,5 @@ def _as_shrunk(ones: Floats, tried: Sequence[Ridge], system: RidgeSystem) -> Flo
 def directions_among(
     features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
 ) -> Floats:
-    """Return coefficients (r', J) of the eigenfunctions of the kept basis rows alone.
-
-    So they do not depend on held-out rows.
-    """
+    """Return eigenfunctions (r', J) of the kept basis rows, independent of held-out rows."""
     return eigenfunctions(features.at(kept), n_components).coefficients

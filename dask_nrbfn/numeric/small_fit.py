@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -42,10 +41,8 @@ Entry = dict[str, Any]
 class SmallTable:
     """Rows in memory with their folds, and the rows of a basis; nothing is scaled.
 
-    y (n,): class codes, or numbers.
-    basis_folds (r,): the folds of the basis rows; -1 for a point that is not a row.
-    spread, spread_weights: the rows that decide widths and clusters, possibly without labels.
-    block_rows: rows whose activations are computed together.
+    y (n,) are class codes or numbers; the fold of a basis point that is not a row is -1; `spread`
+    are the rows that decide widths and clusters, possibly without labels.
     """
 
     X: Rows
@@ -60,7 +57,7 @@ class SmallTable:
     block_rows: int
 
     def losses(self, scores: Floats, entry: Entry) -> Floats:
-        """Return the losses (2, n) of scores (n, q) with figures of `judge_network`."""
+        """Return the losses (2, n) of scores (n, q) with figures of `try_networks`."""
         losses = np.full((2, len(scores)), np.nan)
         seen = np.isfinite(scores).all(axis=1)
         losses[:, seen] = sums_of(self.targets).losses(
@@ -94,11 +91,7 @@ class SmallTable:
     def take(self, rows: NDArray[Any]) -> Self:
         """Return some of the rows, by indices or bool (n,); `spread` stays."""
         return replace(
-            self,
-            X=self.X[rows],
-            y=self.y[rows],
-            weights=self.weights[rows],
-            folds=self.folds[rows],
+            self, X=self.X[rows], y=self.y[rows], weights=self.weights[rows], folds=self.folds[rows]
         )
 
     def blocks(self, span: slice) -> Iterator[slice]:
@@ -127,6 +120,17 @@ class SmallNetwork:
         return kernel_named(self.kernel).l1
 
 
+class Tried(NamedTuple):
+    """The best ridge of a network with its figures, and scores (n, q) of held-out rows, if wanted.
+
+    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
+    for other rows, and if all systems are singular.
+    """
+
+    entry: Entry
+    scores: Floats
+
+
 def try_networks(
     table: SmallTable,
     scaling: Scaling,
@@ -134,45 +138,31 @@ def try_networks(
     *,
     held_out: Sequence[int],
     smoothly: bool = False,
+    scored: bool = False,
     n_components: int = 0,
     each: Each = map,
     threads: int = 1,
-) -> list[Entry]:
+) -> list[Tried]:
     """Return the best ridge of each network of one kind of distances, and its held-out figures.
 
-    Their ridges have no locality, which is summed only for the basis of a fit.
+    Their ridges have no locality, which is summed only for the basis of a fit. With `smoothly` a
+    figure that changes with every score decides, otherwise the error, and of equal errors the
+    largest alpha.
 
-    smoothly: whether ridges are compared by a figure that changes with every score, for few rows.
-        Otherwise the error decides, and of equal errors the largest alpha.
-
-    The distances are computed once, the sums over rows once for each network, and one factorization
-    for each fold and ridge. Only the chosen ridge has a temperature. Each network takes
-    ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
-    """
-    judging = _Judging(table, scaling, networks[0].l1, held_out, threads=threads)
-    best = partial(judging.best, smoothly=smoothly, n_components=n_components)
-    return [entry for entry, *_ in each(best, networks)]
-
-
-def judge_network(
-    table: SmallTable,
-    scaling: Scaling,
-    network: SmallNetwork,
-    *,
-    held_out: Sequence[int],
-    n_components: int = 0,
-    threads: int,
-) -> tuple[Entry, Floats]:
-    """Return the best ridge of a network with its figures, and the scores (n, q) of held-out rows.
-
-    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
-    for rows that are not held out, and if all systems are singular.
+    The distances are computed once, unless rows are scored, the sums over rows once for each
+    network, and one factorization for each fold and ridge: ``n r^2`` flops, and
+    ``r^3 / 3 + 2 n q r / folds`` for each.
     """
     judging = _Judging(
-        table, scaling, network.l1, held_out, threads=threads, shares_distances=False
+        table, scaling, networks[0].l1, held_out, threads=threads, shares_distances=not scored
     )
-    entry, features, of_folds = judging.best(network, smoothly=False, n_components=n_components)
-    return entry, judging.scores(features, of_folds)
+
+    def tried(network: SmallNetwork) -> Tried:
+        best = judging.best(network, smoothly=smoothly, n_components=n_components)
+        entry, features, of_folds = best
+        return Tried(entry, judging.scores(features, of_folds if scored else []))
+
+    return [*each(tried, networks)]
 
 
 class NetworkMoments(NamedTuple):
@@ -201,10 +191,9 @@ def learned_root(
     each: Each = map,
     threads: int = 1,
 ) -> Floats:
-    """Return square roots (p,) of the weights of features, by the derivatives of a network.
+    """Return square roots (p,) of the weights of features, see `feature_weights`; NaN if singular.
 
-    Of weights with a mean of 1, see `feature_weights`; NaN if the system is singular. `scaling` has
-    the square roots of the weights so far; the network has plain features and one ridge.
+    `scaling` has the weights so far; the network has plain features and one ridge.
     """
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)

@@ -1,32 +1,47 @@
-"""Stage "basis": the choice of the basis rows or centres."""
+"""Stage "basis": the choice of the basis rows or centres, by rows, k-means or confidence."""
 
 import hashlib
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, soft_confidence
 from dask_nrbfn.numeric.folds import places_among
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values
+from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.bases import (
     MOST_FOUND,
+    MOST_SCORED,
+    SELECTION_ROWS,
+    BasisSource,
+    Chosen,
+    SampledRows,
     asked_size,
     check_distinct,
+    classes_of_pool,
     names_search_of_all,
     pool_bytes,
+    pool_of,
     source_of,
 )
-from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import searched_rows
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.neighbor_search import of_searched, searched_rows
+from dask_nrbfn.stages.neighbors import CONFIDENCE, name_rows
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -35,79 +50,57 @@ logger = logging.getLogger(__name__)
 _SELECTION_S = 4e-7
 
 
-@dataclass(frozen=True)
-class BasisRecord:
-    """The number of basis rows; that of rows of low confidence, if the basis needs confidences.
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Choose and store the basis rows; return their number.
 
-    cap: the limit by memory or `MOST_FOUND`, if the limit reduced the basis.
+    Also the number of rows below the threshold, if the basis needs confidences, and as "cap" the
+    limit by memory or `MOST_FOUND`, if the limit reduced the basis.
     """
-
-    n_basis: int
-    n_below_threshold: int | None = None
-    cap: int | None = None
-
-
-def _compute(job: StageJob) -> BasisRecord:
-    """Choose and store the basis rows."""
     run, dataset = job.run, job.dataset
     cap = None
     if asked_size(run.chosen_params, dataset) is None:
         # A run that is resumed with more or less memory keeps its first limit.
         most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
-    chosen = run_task(job.engine, _choose_basis, run, dataset, cap, label="basis")
-    by_confidence = source_of(run.chosen_params).by_confidence
-    record = BasisRecord(
-        chosen["n_basis"],
-        CONFIDENCE.recorded(run).n_below_threshold if by_confidence else None,
-        cap if chosen["capped"] else None,
+    n_basis, n_beyond, capped = run_task(
+        job.engine, _choose_basis, run, dataset, cap, label="basis"
     )
-    if record.cap is not None:
-        _warn_capped(job, record)
-    _log_choice(run, record, chosen["n_beyond_threshold"])
-    return record
+    n_below = None
+    if source_of(run.chosen_params).by_confidence:
+        n_below = CONFIDENCE.recorded(run).n_below_threshold
+        _log_threshold(job, n_below, n_beyond, cap if capped else None)
+    logger.info("basis: %d of %d rows", n_basis, run.n_rows)
+    return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap if capped else None)}
 
 
-def _warn_capped(job: StageJob, record: BasisRecord) -> None:
-    """Log how many rows are left out."""
-    params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
-    assert cap is not None
-    assert n_below is not None
-    by_memory = cap < MOST_FOUND
-    logger.warning(
-        "basis: %d %ss are below the threshold %g, but %s %d basis rows: %s are chosen. Give a "
-        "basis size%s to choose another number.",
-        n_below,
-        _searched(job.run),
-        params.confidence_threshold,
-        "the memory allows only" if by_memory else "a fit without a basis size has at most",
-        cap,
-        "drawn ones" if params.basis_rule == "uniform" else "the least confident ones",
-        " or more memory" if by_memory else "",
-    )
-
-
-def _searched(run: Run) -> str:
-    return "row" if searched_rows(run) is None else "candidate"
-
-
-def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
-    threshold = run.chosen_params.confidence_threshold
-    uniform = run.chosen_params.basis_rule == "uniform"
-    logger.info("basis: %d of %d rows", record.n_basis, run.n_rows)
+def _log_threshold(job: StageJob, n_below: int, n_beyond: int, cap: int | None) -> None:
+    """Log how many rows below the threshold are left out, or how many beyond it are chosen."""
+    params = job.run.chosen_params
+    uniform = params.basis_rule == "uniform"
+    searched = "rows" if searched_rows(job.run) is None else "candidates"
+    below = f"{n_below} {searched} are below the threshold {params.confidence_threshold:g}"
+    if cap is not None:
+        by_memory = cap < MOST_FOUND
+        logger.warning(
+            "basis: %s, but %s %d basis rows: %s are chosen. Give a basis size%s to choose another "
+            "number.",
+            below,
+            "the memory allows only" if by_memory else "a fit without a basis size has at most",
+            cap,
+            "drawn ones" if uniform else "the least confident ones",
+            " or more memory" if by_memory else "",
+        )
     if uniform and n_beyond:
         logger.info(
-            "basis: %d %ss are below the threshold %g; %d basis rows are not, because too few "
-            "distinct rows, or no rows of a class, are below",
-            record.n_below_threshold,
-            _searched(run),
-            threshold,
+            "basis: %s; %d basis rows are not, because too few distinct rows, or no rows of a "
+            "class, are below",
+            below,
             n_beyond,
         )
 
 
-def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> dict[str, Any]:
-    """Choose and store the basis rows, at most `cap` if the fit has no `basis_size`."""
+def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> tuple[int, int, bool]:
+    """Store the basis rows, at most `cap` if the fit has no `basis_size`; return their figures."""
     params, source = run.chosen_params, source_of(run.chosen_params)
     size = asked_size(params, dataset)
     if size is not None:
@@ -116,19 +109,14 @@ def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> dict[str, Any]
         assert source.choose_all is not None
         assert cap is not None
         basis = source.choose_all(run, dataset, cap)
-    n_basis = len(basis.rows)
-    check_distinct(run, n_basis)
+    check_distinct(run, len(basis.rows))
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
     write_array(group, "values", basis.values, "basis", "feature")
     if dataset.n_unlabelled:
         places = places_among(dataset.labelled_rows(), basis.rows)
         write_array(group, "labelled", places, "basis")
-    return {
-        "n_basis": n_basis,
-        "n_beyond_threshold": basis.n_beyond,
-        "capped": basis.capped,
-    }
+    return len(basis.rows), basis.n_beyond, basis.capped
 
 
 def read_labelled_rows(run: Run) -> NDArray[np.int64]:
@@ -137,17 +125,17 @@ def read_labelled_rows(run: Run) -> NDArray[np.int64]:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    # Centres are arrays; k-means holds a few copies.
-    chosen = round(s.r * s.block_row_bytes) if s.draws else 8 * s.r * s.p
+    # Centres are arrays; k-means holds a few copies of them and of its sample.
+    chosen = round(s.r * s.block_row_bytes) if s.draws else 3 * 8 * s.r * s.p
     return StageCost(
         shared_s=_SELECTION_S * s.n,
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
-        held_bytes=s.reader_bytes
-        + pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
-        + 2 * 8 * s.n_labelled
-        + (2 if s.draws else 6) * chosen
-        + 3 * 8 * s.n_basis_sample * s.width,
+        held_bytes=s.held(
+            pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
+            + 2 * chosen
+            + 3 * 8 * s.n_basis_sample * s.width
+        ),
     )
 
 
@@ -243,11 +231,196 @@ def _check_given(context: FitContext) -> None:
 
 BASIS = Stage(
     name="basis",
-    record=BasisRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
-    needs=("given/values", "columns", "metric/root", "neighbors/rows", "confidence"),
     leaves=lambda run: ("basis/rows", "basis/values"),
-    passes=("basis/labelled",),
+)
+
+
+def _rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+    """Yield all rows in blocks, with the hashes of their values as tiebreak."""
+    start, seed = 0, run.chosen_params.random_state
+    for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
+        if codes is None or dataset.of_numbers:
+            codes = np.zeros(X.shape[0], dtype=np.int64)
+        rows = np.arange(start, start + X.shape[0])
+        yield RowPool(np.zeros(X.shape[0]), hash_rows(X, seed=seed), codes, rows)
+        start += X.shape[0]
+
+
+def _draw(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    n_classes = classes_of_pool(dataset)
+    pool = pool_of(_rows_by_hash(run, dataset), size=size, n_classes=n_classes)
+    rows = choose_basis(pool, size=size, n_classes=n_classes).rows
+    return Chosen(dataset.take(rows), rows)
+
+
+# Rows drawn at random, at least one of every class.
+RANDOM = BasisSource(
+    choose=_draw,
+    sampled=lambda rows, asked: [rows.best(np.zeros(rows.X.shape[0]), size) for size, _ in asked],
+    described=lambda params, capped, filled: "drawn evenly",
+)
+
+# Rows of one step of k-means.
+_BATCH_ROWS = 4096
+
+# Rows of the sample for each centre, and its most elements: 256 MiB of float64.
+_ROWS_PER_CENTRE = 64
+_SAMPLE_ELEMENTS = 2**25
+
+
+def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    """Return the centres of k-means clusters of a sample, float64, not scaled.
+
+    The sample is drawn and ordered by hashes of the rows, so it does not depend on their order.
+    """
+    n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
+    pool = pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=classes_of_pool(dataset))
+    # Rows are read in row order and clustered in the order of their hashes.
+    rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
+    by_number = np.argsort(rows)
+    scaling = read_scaling(run)
+    scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
+    centres = _centres(scaled, min(size, pool.n_distinct), run.chosen_params.random_state)
+    return Chosen.of_points(scaling.restore(centres))
+
+
+def _centres_of_sample(rows: SampledRows, size: int) -> Chosen:
+    hashes = rows.hashes
+    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
+    n_distinct = len(np.unique(hashes[order]))
+    centres = _centres(rows.scaled[order], min(size, n_distinct), rows.params.random_state)
+    return Chosen.of_points(rows.scaling.restore(centres))
+
+
+def _centres(scaled: Rows, size: int, seed: int) -> Floats:
+    import sklearn.metrics  # noqa: F401  first, as in `cluster_means`
+    from sklearn.cluster import MiniBatchKMeans
+    from threadpoolctl import ThreadpoolController
+
+    means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
+    # Sums over several threads differ in their last bits, which can end the iterations earlier.
+    with ThreadpoolController().select(user_api="openmp").limit(limits=blas_threads()):
+        return np.asarray(means.fit(scaled).cluster_centers_, dtype=np.float64)
+
+
+def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
+    most = min(_ROWS_PER_CENTRE * n_basis, int(_SAMPLE_ELEMENTS / max(row_values, 1.0)))
+    return min(n_rows, max(n_basis, most))
+
+
+KMEANS = BasisSource(
+    choose=_find_centres,
+    sampled=lambda rows, asked: [_centres_of_sample(rows, size) for size, _ in asked],
+    described=lambda params, capped, filled: "k-means centres",
+    draws=False,
+    n_sampled=_n_sampled,
+)
+
+# If a rare class lies apart, a few of its rows have a low confidence, but no rows of the other
+# class. A basis without rows of the other class had a recall of 0.1 for 15 rare rows of 1,500, with
+# such rows 0.7 to 0.9, like logistic regression.
+_LEAST_FOUND, _RARER = 100, 10
+
+
+def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
+    """Return the minimum number of basis rows of a fit without `basis_size`.
+
+    The smaller of 100 and a tenth of the rows if a class is ten times as frequent as another; or 0.
+    """
+    present = class_counts[class_counts > 0]
+    is_rare = present.max(initial=0) >= _RARER * present.min(initial=n_rows)
+    return min(_LEAST_FOUND, n_rows // 10) if is_rare else 0
+
+
+def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
+    """Yield the searched rows in blocks, with their confidence as the priority."""
+    run, threshold = of_searched(run.of_labelled()), run.chosen_params.confidence_threshold
+    codes, rows = run.read("confidence/codes"), searched_rows(run)
+    codes = codes if rows is None else codes[rows]
+    step = run.chunk_rows * max(1, SELECTION_ROWS // run.chunk_rows)
+    for start in range(0, run.n_rows, step):
+        stop = min(start + step, run.n_rows)
+        priority = run.read("confidence/values", start, stop)
+        if rule == "uniform":
+            priority = even_below(priority, threshold=threshold)
+        tiebreak = run.read("confidence/tiebreak", start, stop)
+        yield RowPool(priority, tiebreak, codes[start:stop], np.arange(start, stop))
+
+
+def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    """Return a basis of `size` rows, drawn below the threshold if the fit has no `basis_size`."""
+    rule = "uniform" if run.chosen_params.basis_size is None else rule
+    pool = pool_of(_rows_by_confidence(run, rule), size=size, n_classes=dataset.n_classes)
+    return _named(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
+
+
+def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
+    """Return the rows below the threshold, and the next rows if too few are below."""
+    # One row more than the maximum shows whether the limit reduces the basis: duplicates, and rows
+    # of classes without a row below the threshold, leave no other way.
+    threshold, n_classes = run.chosen_params.confidence_threshold, dataset.n_classes
+    ordered = _rows_by_confidence(run, run.chosen_params.basis_rule)
+    pool = pool_of(ordered, size=most + 1, n_classes=n_classes)
+    basis = choose_basis(pool, size=most + 1, n_classes=n_classes, threshold=threshold)
+    capped = len(basis) > most
+    if capped:
+        basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
+    if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
+        basis = choose_basis(pool, size=max(least, n_classes), n_classes=n_classes)
+    return _named(run, dataset, basis, capped=capped)
+
+
+def _named(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False) -> Chosen:
+    n_beyond = int(np.count_nonzero(basis.priority >= run.chosen_params.confidence_threshold))
+    rows = name_rows(run, basis.rows)
+    return Chosen(dataset.take(rows), rows, n_beyond, capped)
+
+
+def _unsure_of_sample(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
+    """Return bases by the confidence of the sampled rows among themselves.
+
+    Without a `basis_size`, with at most the estimated number of rows of the whole dataset.
+    """
+    rows = rows.first(MOST_SCORED)
+    scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
+    if not is_sparse(scaled):
+        scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
+    n_neighbors, threshold = rows.params.n_neighbors, rows.params.confidence_threshold
+    found = exact_neighbors(
+        scaled, np.arange(n_rows), n_neighbors=min(n_neighbors, n_rows - 1), threads=threads
+    )
+    confidence = soft_confidence(
+        found.distances,
+        rows.codes[found.indices] == rows.codes[:, None],
+        width=float(found.distances.mean()),
+    )
+    even = even_below(confidence, threshold=threshold)
+    if rows.params.basis_size is None:
+        below = np.count_nonzero(confidence < threshold) / len(confidence)
+        counts = np.bincount(rows.codes[rows.codes >= 0])
+        n_below = max(_least_found(rows.n_all, counts), round(below * rows.n_all))
+        most = max(rows.n_classes, n_below)
+        return [rows.best(even, min(size, most)) for size, _ in asked]
+    return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in asked]
+
+
+def _described(params: FitParams, capped: bool, filled: bool) -> str:
+    if params.basis_size is None and not capped:
+        next_ones = ", and the next ones" if filled else ""
+        return f"all below confidence {params.confidence_threshold:g}{next_ones}"
+    if params.basis_rule == "uniform" and not filled:
+        return f"a draw below confidence {params.confidence_threshold:g}"
+    return "the least confident"
+
+
+# Rows of low soft-kNN confidence, near the border of classes (hu-nrbfn, Algorithm 1).
+SKNN = BasisSource(
+    choose=_choose_unsure,
+    sampled=_unsure_of_sample,
+    choose_all=_choose_all_unsure,
+    described=_described,
+    by_confidence=True,
 )

@@ -1,62 +1,419 @@
 """Stage "cells": a tree divides the table into cells, each with its own network."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError, plural
-from dask_nrbfn.numeric.calibration import ScoreDraw
-from dask_nrbfn.numeric.cell_fit import STEPS, STEPS_OF_ROUND, TRIAL_ROWS
+from dask_nrbfn.numeric.calibration import DrawnRows, ScoreDraw
 from dask_nrbfn.numeric.cell_networks import CellNetworks
-from dask_nrbfn.numeric.cell_solution import SolvedCell
-from dask_nrbfn.numeric.cell_tree import CellTree
-from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums, unexplained_share
+from dask_nrbfn.numeric.cell_solution import (
+    STEPS,
+    STEPS_OF_ROUND,
+    TRIAL_ROWS,
+    CellFit,
+    SolvedCell,
+    SolvedCells,
+    fit_cell,
+)
+from dask_nrbfn.numeric.cell_tree import CellTree, Members
+from dask_nrbfn.numeric.folds import folds_of_numbers
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums, unexplained_share
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.cell_fits import (
-    ALPHAS,
-    FITS,
-    ROUNDS,
-    ROWS,
-    cell_bytes,
-    compare_cells,
-    comparing_bytes,
-    fit_cells,
-    read_judged,
-    read_solved,
-    read_sum,
-    read_tree,
-)
+from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import search_block_rows
-from dask_nrbfn.stages.sample import drawn_rows, judged_sums
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.metric import (
+    JudgedRows,
+    bases_of_sample,
+    drawn_rows,
+    judged_sums,
+    n_judged_folds,
+    network_of,
+    small_table,
+    tried_bytes,
+    trying_bytes,
+    trying_side_by_side,
+    write_rows,
+)
+from dask_nrbfn.stages.neighbor_search import pieces_of, search_block_rows
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import (
+    ALPHAS_BESIDE,
     MOST_CELLS,
     Trials,
     basis_of_cell,
     most_rows_of_cell,
     planned_cells,
+    search_rows,
+    trials_of,
 )
-from dask_nrbfn.stages.validation import HeldOutFigures, calibration_figures
+from dask_nrbfn.stages.validation import calibration_figures
 from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
 
 logger = logging.getLogger(__name__)
+
+# Rows of scratch that are read together.
+_SLICE_ROWS = 512
+
+# Rounds that learn the column weights of a cell, and the alphas that it tries.
+ROUNDS = 2
+ALPHAS = tuple(10.0**-power for power in range(3, 10))
+
+
+def _read_cell_targets(run: Run, dataset: Dataset) -> Targets:
+    """Return the targets of a dataset in the form that the moments of all cells use."""
+    if dataset.of_numbers:
+        return NumberTargets(run.read("cells/origin"))
+    return ClassTargets(dataset.n_targets)
+
+
+def read_tree(run: Run) -> CellTree:
+    """Return the tree that cuts the rows of a run."""
+    return CellTree(*(run.read(f"cells/tree_{each.name}") for each in fields(CellTree)))
+
+
+def _fit_cells(
+    job: StageJob, rows: str, fits: str, cells: Sequence[int], *, keeps_scores: bool = False
+) -> None:
+    """Fit cells, whose rows and networks are parts of two stages."""
+    run, dataset, engine = job.run, job.dataset, job.engine
+    wanted = None if len(cells) == read_tree(run).n_cells else list(cells)
+    step = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    starts = range(0, run.n_rows, step)
+    blocks = [(start, min(start + step, run.n_rows), wanted) for start in starts]
+    map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
+    sizes = run_task(engine, count_rows, run, rows, len(blocks), label="cells")
+    largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
+    held = PROCESS_BYTES + dataset.reading_bytes + largest
+    engine.check_budget("cells", held, remedy="Give `cells`=1")
+    units = [(rows, cell, keeps_scores) for cell in cells]
+    own = [sizes[cell] for cell in cells]
+    map_parts(run, dataset, engine, stage=fits, task=_fit_cell, units=units, sizes=own)
+
+
+def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
+    """Return the peak memory of the fit of a cell in bytes, without the process and the chunks."""
+    p, q = dataset.n_features, dataset.n_targets
+    r, row_bytes = min(basis_of_cell(params), n_rows), p * dataset.dtype.itemsize + 8 * (q + 3)
+    own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(ALPHAS))
+    # The rows as stored, sorted by folds and scaled; their scores; the networks that are tried.
+    return (
+        n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
+        + try_bytes(n_rows, r)
+        + trying_bytes(len(STEPS), own)
+        + 6 * 8 * r * p
+    )
+
+
+def _route_block(
+    run: Run, dataset: Dataset, start: int, stop: int, wanted: list[int] | None
+) -> PartResult:
+    """Store the rows of a block cell by cell, for all cells or only for the wanted cells."""
+    (block,) = dataset.blocks(start, stop, stop - start)
+    tree, scaled = read_tree(run), read_scaling(run).apply(block.X)
+    members = tree.route(scaled)
+    if wanted is not None:
+        members = members.of_cells(wanted)
+    weighting = RowWeights.of(dataset, run.chosen_params)
+    return routed_rows(block, start, members, weighting, n_cells=tree.n_cells)
+
+
+def routed_rows(
+    block: LabelledBlock, start: int, members: Members, weighting: RowWeights, *, n_cells: int
+) -> PartResult:
+    """Return the rows of a block cell by cell, with the number of rows of each as "counts"."""
+    places, cells = members
+    assert block.targets is not None
+    weights = weighting.of_rows(block.targets, block.weights)
+    weights = np.ones(len(block.targets)) if weights is None else weights
+    return PartResult(
+        {},
+        {
+            "counts": np.bincount(cells, minlength=n_cells),
+            "X": block.X[places],
+            "targets": block.targets[places],
+            "weights": weights[places],
+            "numbers": start + places,
+        },
+        slice_rows=_SLICE_ROWS,
+    )
+
+
+def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
+    """Store the number of rows of each cell in every block; return the total of each cell."""
+    counts = np.array([run.read_part(rows, block, "counts") for block in range(n_blocks)])
+    write_array(run.group(f"{rows}-counts"), "counts", counts, "block", "cell")
+    sizes: list[int] = counts.sum(axis=0).tolist()
+    return sizes
+
+
+class CellRows(NamedTuple):
+    """The rows of a cell, in row order."""
+
+    X: NDArray[Any]
+    targets: NDArray[Any]
+    weights: Floats
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Iterable[NDArray[Any]]]) -> Self:
+        """Return the rows of several pieces, one after another."""
+        return cls._make(np.concatenate(each) for each in zip(*pieces, strict=True))
+
+    def take(self, places: NDArray[Any] | slice) -> Self:
+        """Return some of the rows, by their places or bool (n,)."""
+        return self.joined([[each[places] for each in self]])
+
+
+def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
+    """Yield the rows of a cell, block by block."""
+    counts = run.read(f"{rows}-counts/counts")
+    for block, first, last in pieces_of(counts, cell):
+        arrays = (run.read_part(rows, block, name, first, last) for name in CellRows._fields)
+        yield CellRows(*arrays)
+
+
+def read_cell(run: Run, rows: str, cell: int) -> CellRows:
+    """Return all rows of a cell."""
+    return CellRows.joined([*cell_pieces(run, rows, cell)])
+
+
+def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bool) -> PartResult:
+    """Fit the network of a cell, and sum the errors on its held-out rows."""
+    of_cell = read_cell(run, rows, cell)
+    params, tuning, scaling = run.chosen_params, run.tuning, read_scaling(run)
+    n_folds, asked = (tuning or TuneParams()).folds, basis_of_cell(run.params)
+    sampled = SampledRows(
+        params=replace(params, basis_size=asked),
+        X=of_cell.X,
+        scaling=scaling,
+        codes=of_cell.targets if of_cell.targets.ndim == 1 else np.zeros(len(of_cell.X), np.int64),
+        n_classes=classes_of_pool(dataset),
+        numbers=of_cell.numbers,
+        n_all=len(of_cell.X),
+    )
+    source = source_of(params)
+    assert source.sampled is not None
+    (basis,) = source.sampled(sampled, [(min(asked, len(of_cell.X)), params.basis_rule)])
+    folds = folds_of_numbers(of_cell.numbers, n_folds=n_folds, seed=params.random_state)
+    of_basis = folds_of_numbers(basis.rows, n_folds=n_folds, seed=params.random_state)
+    X, y, weights, _ = of_cell
+    targets = _read_cell_targets(run, dataset)
+    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
+    network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
+    fitted = fit_cell(
+        table,
+        scaling,
+        network,
+        n_folds=n_folds,
+        n_rounds=ROUNDS if LEARNED in Trials(run.params, tuning).scales else 0,
+        each=trying_side_by_side(table, n_held_out=1, n_ridges=len(network.ridges)),
+        threads=blas_threads(),
+    )
+    error, sums = _judged(run, dataset, of_cell, fitted)
+    r = fitted.basis.shape[0]
+    arrays = {
+        **sums,
+        "basis": scaling.apply(fitted.basis),
+        "basis_rows": basis.rows[:r],
+        "root": fitted.root,
+        "shares": fitted.shares,
+        **fitted.solved.arrays(),
+        **fitted.moments.arrays(),
+    }
+    if keeps_scores:
+        arrays |= {"scores": fitted.held_out, "numbers": of_cell.numbers}
+    return PartResult(
+        {
+            "n_rows": len(of_cell.X),
+            "n_basis": r,
+            "learned": bool((fitted.root != 1.0).any()),
+            "width": fitted.width,
+            **error,
+        },
+        arrays,
+    )
+
+
+def _ridges(run: Run) -> tuple[Ridge, ...]:
+    params, tuning = run.chosen_params, run.remaining_tuning
+    if tuning is None:
+        # With the default of one network, rounding decides what an update and a forget leave.
+        own = {params.alpha} - {FitParams.alpha}
+        return tuple(Ridge(params.penalty, each) for each in sorted({*ALPHAS, *own}, reverse=True))
+    assert run.tuning is not None
+    given = run.tuning.alphas
+    alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
+    return tuple(Ridge(Trials(params, tuning).penalties[0], alpha) for alpha in alphas)
+
+
+def _judged(
+    run: Run, dataset: Dataset, of_cell: CellRows, fitted: CellFit
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the error on the held-out rows of a cell, and the sums over these rows."""
+    scores = fitted.held_out
+    targets = _read_cell_targets(run, dataset).shifted(of_cell.targets)
+    kind = judged_sums(dataset)
+    sums = kind.from_block(scores[:, None], targets, of_cell.weights)
+    name = kind.compared[0]
+    arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
+    if not dataset.of_numbers:
+        drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
+        draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
+        arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
+    return {name: sums.figures(0)[name]}, arrays
+
+
+def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
+    """Return the solutions of all cells."""
+    names = [f"solved_{name}" for name in SolvedCell._fields]
+    return SolvedCells.joined(
+        {name: run.read_part(fits, cell, name) for name in names} for cell in range(n_cells)
+    )
+
+
+def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> JudgedSums:
+    """Return the sums over the held-out rows of the cells in some parts."""
+    kind = judged_sums(dataset)
+    return reduce(add, (read_sum(run, fits, part, kind, "judged") for part in parts))
+
+
+def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> Any:
+    """Return a sum over the held-out rows of a cell."""
+    names = kind.array_names()
+    return kind.from_arrays({each: run.read_part(fits, part, f"{prefix}_{each}") for each in names})
+
+
+# The names of the parts with the rows and networks of all cells. Updates need the networks.
+ROWS, FITS = "cells-rows", "cells/networks"
+
+# Number of drawn cells, and the names of the groups that a comparison stores.
+_DRAWN = 8
+_SAMPLE, _ONE = "cells-sample", "cells-one"
+_DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
+
+# Standard errors by which cells must do better: one network is trained on fewer rows here than in
+# the fit.
+_CLEARLY = 2.0
+
+# Most basis rows of the one network, which can be solved a few times in a minute.
+_MOST_BASIS = 4096
+
+
+def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
+    """Compare one network with the networks of drawn cells on the held-out rows of these cells.
+
+    The one network is trained on a sample and on the rows of the drawn cells. Each row is scored
+    by networks that were trained without the fold of the row. "gained" says whether cells do better
+    in the loss and in the smooth loss. None if one network has too many basis rows to be tried.
+    """
+    run = job.run
+    size = run.chosen_params.basis_size
+    if size is not None and size > _MOST_BASIS:
+        logger.info("cells: not tried, because one network has %d basis rows", size)
+        return None
+    rng = np.random.default_rng(run.chosen_params.random_state)
+    drawn = sorted(rng.permutation(n_cells)[:_DRAWN].tolist())
+    rows, fits = (ROWS, FITS) if len(drawn) == n_cells else (_DRAWN_ROWS, _DRAWN_FITS)
+    _fit_cells(job, rows, fits, drawn, keeps_scores=True)
+    units = [(rows, fits, drawn)]
+    (compared,) = map_parts(run, job.dataset, job.engine, stage=_ONE, task=_compare, units=units)
+    name = judged_sums(job.dataset).compared[0]
+    logger.info(
+        "cells: %s %.4f of one network, %.4f of %s, on %d held-out rows",
+        name.replace("_", " "),
+        compared["one"][name],
+        compared["cells"][name],
+        plural(len(drawn), "drawn cell"),
+        compared["n_rows"],
+    )
+    return {each: compared[each] for each in compared if each != "seconds"}
+
+
+def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:
+    of_cells = CellRows.joined([read_cell(run, rows, cell) for cell in drawn])
+    of_cells = of_cells.take(np.argsort(of_cells.numbers))
+    table, scaling = _table(run, dataset, of_cells), read_scaling(run)
+    tuning, params = run.remaining_tuning, run.chosen_params
+    assert tuning is not None
+    # Cells have chosen width and penalty by the first fold.
+    n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
+    judged_folds = range(tuning.folds - n_judged, tuning.folds)
+    network = network_of(params, tuning)
+    ((entry, scores),) = try_networks(
+        table, scaling, [network], held_out=judged_folds, scored=True, threads=blas_threads()
+    )
+    parts = range(len(drawn))
+    numbers, own = (
+        np.concatenate([run.read_part(fits, part, name) for part in parts])
+        for name in ("numbers", "scores")
+    )
+    order = np.argsort(numbers)
+    # The rows of the cells follow those of the sample, in row order.
+    places = np.flatnonzero(table.folds >= judged_folds.start)
+    places = places[places >= len(table.folds) - len(numbers)]
+    judged = own[order][places - (len(table.folds) - len(numbers))]
+    entry_of_cells = read_judged(run, dataset, fits, parts).figures(0)
+    both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
+    one = JudgedRows(both.losses(scores[places], entry), shares)
+    many = JudgedRows(both.losses(judged, entry_of_cells), shares)
+    gains, errors = many.gains_over(one)
+    error = judged_sums(dataset).compared[0]
+    return PartResult(
+        {
+            "one": {error: one.loss},
+            "cells": {error: many.loss},
+            "gains": gains.tolist(),
+            "standard_errors": errors.tolist(),
+            "gained": bool((gains > _CLEARLY * errors).all()),
+            "n_rows": len(places),
+            "n_cells": len(drawn),
+        }
+    )
+
+
+def _table(run: Run, dataset: Dataset, of_cells: CellRows) -> SmallTable:
+    """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
+    params, tuning = run.chosen_params, run.remaining_tuning
+    assert tuning is not None
+    size = search_rows(run.n_rows, dataset.row_values, tuning)
+    numbers = write_rows(run.group(_SAMPLE), "", dataset, params, size)
+    wanted = params.basis_size or min(_MOST_BASIS, size)
+    (basis,) = bases_of_sample(run, dataset, _SAMPLE, params, [(wanted, params.basis_rule)])
+    further = ~np.isin(numbers, of_cells.numbers)
+
+    def joined(name: str, own: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([run.read(f"{_SAMPLE}/{name}")[further], own])
+
+    y = joined("targets", of_cells.targets)
+    rows = np.concatenate([numbers[further], of_cells.numbers])
+    folds = folds_of_numbers(rows, n_folds=tuning.folds, seed=params.random_state)
+    basis_folds = folds_of_numbers(basis.rows, n_folds=tuning.folds, seed=params.random_state)
+    X, weights = joined("X", of_cells.X), joined("weights", of_cells.weights)
+    targets = _read_cell_targets(run, dataset)
+    return small_table(X, y, weights, targets, folds, basis.values, basis_folds)
+
 
 # Prefix of the groups that are deleted once the networks are stored.
 _SCRATCH = "cells-"
@@ -65,58 +422,38 @@ _SCRATCH = "cells-"
 _TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
 
 
-@dataclass(frozen=True)
-class CellsRecord(HeldOutFigures):
-    """The cells and the figures of their networks; None if the tuning preferred one network.
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Divide the table and fit every cell, unless one network does as well in a tuning.
 
-    n_cells: 1 if the tuning preferred one network.
-    n_basis, largest: number of basis rows of all cells, and the largest number of a cell.
-    fitting_error, spectral_risk: the error of all rows, and the largest risk of a cell.
-    n_learned, n_constant: cells with their own column weights, and with constant scores.
-    compared: figures of one network and of drawn cells on the same held-out rows, if compared.
-    training_r2: r^2 of the training rows for every target.
+    Returns the number of cells, 1 if the tuning preferred one network, and the figures of all
+    cells: basis rows, the largest cell, the error of all rows, the largest risk of a cell, cells
+    with their own column weights and with constant scores, and the figures of held-out rows.
+    "compared" has the figures of one network and of drawn cells on the same held-out rows.
     """
-
-    n_cells: int
-    n_rows: int
-    n_basis: int | None = None
-    largest: int | None = None
-    fitting_error: float | None = None
-    spectral_risk: float | None = None
-    row_range: list[int] | None = None
-    width_range: list[float] | None = None
-    alpha_range: list[float] | None = None
-    n_learned: int | None = None
-    n_constant: int | None = None
-    class_weights: list[float] | None = None
-    chosen: dict[str, Any] | None = None
-    compared: dict[str, Any] | None = None
-    training_r2: list[float] | None = None
-
-
-def _compute(job: StageJob) -> CellsRecord:
-    """Divide the table and fit every cell, unless one network does as well in a tuning."""
     run, dataset, engine = job.run, job.dataset, job.engine
     if not run.has("cells/origin"):
         run.drop("cells")
         run_task(engine, _grow, run, dataset, label="cells")
-    n_cells, compared, chosen = read_tree(run).n_cells, None, None
-    if Trials(run.chosen_params, run.remaining_tuning).tries_cells:
-        compared = compare_cells(job, n_cells) if n_cells > 1 else None
+    n_cells, compared, chosen, tried = read_tree(run).n_cells, None, None, trials_of(run)
+    if tried.tries_cells:
+        compared = _compare_cells(job, n_cells) if n_cells > 1 else None
         if not (compared and compared["gained"]):
             logger.info("cells: one network does as well")
-            return CellsRecord(1, run.n_rows, chosen={"cells": 1}, compared=compared)
-    if run.remaining_tuning is not None:
+            n_cells = 1
+    if tried.tuning is not None:
         if n_cells == 1:
-            return CellsRecord(1, run.n_rows, chosen={"cells": 1})
-        penalty = Trials(run.chosen_params, run.remaining_tuning).penalties[0]
-        chosen = {"cells": n_cells, "penalty": penalty}
-    fit_cells(job, ROWS, FITS, range(n_cells))
+            one: dict[str, Any] = {"n_cells": 1, "n_rows": run.n_rows, "chosen": {"cells": 1}}
+            return one | known(compared=compared)
+        chosen = {"cells": n_cells, "penalty": tried.penalties[0]}
+    _fit_cells(job, ROWS, FITS, range(n_cells))
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d to %d rows", plural(n_cells, "cell"), *figures["row_range"])
-    return CellsRecord(
-        n_cells=n_cells, n_rows=run.n_rows, chosen=chosen, compared=compared, **figures
-    )
+    return {
+        "n_cells": n_cells,
+        "n_rows": run.n_rows,
+        "class_weights": RowWeights.of(dataset, run.chosen_params).to_list(),
+        **known(chosen=chosen, compared=compared, **figures),
+    }
 
 
 def cells_basis(params: FitParams, n_rows: int) -> int:
@@ -177,7 +514,8 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
     write_array(group, "weights", solved.weights, "target", "basis")
     rows = np.concatenate(read("basis_rows"))
     if dataset.labelled_only:
-        rows = np.where(rows < 0, -1, _numbers_in_all(dataset)[rows])
+        in_all = replace(dataset, labelled_only=False).labelled_rows()
+        rows = np.where(rows < 0, -1, in_all[rows])
     write_array(group, "rows", rows, "basis")
     error = judged_sums(dataset).compared[0]
     write_array(group, "alphas", solved.alphas, "cell")
@@ -194,14 +532,8 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         "n_constant": n_cells - len(alphas),
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
-        "class_weights": RowWeights.of(dataset, run.chosen_params).to_list(),
         **_figures(run, dataset, every, solved.residuals.sum(axis=0)),
     }
-
-
-def _numbers_in_all(dataset: Dataset) -> NDArray[np.int64]:
-    """Return the row numbers of labelled rows in the dataset with all rows."""
-    return replace(dataset, labelled_only=False).labelled_rows()
 
 
 def _figures(run: Run, dataset: Dataset, cells: Sequence[int], residuals: Floats) -> dict[str, Any]:
@@ -225,38 +557,40 @@ def read_networks(run: Run) -> CellNetworks:
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
-    params, tuning = s.params, s.tuning
-    n_cells, r = planned_cells(params, s.n), basis_of_cell(params)
+    params, n_cells = s.params, planned_cells(s.params, s.n)
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
-    most = min(s.n, 2 * mean)
-    r = min(r, mean)
-    n_folds = (tuning or TuneParams()).folds
-    learns = LEARNED in Trials(params, tuning).scales
+    most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
+    n_folds = (s.tuning or TuneParams()).folds
+    learns = LEARNED in s.tried.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
     n_rows = n_cells * mean
     n_products = n_tried * min(n_rows, n_cells * TRIAL_ROWS * r) + 2 * n_rows
-    products = n_products * (r**2 + 2 * s.product_flops(r))
     solves = n_cells * (n_tried * len(ALPHAS) + n_folds + 1) * r**3 / 3
-    row_bytes = s.p * s.itemsize + 8 * (s.q + 3)
+    row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
-    moments_bytes = n_cells * 4 * r**2
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
-    tree = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
+    compared = 0
+    if s.tuning is not None and s.tried.tries_cells:
+        # The sample, the rows of the cells, both together and sorted by folds.
+        compared = 4 * min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * most)
+        compared *= row_bytes
+        compared += tried_bytes(
+            min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=2 * ALPHAS_BESIDE + 1
+        )
     return StageCost(
-        products=products + solves,
+        products=n_products * (r**2 + 2 * s.product_flops(r)) + solves,
         exponentials=2 * n_products * r,
         read_bytes=s.rows_bytes + n_rows * row_bytes,
-        written_bytes=n_rows * row_bytes + 2 * networks_bytes + moments_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + max(
+        written_bytes=n_rows * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
+        held_bytes=s.held(
             cell_bytes(s.dataset, params, most),
             block * (3 * row_bytes + 16 * s.p),
-            tree,
+            # The tree.
+            min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p,
             3 * networks_bytes,
-            comparing_bytes(s, most) if Trials(params, tuning).tries_cells else 0,
+            compared,
         ),
         n_tasks=n_cells,
     )
@@ -264,7 +598,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if several cells do not support the parameters or the rows."""
-    params, tuning, dataset = context.params, context.tuning, context.dataset
+    params, dataset = context.params, context.dataset
     n_rows = dataset.of_labelled().n_rows
     if isinstance(params.cells, int) and params.cells > n_rows:
         raise ParameterError(
@@ -272,7 +606,7 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unfit = Trials(params, tuning).unfit_for_cells(sparse=dataset.is_sparse)
+    unfit = context.tried.unfit_for_cells(sparse=dataset.is_sparse)
     unfit["a validation dataset"] = context.validation is not None
     for what, given in unfit.items():
         if given:
@@ -295,17 +629,14 @@ def _leaves(run: Run) -> tuple[str, ...]:
     )
 
 
-CELLS: Stage[CellsRecord] = Stage(
+CELLS = Stage(
     name="cells",
-    record=CellsRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda params, tuning, numbers: params.asks_for_cells,
+    wanted=lambda tried: tried.params.asks_for_cells,
     labelled_only=True,
-    needs=("columns", "metric/root"),
     leaves=_leaves,
-    passes=("cells",),
     scratch=(_SCRATCH,),
     remedy=lambda params: "Give more `cells`, or a smaller `basis_size`",
 )

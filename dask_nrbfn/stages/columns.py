@@ -1,21 +1,19 @@
 """Stage "columns": statistics of every column, and a check of every value."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
@@ -35,24 +33,12 @@ _NAMED = 5
 _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 
-@dataclass(frozen=True)
-class ColumnsRecord:
-    """Properties of the columns.
-
-    unseen: columns whose changes are too small to change a distance.
-    groups: first and last-plus-one column of the indicators of each category.
-    """
-
-    unseen: list[int]
-    groups: list[list[int]] | None = None
-    sparse: bool | None = None
-
-
-def _compute(job: StageJob) -> ColumnsRecord:
+def _compute(job: StageJob) -> dict[str, Any]:
     """Store the mean and squared deviation of every column.
 
     Every chunk is read, so that a missing or damaged chunk, a NaN, an unknown label, and weights
-    that overflow or underflow are found before the long stages.
+    that overflow or underflow are found before the long stages. Returns the "unseen" columns, whose
+    changes are too small to change a distance, and the "groups" of indicators of each category.
     """
     run, dataset = job.run, job.dataset
     reduction = Reduction("columns", _ColumnsPass, {"": ColumnStatistics}, run.layout)
@@ -78,10 +64,9 @@ def _compute(job: StageJob) -> ColumnsRecord:
         _tell_unlike(dataset, total.standard_deviation)
     if dataset.is_sparse and "standard" in scales:
         logger.info("columns: sparse rows are divided by the deviations, but not centred")
-    groups = () if dataset.schema is None else dataset.schema.groups
-    return ColumnsRecord(
-        unseen.tolist(), [[*each] for each in groups] or None, dataset.is_sparse or None
-    )
+    groups = [] if dataset.schema is None else [[*each] for each in dataset.schema.groups]
+    sparse = dataset.is_sparse or None
+    return {"unseen": unseen.tolist(), **known(groups=groups or None, sparse=sparse)}
 
 
 def _check(context: FitContext) -> None:
@@ -144,9 +129,10 @@ def read_scaling(run: Run, scale: str | None = None) -> Scaling:
 
 def unlearned_scaling(run: Run, scale: str) -> Scaling:
     """Return a scaling of the columns of a run, without learned weights of the features."""
-    columns = COLUMNS.recorded(run)
-    groups = [(start, stop) for start, stop in columns.groups or ()]
-    return Scaling.from_statistics(scale, read_statistics(run), groups, centred=not columns.sparse)
+    columns = run.stages["columns"]
+    groups = [(start, stop) for start, stop in columns.get("groups", ())]
+    centred = not columns.get("sparse")
+    return Scaling.from_statistics(scale, read_statistics(run), groups, centred=centred)
 
 
 def column_name(dataset: Dataset, column: int) -> str:
@@ -203,22 +189,12 @@ class _ColumnsPass:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows, width = narrow_block_rows(s.row_values), s.width
+    rows = narrow_block_rows(s.row_values)
     return StageCost(
         read_bytes=s.rows_bytes,
-        held_bytes=PROCESS_BYTES
-        + s.reading_bytes
-        + round(rows * 2 * s.block_row_bytes)
-        + 8 * (3 * rows * width + 8 * s.p),
+        held_bytes=s.held(8 * (3 * rows * s.width + 8 * s.p)),
         n_tasks=s.n_parts,
     )
 
 
-COLUMNS = Stage(
-    name="columns",
-    record=ColumnsRecord,
-    compute=_compute,
-    cost=_cost,
-    check=_check,
-    passes=("columns/mean", "columns/squared_deviation"),
-)
+COLUMNS = Stage(name="columns", compute=_compute, cost=_cost, check=_check)

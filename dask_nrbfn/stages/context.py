@@ -28,28 +28,25 @@ _UNASKED_COORDINATES = 2
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FitContext:
-    """A fit, a tuning or an embedding, as every stage sees it.
-
-    params: resolved. In a run, with the values that its finished stages have chosen.
-    tuning: resolved. In a run, without the values that finished stages have chosen.
-    validation: labelled rows on which networks are compared, instead of folds.
-    basis (r, p): the basis rows that `params` name.
-    layout, labelled_layout: the parts of all rows, and of the labelled rows.
-    search: None until it is planned.
-    found_basis: number of basis rows that were chosen, or for which costs are computed.
-    """
+    """A fit, a tuning or an embedding, as every stage sees it."""
 
     dataset: Dataset
+    # Resolved. In a run, with the values that its finished stages have chosen.
     params: FitParams
     engine: Engine
+    # Resolved. In a run, without the values that finished stages have chosen.
     tuning: TuneParams | None = None
+    # Labelled rows on which networks are compared, instead of folds.
     validation: Dataset | None = None
+    # The basis rows (r, p) that `params` name.
     basis: ArrayLike | None = None
     min_recall: float = FitLimits.min_recall
     embeds: bool = False
     layout: PartLayout
     labelled_layout: PartLayout
+    # None until it is planned.
     search: NeighborSearch | None = None
+    # Number of basis rows that were chosen, or for which costs are computed.
     found_basis: int | None = None
 
     @classmethod
@@ -74,9 +71,15 @@ class FitContext:
         if tuning is not None:
             if validation is not None:
                 validation = of_same_table(dataset, validation).of_labelled()
+            shown = None if validation is None else validation.fingerprint
+            if tuning.validation not in (None, shown):
+                raise ParameterError(
+                    "tuning.validation is not the fingerprint of the validation dataset.",
+                    "Leave tuning.validation out: the fingerprint is read from the dataset.",
+                )
             tuning = resolve_tuning(
                 params,
-                _with_validation(tuning, validation),
+                replace(tuning, validation=shown),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse,
                 mixed=dataset.is_mixed,
@@ -99,10 +102,15 @@ class FitContext:
             min_recall=min_recall,
         )
 
+    @property
+    def tried(self) -> Trials:
+        """What the fit tries."""
+        return Trials(self.params, self.tuning)
+
     @cached_property
     def needing_confidence(self) -> FitParams:
         """`params` with a basis that is tried; if possible, a basis chosen by confidence."""
-        return Trials(self.params, self.tuning).params_needing_confidence
+        return self.tried.params_needing_confidence
 
     @property
     def basis_option(self) -> str:
@@ -154,16 +162,6 @@ def _resolve_cells(
     n_rows = dataset.of_labelled().n_rows
     few = n_rows < _LEAST_ROWS or planned_cells(asked, n_rows) == 1
     return 1 if few or unfit else "auto"
-
-
-def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TuneParams:
-    shown = validation.fingerprint if validation is not None else None
-    if tuning.validation not in (None, shown):
-        raise ParameterError(
-            "tuning.validation is not the fingerprint of the validation dataset.",
-            "Leave tuning.validation out: the fingerprint is read from the dataset.",
-        )
-    return replace(tuning, validation=shown)
 
 
 def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:

@@ -1,4 +1,4 @@
-"""Stage "metric": the weight of every feature in distances, learned on a sample."""
+"""Samples in memory, on which small networks are tried, and stage "metric": it learns columns."""
 
 import logging
 import math
@@ -8,43 +8,240 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import zarr
+from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.folds import folds_of_rows
+from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.kernels import kernel_named
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
+from dask_nrbfn.numeric.ridge import Each
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
-from dask_nrbfn.numeric.small_fit import SmallNetwork, best_place, learned_root, try_bytes
-from dask_nrbfn.numeric.threads import blas_threads, side_by_side
+from dask_nrbfn.numeric.small_fit import (
+    Entry,
+    SmallNetwork,
+    SmallTable,
+    best_place,
+    learned_root,
+    try_bytes,
+    try_networks,
+)
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import Chosen
-from dask_nrbfn.stages.columns import column_name, unlearned_scaling
+from dask_nrbfn.stages.bases import Chosen, SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.columns import column_name, read_scaling, unlearned_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.sample import (
-    judged_sums,
-    read_sample,
-    tried_bytes,
-    try_side_by_side,
-    trying_bytes,
-    write_rows,
-)
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import RowWeights
 
 logger = logging.getLogger(__name__)
 
+# Held-out rows that are enough to compare networks. Fewer folds of a larger sample are held out.
+_JUDGED_ROWS = 10_000
+
+# Prefix of the arrays with rows that are drawn from all rows, with or without labels.
+ALL = "all_"
+
+
+def write_rows(
+    group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, size: int
+) -> NDArray[np.int64]:
+    """Store `size` drawn rows of a dataset; return their row numbers, int64 (size,)."""
+    rows = drawn_rows(dataset.n_rows, size, params.random_state)
+    numbers = dataset.of_numbers
+    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
+    own = dataset.take_weights(rows) if dataset.has_weights else None
+    weights = RowWeights.of(dataset, params).of_rows(targets, own)
+    columns = {
+        "rows": rows,
+        "X": dataset.take(rows),
+        "targets": targets,
+        "weights": np.ones(len(rows)) if weights is None else weights,
+    }
+    for name, values in columns.items():
+        write_array(group, prefix + name, values, *("row", "column")[: values.ndim])
+    return rows
+
+
+def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
+    """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,)."""
+    if size == n_rows:
+        return np.arange(n_rows)
+    drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
+    return np.sort(drawn)
+
+
+def read_sample(run: Run, stage: str, basis: Chosen, *, n_folds: int, n_targets: int) -> SmallTable:
+    """Return the sample that a stage has stored, with a basis of some of its rows."""
+    names = ("X", "targets", "weights", "rows")
+    X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
+    targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
+    seed = run.chosen_params.random_state
+    folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=seed)
+    places = places_among(rows, basis.rows)
+    of_basis = np.where(places < 0, -1, folds[places])
+    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
+    if not run.has(f"{stage}/{ALL}X"):
+        return table
+    spread, spread_weights = (run.read(f"{stage}/{ALL}{name}") for name in ("X", "weights"))
+    return replace(table, spread=spread, spread_weights=spread_weights)
+
+
+def small_table(
+    X: Rows,
+    y: NDArray[Any],
+    weights: Floats,
+    targets: Targets,
+    folds: NDArray[np.int64],
+    basis: Rows,
+    basis_folds: NDArray[np.int64],
+) -> SmallTable:
+    """Return rows in memory, all of which decide the widths and clusters too."""
+    return SmallTable(
+        X=X,
+        y=y,
+        targets=targets,
+        weights=weights,
+        folds=folds,
+        basis=basis,
+        basis_folds=basis_folds,
+        spread=X,
+        spread_weights=weights,
+        block_rows=block_rows(basis.shape[0]),
+    )
+
+
+def bases_of_sample(
+    run: Run, dataset: Dataset, stage: str, params: FitParams, asked: Sequence[tuple[int, str]]
+) -> list[Chosen]:
+    """Return bases of a stored sample, with fewer rows where fewer are distinct."""
+    source = source_of(params)
+    if source.sampled is None:
+        return [source.choose(run, dataset, *each) for each in asked]
+    return source.sampled(_sampled_rows(run, dataset, stage, params), asked)
+
+
+def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
+    """Return the rows of the sample for a basis; numbers count the rows with labels."""
+    labelled = dataset.of_labelled()
+    of_all = dataset.n_unlabelled and not source_of(params).by_confidence
+    prefix = f"{stage}/{ALL if of_all else ''}"
+    X, targets, numbers = (run.read(prefix + name) for name in ("X", "targets", "rows"))
+    if of_all:
+        numbers = places_among(dataset.labelled_rows(), numbers)
+    return SampledRows(
+        params=params,
+        X=X,
+        scaling=read_scaling(run, params.scale),
+        codes=targets if targets.ndim == 1 else np.zeros(X.shape[0], dtype=np.int64),
+        n_classes=classes_of_pool(dataset),
+        numbers=numbers,
+        n_all=(dataset if of_all else labelled).n_rows,
+    )
+
+
+def n_judged_folds(n_rows: int, n_folds: int) -> int:
+    """Return the number of folds of a sample that are held out."""
+    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRows:
+    """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
+
+    losses: Floats
+    shares: Floats
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return float(self.losses[0] @ self.shares)
+
+    @property
+    def smooth(self) -> float:
+        """The mean smooth loss."""
+        return float(self.losses[1] @ self.shares)
+
+    def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
+        """Return by how much both mean losses (2,) are less than those of another network."""
+        less = other.losses - self.losses
+        gains = less @ self.shares
+        # For n equal weights this is the unbiased variance, with the divisor n - 1.
+        unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
+        return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
+
+
+def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
+    """Return the network of `params`, with the ridges of a tuning but without locality."""
+    return SmallNetwork(
+        params.kernel,
+        params.width_factor,
+        params.normalized,
+        tuple(Trials(params, replace(tuning, localities=(0.0,))).ridges),
+    )
+
+
+def judged_sums(dataset: Dataset) -> type[JudgedSums]:
+    """Return the class that sums errors on held-out rows of a sample."""
+    return ResidualSums if dataset.of_numbers else HeldOutSums
+
+
+def try_side_by_side(
+    sample: SmallTable,
+    scaling: Scaling,
+    networks: Sequence[SmallNetwork],
+    *,
+    held_out: Sequence[int],
+    **options: Any,
+) -> list[Entry]:
+    """Return the result of `try_networks`; some networks are tried at the same time."""
+    n_ridges = max(len(each.ridges) for each in networks)
+    each = trying_side_by_side(sample, n_held_out=len(held_out), n_ridges=n_ridges)
+    threads = blas_threads()
+    found = try_networks(
+        sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
+    )
+    return [tried.entry for tried in found]
+
+
+def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
+    """Return a function that tries networks of a sample, some at the same time."""
+    r, q = sample.basis.shape[0], sample.targets.n_targets
+    own = tried_bytes(r, q, n_held_out=n_held_out, n_ridges=n_ridges)
+    return beside_first(own)
+
+
+def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
+    """Return the bytes of a tried network: sums, systems, activations, weights and scores."""
+    scores, rows = n_ridges * n_targets, block_rows(n_basis)
+    return 8 * (
+        (n_held_out + 7) * n_basis**2
+        + rows * n_basis
+        + 2 * max(n_held_out, 1) * scores * n_basis
+        + 4 * rows * scores
+    )
+
+
+def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
+    """Return the peak bytes of networks that are tried side by side."""
+    return bytes_of_one + beside_bytes(n_networks, bytes_of_one)
+
+
 # Prefix of the groups that are deleted after the weights are stored: the sample and the rounds.
 _SCRATCH = "metric-"
-_SAMPLE, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}round-"
+_SAMPLE, _ROUNDS = f"{_SCRATCH}sample", f"{_SCRATCH}rounds"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
@@ -76,92 +273,45 @@ _NETWORK = ("kernel", "width_factor", "alpha")
 _NAMED, _RECORDED = 5, 20
 
 
-@dataclass(frozen=True)
-class MetricRecord:
-    """The results of every round.
-
-    rounds: the best network of each round, and the figures of held-out rows. The first round of
-        each kind of distances has equal column weights.
-    kept: the round whose column weights the fit uses.
-    heaviest: names and weights of the twenty columns with the largest weights, the largest first.
-    unused: columns without effect on the scores.
-    """
-
-    rounds: list[dict[str, Any]]
-    kept: int
-    heaviest: dict[str, float]
-    unused: list[int]
-    n_rows: int
-    n_held_out: int
-    n_basis: int
-
-
-def _compute(job: StageJob) -> MetricRecord:
+def _compute(job: StageJob) -> dict[str, Any]:
     """Store the square roots of the weights of the features.
 
     In every round the best network of the sample is found with the weights of the round before,
     and its squared derivatives become the weights of the next (recursive feature machines of
     Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
-    """
-    run, dataset, engine = job.run, job.dataset, job.engine
-    sample = run_task(engine, _write_sample, run, dataset, label="metric")
-    rounds = _rounds(job, sample["n_held_out"]) if sample["n_held_out"] else []
-    kept = _best_round(rounds, dataset, sample["n_held_out"])
-    root = _root(run, kept, rounds[kept]["kernel"]) if kept else np.ones(dataset.n_features)
-    write_array(run.group("metric"), "root", root, "feature")
-    unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
-    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
-    _log_weights(dataset, kept, heaviest, unused)
-    return MetricRecord(rounds, kept, heaviest, unused, **sample)
-
-
-def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
-    """Return the best network of every round; no round if no network could be solved.
 
     Each kind of distances has its own rounds, because a kernel that is worse at first may be better
     in the end. On 45 columns of noise beside 5 with interactions, l1 distances do better at first
     but learn only three columns.
+
+    Returns the best network of each "round" and its figures of held-out rows, the round that is
+    "kept", the columns with the largest weights, and those without effect on the scores.
     """
-    rounds: list[dict[str, Any]] = []
-    for kernels in _learning(job.run.chosen_params, job.run.tuning):
-        rounds += _rounds_of(job, kernels, n_held_out, first=len(rounds))
-    return rounds
+    run, dataset, engine = job.run, job.dataset, job.engine
+    sample = run_task(engine, _write_sample, run, dataset, label="metric")
+    tried = Trials(run.chosen_params, run.tuning)
+    units = [(kernels,) for kernels in _kernels_of(tried)] if sample["n_held_out"] else []
+    found = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
+    rounds = [each for part in found for each in part["rounds"]]
+    for number, each in enumerate(rounds):
+        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.items())
+        logger.info("metric: round %d, %s", number, told)
+    kept = _best_round(rounds, dataset, sample["n_held_out"])
+    root = np.ones(dataset.n_features)
+    if kept:
+        root = np.concatenate([run.read_part(_ROUNDS, part, "roots") for part in range(len(units))])
+        root = root[kept]
+    write_array(run.group("metric"), "root", root, "feature")
+    unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
+    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
+    _log_weights(dataset, kept, heaviest, unused)
+    return {"rounds": rounds, "kept": kept, "heaviest": heaviest, "unused": unused, **sample}
 
 
-def _learning(params: FitParams, tuning: TuneParams | None) -> list[list[str]]:
+def _kernels_of(tried: Trials) -> list[list[str]]:
     """Return the kernels with learned weights, one list for each kind of distances."""
-    tried = {kernel_named(name).l1 for name in Trials(params, tuning).kernels}
-    return [
-        [name for name in _FACTORS if kernel_named(name).l1 == each]
-        for each in (False, True)
-        if each in tried
-    ]
-
-
-def _rounds_of(
-    job: StageJob, kernels: list[str], n_held_out: int, *, first: int
-) -> list[dict[str, Any]]:
-    run, dataset = job.run, job.dataset
-    judged = judged_sums(dataset)
-    rounds: list[dict[str, Any]] = []
-    for number in range(run.chosen_params.metric_rounds + 1):
-        before = tuple(rounds[-1][name] for name in _NETWORK) if rounds else None
-        stage = _stage_of(kernels[0], first + number)
-        units = [(first + number, kernels, before)]
-        (best,) = map_parts(run, dataset, job.engine, stage=stage, task=_round, units=units)
-        if best[judged.smooth] is None:
-            break
-        rounds.append({name: best[name] for name in (*_NETWORK, *judged.compared)})
-        _log_round(first + number, rounds[-1])
-        if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
-            break
-    return rounds
-
-
-def _stage_of(kernel: str, number: int) -> str:
-    """Return the name of the parts of a round; kinds of distances may share a number."""
-    kind = "l1-" if kernel_named(kernel).l1 else ""
-    return f"{_ROUND}{kind}{number}"
+    kinds = sorted({kernel_named(name).l1 for name in tried.kernels})
+    return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
 
 
 def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
@@ -176,16 +326,6 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
     equal = min(figures[kinds.index(each)] for each in set(kinds))
     gained = 1 - min(figures) / equal if equal > 0 else 0.0
     return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
-
-
-def _networks(
-    kernels: list[str], before: tuple[str, float, float] | None
-) -> list[tuple[str, float]]:
-    """Return all kernels and widths, or the best kernel before with widths near its best."""
-    if before is None:
-        return [(kernel, each) for kernel in kernels for each in _FACTORS[kernel]]
-    kernel, factor, _ = before
-    return [(kernel, factor * step) for step in _STEPS]
 
 
 def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
@@ -218,12 +358,6 @@ def sample_basis(n_rows: int) -> int:
     return min(_MOST_BASIS, -(-n_rows // 2))
 
 
-def _root(run: Run, number: int, kernel: str) -> Floats:
-    """Return the square roots of the weights of a round, whose best network has this kernel."""
-    root: Floats = run.read_part(_stage_of(kernel, number), 0, "root")
-    return root
-
-
 def _scaling(run: Run, root: Floats) -> Scaling:
     return replace(unlearned_scaling(run, LEARNED), root=root)
 
@@ -233,48 +367,40 @@ def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) ->
     return SmallNetwork(kernel, width_factor, False, ridges)
 
 
-def _round(
-    run: Run,
-    dataset: Dataset,
-    number: int,
-    kernels: list[str],
-    before: tuple[str, float, float] | None,
-) -> PartResult:
-    """Learn weights with the best network of the last round; find the best network with them."""
+def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
+    """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
     basis = Chosen(run.read(f"{_SAMPLE}/basis_values"), run.read(f"{_SAMPLE}/basis_rows"))
     sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
     seen = sample.folds != _HELD_OUT
     sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
-    root = np.ones(dataset.n_features)
-    if before is not None:
-        kernel, width_factor, alpha = before
-        root = learned_root(
-            sample.take(seen),
-            _scaling(run, _root(run, number - 1, kernel)),
-            _small_network(kernel, width_factor, [alpha]),
-            each=partial(side_by_side, at_once=1),
-            threads=blas_threads(),
+    judged, root = judged_sums(dataset), np.ones(dataset.n_features)
+    tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
+    rounds: list[dict[str, Any]] = []
+    roots: list[Floats] = []
+    for number in range(run.chosen_params.metric_rounds + 1):
+        if rounds:
+            kernel, factor, alpha = (rounds[-1][name] for name in _NETWORK)
+            root = learned_root(
+                sample.take(seen),
+                _scaling(run, root),
+                _small_network(kernel, factor, [alpha]),
+                each=partial(side_by_side, at_once=1),
+                threads=blas_threads(),
+            )
+            tried = [(kernel, factor * step) for step in _STEPS]
+        networks = [_small_network(*each, _ALPHAS) for each in tried]
+        found = try_side_by_side(
+            sample, _scaling(run, root), networks, held_out=(_HELD_OUT,), smoothly=True
         )
-    tried = _networks(kernels, before)
-    entries = try_side_by_side(
-        sample,
-        _scaling(run, root),
-        [_small_network(*each, _ALPHAS) for each in tried],
-        held_out=(_HELD_OUT,),
-        smoothly=True,
-    )
-    networks = [
-        {"kernel": kernel, "width_factor": factor, **entry}
-        for (kernel, factor), entry in zip(tried, entries, strict=True)
-    ]
-    place = best_place(networks, judged_sums(dataset).smooth)
-    best = dict.fromkeys(networks[0]) if place is None else networks[place]
-    return PartResult(best, {"root": root})
-
-
-def _log_round(number: int, best: dict[str, Any]) -> None:
-    said = [f"{name.replace('_', ' ')} {value}" for name, value in best.items()]
-    logger.info("metric: round %d, %s", number, ", ".join(said))
+        place = best_place(found, judged.smooth)
+        if place is None:
+            break
+        named = dict(zip(_NETWORK, tried[place], strict=False)) | found[place]
+        rounds.append({name: named[name] for name in (*_NETWORK, *judged.compared)})
+        roots.append(root)
+        if number - _best_round(rounds, dataset, int(np.count_nonzero(~seen))) == _PATIENCE:
+            break
+    return PartResult({"rounds": rounds}, {"roots": np.array(roots)})
 
 
 def _log_weights(
@@ -292,28 +418,23 @@ def _log_weights(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Return the cost; every round is one task, in which networks run side by side."""
+    """Return the cost; networks run side by side in the rounds of one task."""
     rows = sample_size(s.n, s.p)
     r = sample_basis(rows)
-    learning = _learning(s.params, s.tuning)
+    learning = _kernels_of(s.tried)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
     n_rounds = len(learning) * s.params.metric_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
-    products = rows * (r**2 + 6 * r * s.p)
     gradients = n_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
-    solves = len(_ALPHAS) * r**3 / 3
-    sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
+    sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
+    own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS))
+    trying = try_bytes(rows, r) + trying_bytes(max(n_firsts), own)
     return StageCost(
-        products=n_tried * (products + solves) + gradients,
+        products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
         exponentials=2 * (n_tried + n_rounds) * rows * r,
-        read_bytes=(len(learning) + n_rounds) * sample_bytes,
         written_bytes=sample_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + 4 * sample_bytes
-        + try_bytes(rows, r)
-        + trying_bytes(max(n_firsts), tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS)))
-        + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
+        held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
+        n_tasks=len(learning),
     )
 
 
@@ -339,14 +460,11 @@ def _check(context: FitContext) -> None:
 
 METRIC = Stage(
     name="metric",
-    record=MetricRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning, numbers: LEARNED in Trials(params, tuning).scales,
+    wanted=lambda tried: LEARNED in tried.scales,
     check=_check,
     labelled_only=True,
-    needs=("columns",),
-    passes=("metric/root",),
     scratch=(_SCRATCH,),
     remedy=_remedy,
 )

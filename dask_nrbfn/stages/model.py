@@ -1,7 +1,7 @@
 """Stage "model": the group with the arrays for prediction by a network or an embedding."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,12 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.cells import CELLS, cells_basis, read_networks
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.components import read_coefficients
+from dask_nrbfn.stages.moments import WIDTH, read_coefficients, read_features
 from dask_nrbfn.stages.neighbor_search import of_searched
-from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.refine import read_weights
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials
-from dask_nrbfn.stages.weights import WEIGHTS
-from dask_nrbfn.stages.width import WIDTH, read_features
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import trials_of
+from dask_nrbfn.stages.weights import WEIGHTS, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
@@ -31,15 +28,10 @@ from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
 
 
-@dataclass(frozen=True)
-class ModelRecord:
-    """An empty record, because the model stores all figures."""
-
-
-def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> ModelRecord:
-    """Store the model in a task that runs `write`."""
+def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:
+    """Store the model, which has all figures, in a task that runs `write`."""
     run_task(job.engine, write, job.run, job.dataset, label="model")
-    return ModelRecord()
+    return {}
 
 
 def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
@@ -62,8 +54,7 @@ def _read_results(run: Run, leaves: list[str]) -> None:
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:
-    decided = Trials(run.chosen_params, run.remaining_tuning).is_of_cells
-    model = (_of_cells if decided else _of_one_network)(run, dataset)
+    model = (_of_cells if trials_of(run).is_of_cells else _of_one_network)(run, dataset)
     model.write(run.group("model"))
 
 
@@ -77,7 +68,7 @@ def _of_cells(run: Run, dataset: Dataset) -> Model:
         params=run.chosen_params,
         fitting_error=record.fitting_error,
         spectral_risk=record.spectral_risk,
-        calibration=Calibration.of(asdict(record)),
+        calibration=Calibration.of(vars(record)),
         cells=cells,
         intercept=run.read("cells/origin") if dataset.of_numbers else None,
         **_of_dataset(run, dataset),
@@ -116,31 +107,15 @@ def _of_one_network(run: Run, dataset: Dataset) -> Model:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    r = cells_basis(s.params, s.n) if Trials(s.params, s.tuning).is_of_cells else s.r
+    r = cells_basis(s.params, s.n) if s.tried.is_of_cells else s.r
     n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q
     return StageCost(
-        read_bytes=n_bytes + (8 * s.n * s.q if s.dataset.of_numbers else 0),
-        written_bytes=n_bytes,
-        held_bytes=s.reader_bytes + 4 * n_bytes,
+        read_bytes=n_bytes, written_bytes=n_bytes, held_bytes=s.held(4 * n_bytes, margin=0.0)
     )
 
 
 MODEL = Stage(
-    name="model",
-    record=ModelRecord,
-    compute=partial(_compute, _write_model),
-    cost=_cost,
-    grows_with_basis=True,
-    needs=(
-        "columns",
-        "metric/root",
-        "cells",
-        "basis/values",
-        "prune/places",
-        "weights",
-        "refine/values",
-    ),
-    passes=("model",),
+    name="model", compute=partial(_compute, _write_model), cost=_cost, grows_with_basis=True
 )
 
 # Maximum number of rows whose coordinates the run keeps: enough for a scatter plot.
@@ -189,17 +164,14 @@ def _embedding_of(run: Run, dataset: Dataset) -> Model:
 
 
 def _embedding_cost(s: FitSizes) -> StageCost:
-    rows, coordinates = min(_SAMPLED_ROWS, s.n), s.n_components
-    written = 8 * (s.r * coordinates + rows * (coordinates + s.q))
-    written += s.stored_basis_bytes(s.r)
+    rows = min(_SAMPLED_ROWS, s.n)
+    held = s.basis_bytes(s.r, copies=4) + 8 * (
+        rows * (s.r + 2 * s.width) + 4 * s.r * s.n_components
+    )
     return StageCost(
         read_bytes=s.rows_bytes,
-        written_bytes=written,
-        held_bytes=s.reader_bytes
-        + s.n
-        + round(rows * s.block_row_bytes)
-        + s.basis_bytes(s.r, copies=4)
-        + 8 * (rows * (s.r + s.width + 2) + 4 * s.r * coordinates),
+        written_bytes=8 * s.r * s.n_components + s.stored_basis_bytes(s.r),
+        held_bytes=s.held(held + s.n),
     )
 
 
@@ -212,6 +184,5 @@ EMBEDDED = replace(
     MODEL,
     compute=partial(_compute, _write_embedding),
     cost=_embedding_cost,
-    needs=("columns", "metric/root", "basis/values", "components/coefficients"),
     leaves=_embedding_leaves,
 )

@@ -1,5 +1,6 @@
 """Neighbour searches: the method, the rows that have neighbours, block sizes and memory."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -56,6 +57,14 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
+
+
+def pieces_of(counts: NDArray[np.int64], group: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the blocks with rows of a group, and their first and last place; blocks are sorted."""
+    firsts = np.cumsum(counts, axis=1) - counts
+    for block in np.flatnonzero(counts[:, group]).tolist():
+        first = int(firsts[block, group])
+        yield block, first, first + int(counts[block, group])
 
 
 def most_lists(overlap: int) -> int:

@@ -6,35 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
-from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import try_bytes
+from dask_nrbfn.numeric.small_fit import Entry, try_bytes, try_networks
+from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_SCORED, Chosen
+from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, Chosen, asked_size
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.components import most_components
-from dask_nrbfn.stages.finals import (
-    MOST_COMPARED,
-    N_COMPARED,
-    Final,
-    best_of,
-    finalists,
-    judge,
-    largest_size,
-    learning_curve,
-    n_judged_folds,
-    smallest_of,
-    widths_beside,
-    winner_of,
-)
-from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.sample import (
+from dask_nrbfn.stages.metric import (
     ALL,
+    METRIC,
+    JudgedRows,
     bases_of_sample,
     judged_sums,
+    n_judged_folds,
     network_of,
     read_sample,
     tried_bytes,
@@ -42,8 +33,8 @@ from dask_nrbfn.stages.sample import (
     trying_bytes,
     write_rows,
 )
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.moments import most_components
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     ALPHAS_BESIDE,
     Combination,
@@ -53,7 +44,6 @@ from dask_nrbfn.stages.trials import (
     search_rows,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -102,34 +92,181 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
     ]
 
 
-@dataclass(frozen=True)
-class SearchRecord:
-    """The results of all combinations on the sample.
+# The best combinations are compared with at most this many basis rows. With 2,048 basis rows and
+# 12,000 rows of the sample each network takes a second.
+_MOST_COMPARED = 2048
 
-    tried: every combination with its best penalty and alpha, error and log loss in its last round.
-    rounds: combinations, rows and basis rows of each round, and the figures of the best.
-    stopped: why no other widths were tried.
-    narrowed: the penalty and the alphas that are left to try, by their names in `TuneParams`.
-    curve: a combination with bases of several sizes, unless the size of the basis was given.
-    finals: the combinations that were compared in the end, and their figures.
+# Number of combinations that differ in more than the width, and factors of the best width.
+_N_KINDS = 3
+_STEPS = (1 / math.sqrt(2), math.sqrt(2))
+_N_COMPARED = _N_KINDS + 1 + len(_STEPS)
+
+# Sizes that are tried at once; the last is the largest of --effort quick. Larger sizes double until
+# a doubling gains nothing.
+_FIRST_SIZES = tuple(2**power for power in range(4, 11))
+
+# Up to this size a basis costs so little that only the error decides.
+_CHEAP = 256
+
+# Sampled rows for each row of the largest basis.
+_ROWS_OF_BASIS_ROW = 2
+
+_Asked = tuple[Combination, Sequence[int], dict[str, Any]]
+"""A combination, sizes of the basis, and the penalties and alphas to try."""
+
+
+@dataclass(frozen=True, eq=False)
+class Final(JudgedRows):
+    """A combination, and its entry of `try_networks` with "n_basis", with a basis of some size."""
+
+    combination: Combination
+    entry: Entry
+
+    @property
+    def n_basis(self) -> int:
+        """Number of basis rows."""
+        return int(self.entry["n_basis"])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record of the search."""
+        return asdict(self.combination) | self.entry
+
+
+def best_of(finals: Sequence[Final]) -> Final:
+    """Return the final with the smallest mean loss; of equal ones the first."""
+    return min(finals, key=lambda each: each.loss)
+
+
+def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
+    """Return the finals within one standard error of the best (Breiman et al. 1984, section 3.4).
+
+    By the loss alone, or with `n_losses` of 2 also by the smooth loss.
     """
+    close = []
+    for each in finals:
+        gains, errors = best.gains_over(each)
+        if (gains <= errors)[:n_losses].all():
+            close.append(each)
+    return close
 
-    tried: list[dict[str, Any]]
-    chosen: dict[str, Any]
-    n_rows: int
-    n_basis: int
-    rounds: list[dict[str, Any]]
-    stopped: str | None
-    narrowed: dict[str, Any]
-    curve: list[dict[str, Any]]
-    finals: list[dict[str, Any]]
+
+def smallest_of(curve: Sequence[Final]) -> Final:
+    """Return the final with the smallest basis among those close to the best.
+
+    Among bases of up to 256 rows the loss decides. Finals must also be close in the smooth loss,
+    because a small basis harms probabilities before labels.
+    """
+    close = close_to_best(curve, best_of(curve), n_losses=2)
+    return min(close, key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
+
+
+def winner_of(finals: Sequence[Final]) -> Final:
+    """Return the final with the best probabilities among those close to the best.
+
+    Equal column weights win unless learned weights gain more than the standard error.
+    """
+    close = close_to_best(finals, best_of(finals))
+    equal = [each for each in close if each.combination.scale != LEARNED]
+    return min(equal or close, key=lambda each: each.smooth)
+
+
+def finalists(ordered: Sequence[Combination]) -> list[Combination]:
+    """Return the best of ordered combinations of each kind, and one with equal column weights."""
+    firsts: dict[tuple[str, str, str], Combination] = {}
+    for each in ordered:
+        firsts.setdefault((each.scale, each.features, each.kernel), each)
+    kinds = [*firsts.values()]
+    chosen, equal = kinds[:_N_KINDS], [each for each in kinds if each.scale != LEARNED]
+    return chosen if not equal or equal[0] in chosen else [*chosen, equal[0]]
+
+
+def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
+    """Return the largest size of a basis that is tried on a sample."""
+    if not Trials(params, tuning).chooses_size:
+        return min(asked_size(params, dataset) or _MOST_COMPARED, _MOST_COMPARED)
+    most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
+    return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
+
+
+def _judge(job: StageJob, stage: str, sample: str, asked: Sequence[_Asked]) -> list[Final]:
+    """Try combinations with bases of some sizes; leave out combinations with singular systems."""
+    run = job.run
+    units = [(sample, asdict(each), [*sizes], left) for each, sizes, left in asked]
+    parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_judge_sizes, units=units)
+    weights, smooth = run.read(f"{sample}/weights"), judged_sums(job.dataset).smooth
+    finals = []
+    for place, ((combination, _, _), part) in enumerate(zip(asked, parts, strict=True)):
+        all_losses = run.read_part(stage, place, "losses")
+        for entry, losses in zip(part["entries"], all_losses, strict=True):
+            seen = np.isfinite(losses[0])
+            if entry[smooth] is not None:
+                shares = weights[seen] / weights[seen].sum()
+                finals.append(Final(losses[:, seen], shares, combination, entry))
+    return finals
+
+
+def _judge_sizes(
+    run: Run,
+    dataset: Dataset,
+    sample: str,
+    combination: dict[str, Any],
+    sizes: list[int],
+    left: dict[str, Any],
+) -> PartResult:
+    tuning = run.tuning
+    assert tuning is not None
+    params = replace(run.chosen_params, **combination)
+    if Trials(params, tuning).chooses_size:
+        params = replace(params, basis_size=max(sizes))
+    scaling, entries, losses = read_scaling(run, params.scale), [], []
+    asked = [(size, params.basis_rule) for size in sizes]
+    for chosen in bases_of_sample(run, dataset, sample, params, asked):
+        table = read_sample(run, sample, chosen, n_folds=tuning.folds, n_targets=dataset.n_targets)
+        ((entry, scores),) = try_networks(
+            table,
+            scaling,
+            [network_of(params, replace(tuning, **left))],
+            scored=True,
+            held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
+            n_components=most_components(run),
+            threads=blas_threads(),
+        )
+        entries.append(entry | {"n_basis": len(chosen.rows)})
+        losses.append(table.losses(scores, entry))
+    return PartResult({"entries": entries}, {"losses": np.array(losses)})
+
+
+def _learning_curve(
+    job: StageJob, stage: str, sample: str, best: Combination, left: dict[str, Any], most: int
+) -> list[Final]:
+    """Return the results of a combination with larger and larger bases, until no gain is left.
+
+    Several for each size if the tuning compares bases; `left` is penalties and alphas.
+    """
+    tuning = job.run.tuning
+    assert tuning is not None
+    bases = Trials(job.run.chosen_params, tuning).sized_bases
+    tried = [replace(best, basis=basis, basis_rule="uniform") for basis in bases]
+    sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
+    if not sizes or most <= _FIRST_SIZES[-1]:
+        sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
+    curve = _judge(job, f"{stage}first", sample, [(each, sizes, left) for each in tried])
+    size = 2 * sizes[-1]
+    while curve and size <= most:
+        larger = _judge(job, f"{stage}{size}", sample, [(each, [size], left) for each in tried])
+        if not larger:
+            break
+        gains, errors = best_of(larger).gains_over(best_of(curve))
+        curve += larger
+        if (gains <= errors).all():
+            break
+        size *= 2
+    return curve
 
 
 class _Search:
-    """Rounds of trials; the best combinations of each round are tried on more rows in the next.
-
-    judged: the result of each combination in its last round.
-    """
+    """Rounds of trials, and the result of each combination in its last round."""
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
@@ -146,9 +283,8 @@ class _Search:
         number, job = len(self.rounds), self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
-            together.setdefault((each.scale, each.basis, each.basis_rule, each.kernel), []).append(
-                each
-            )
+            names = (each.scale, each.basis, each.basis_rule, each.kernel)
+            together.setdefault(names, []).append(each)
         units = [
             (
                 self._bases.index(names[:2]),
@@ -171,15 +307,11 @@ class _Search:
         return ordered
 
     def _narrowed(self, combination: Combination) -> dict[str, Any]:
-        """Return the alphas and penalties to try with a combination; empty: all of the tuning.
+        """Return the alphas and penalties to try: those next to the best so far, if there are any.
 
-        The first of several rounds tries every second alpha. Later rounds try the alphas next to
-        the best alpha of the last round, or of the combination that is refined.
+        The first of several rounds tries every second alpha.
         """
-        like = [combination]
-        if combination not in self.judged:
-            factors = self._factors_like(combination)
-            like = [replace(combination, width_factor=factor) for factor in factors]
+        like = [combination] if combination in self.judged else self._like(combination)
         solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
         if solved:
             return self.beside(solved[0], _ALPHAS_BESIDE)
@@ -201,10 +333,11 @@ class _Search:
         return [each for each in ordered if self.judged[each]["alpha"] is not None]
 
     def _in_order(self, tried: list[Combination]) -> list[Combination]:
-        records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
-        solved = [each for each in tried if records[each][0] is not None]
-        solved.sort(key=lambda each: records[each])
-        return solved + [each for each in tried if records[each][0] is None]
+        def standing(each: Combination) -> list[float]:
+            figures = [self.judged[each][name] for name in self._figures]
+            return [math.inf if figure is None else figure for figure in figures]
+
+        return sorted(tried, key=standing)
 
     def refine(
         self, best: Combination, size: Round, n_steps: int
@@ -213,7 +346,8 @@ class _Search:
         for _ in range(n_steps):
             if self.judged[best][self._figures[0]] is None:
                 return best, "singular systems"
-            factors = _factors_beside(best.width_factor, self._factors_like(best))
+            tried = [each.width_factor for each in self._like(best)]
+            factors = _factors_beside(best.width_factor, tried)
             new = [replace(best, width_factor=factor) for factor in factors]
             self.try_all(new, size)
             better = self._in_order([best, *new])[0]
@@ -223,11 +357,11 @@ class _Search:
         limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
         return best, limit if n_steps else None
 
-    def _factors_like(self, combination: Combination) -> list[float]:
-        """Return the width factors that were tried with a combination, ascending."""
+    def _like(self, combination: Combination) -> list[Combination]:
+        """Return the combinations that were tried with other widths, the narrowest first."""
         factor = combination.width_factor
-        same = (each for each in self.judged if replace(each, width_factor=factor) == combination)
-        return sorted(each.width_factor for each in same)
+        same = [each for each in self.judged if replace(each, width_factor=factor) == combination]
+        return sorted(same, key=lambda each: each.width_factor)
 
 
 def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
@@ -251,8 +385,14 @@ def _factors_beside(factor: float, tried: list[float]) -> list[float]:
     return [float(f"{each:.3g}") for each in beside]
 
 
-def _compute(job: StageJob) -> SearchRecord:
-    """Try all combinations on a sample; return their results and the best."""
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Try all combinations on a sample; return their results and the best.
+
+    "tried" has every combination with its best penalty and alpha and the figures of its last round,
+    "rounds" their sizes and best figures, "stopped" why no other widths were tried, "narrowed" the
+    penalty and the alphas that are left to try, "curve" a combination with bases of several sizes,
+    and "finals" the combinations that were compared in the end.
+    """
     run, dataset, engine = job.run, job.dataset, job.engine
     assert run.tuning is not None
     tried = _different(run)
@@ -265,9 +405,10 @@ def _compute(job: StageJob) -> SearchRecord:
     n_basis = max(record["n_basis"] for record in found)
     rounds = planned_rounds(len(tried), n_rows, n_basis, run.tuning.folds)
     search = _Search(job, [*rules], len(rounds))
-    for number, size in enumerate(rounds):
+    for number, size in enumerate(rounds, start=1):
         tried = search.try_all(tried[: size.n_tried], size)
-        _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
+        told = ", ".join(f"{name} {value}" for name, value in search.rounds[-1].items())
+        logger.info("search: round %d of %d, %s", number, len(rounds), told)
     best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
     if stopped:
         logger.info("search: ended: %s", stopped)
@@ -277,19 +418,18 @@ def _compute(job: StageJob) -> SearchRecord:
     if n_chosen is not None:
         chosen["basis_size"] = n_chosen
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    return SearchRecord(
-        tried=[*search.judged.values()],
-        chosen=chosen,
-        n_rows=n_rows,
-        n_basis=n_basis,
-        rounds=search.rounds,
-        stopped=stopped,
-        narrowed=_beside(
-            run.tuning.alphas, winner.entry if winner else search.judged[best], ALPHAS_BESIDE
-        ),
-        curve=[each.record for each in curve],
-        finals=[each.record for each in compared],
-    )
+    left = winner.entry if winner else search.judged[best]
+    return {
+        "tried": [*search.judged.values()],
+        "chosen": chosen,
+        "n_rows": n_rows,
+        "n_basis": n_basis,
+        "rounds": search.rounds,
+        "stopped": stopped,
+        "narrowed": _beside(run.tuning.alphas, left, ALPHAS_BESIDE),
+        "curve": [each.record for each in curve],
+        "finals": [each.record for each in compared],
+    }
 
 
 def _finals(
@@ -303,36 +443,36 @@ def _finals(
     basis: dict[str, Any] = {}
     if Trials(params, tuning).chooses_size:
         beside = search.beside(best, ALPHAS_BESIDE)
-        curve = learning_curve(job, f"{_FINALS}size-", _SAMPLE, best, beside, size)
+        curve = _learning_curve(job, f"{_FINALS}size-", _SAMPLE, best, beside, size)
         if not curve:
             return [], [], None
         smallest = smallest_of(curve)
         size, sized = smallest.n_basis, smallest.combination
         basis = {"basis": sized.basis, "basis_rule": sized.basis_rule}
-        _log_curve(curve, size)
+        best_losses: dict[int, float] = {}
+        for each in sorted(curve, key=lambda each: -each.loss):
+            best_losses[each.n_basis] = each.loss
+        told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in sorted(best_losses.items()))
+        logger.info("search: error by basis rows: %s; %d are chosen", told, size)
     tried = [
-        (replace(each, **basis), [min(size, MOST_COMPARED)], search.beside(each, ALPHAS_BESIDE))
+        (replace(each, **basis), [min(size, _MOST_COMPARED)], search.beside(each, ALPHAS_BESIDE))
         for each in finalists(search.ordered)
     ]
-    compared = judge(job, f"{_FINALS}kinds", _SAMPLE, tried)
+    compared = _judge(job, f"{_FINALS}kinds", _SAMPLE, tried)
     if not compared:
         return curve, [], None
     winner = winner_of(compared)
     if n_refinements(tuning):
         beside = _beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
-        widths = [(each, [winner.n_basis], beside) for each in widths_beside(winner.combination)]
-        others = judge(job, f"{_FINALS}widths", _SAMPLE, widths)
+        factors = [float(f"{winner.combination.width_factor * step:.3g}") for step in _STEPS]
+        widths = [
+            (replace(winner.combination, width_factor=factor), [winner.n_basis], beside)
+            for factor in factors
+        ]
+        others = _judge(job, f"{_FINALS}widths", _SAMPLE, widths)
         compared += others
         winner = best_of([winner, *others])
     return curve, compared, winner
-
-
-def _log_curve(curve: list[Final], size: int) -> None:
-    best: dict[int, float] = {}
-    for each in curve:
-        best[each.n_basis] = min(each.loss, best.get(each.n_basis, math.inf))
-    told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in best.items())
-    logger.info("search: error by basis rows: %s; %d are chosen", told, size)
 
 
 def _different(run: Run) -> list[Combination]:
@@ -343,20 +483,6 @@ def _different(run: Run) -> list[Combination]:
     if not both or METRIC.recorded(run).kept:
         return tried
     return [each for each in tried if each.scale != LEARNED]
-
-
-def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
-    name, best = next(item for item in record.items() if item[0] not in Round._fields)
-    logger.info(
-        "search: round %d of %d, %d combinations on %d rows with %d basis rows, best %s %s",
-        number + 1,
-        n_rounds,
-        record["n_tried"],
-        record["n_rows"],
-        record["n_basis"],
-        name.replace("_", " "),
-        "none" if best is None else f"{best:.4f}",
-    )
 
 
 def _write_sample(run: Run, dataset: Dataset) -> int:
@@ -418,73 +544,64 @@ def _try(
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
-    params, tuning, dataset = s.params, s.tuning, s.dataset
+    params, tuning, tried = s.params, s.tuning, s.tried
     assert tuning is not None
-    tried, n_rows = Trials(params, tuning), search_rows(s.n, s.row_values, tuning)
-    r, n_scales = search_basis_size(dataset, params, tuning), len(tried.scales)
+    n_rows, r = search_rows(s.n, s.row_values, tuning), search_basis_size(s.dataset, params, tuning)
     # The search does not sum a locality.
-    n_ridges = s.n_penalties * len(tuning.alphas) * len(tried.components)
-    # One sample of the labelled rows, and if other rows have no label, one of all rows.
-    n_samples = 2 if s.n_labelled else 1
-    sample_bytes = round(n_samples * n_rows * (s.block_row_bytes + 3 * 8))
+    n_ridges = len(tried.asked_penalties) * len(tuning.alphas) * len(tried.components)
     sizes = (n_rows, r, tuning.folds)
     rounds = planned_rounds(len(tried.combinations), *sizes)
+    n_later = len(rounds) - 1 + n_refinements(tuning)
     rounds += [Round(2, *sizes)] * n_refinements(tuning)
     n_tried = sum(each.n_tried for each in rounds)
     # The largest networks are those of the finals. A learning curve of two rules takes a third more
     # than its last size.
-    r_last = max(min(s.r, largest_size(params, tuning, dataset, n_rows)), r)
-    n_finals = N_COMPARED + (3 if tried.chooses_size else 0)
+    r_last = max(min(s.r, largest_size(params, tuning, s.dataset, n_rows)), r)
     n_judged = n_judged_folds(n_rows, tuning.folds)
-    finals = Round(n_finals, n_rows, r_last, n_judged)
-    products = sum(
-        each.n_tried * each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
-        for each in (*rounds, finals)
-    )
-    n_first = n_ridges / (_ALPHA_STEP if len(rounds) > 1 else 1)
-    n_later = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(tried.components))
-    n_solved = [n_first, *(n_later for _ in rounds[1:]), 2 * ALPHAS_BESIDE + 1]
-    solves = sum(
-        each.n_tried * each.n_folds * systems * each.n_basis**3 / 3
-        for each, systems in zip((*rounds, finals), n_solved, strict=True)
-    )
-    spans = 0
+    finals = Round(_N_COMPARED + (3 if tried.chooses_size else 0), n_rows, r_last, n_judged)
+    n_beside = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(tried.components))
+    n_solved = [n_ridges, *([n_beside] * n_later), 2 * ALPHAS_BESIDE + 1]
+    products = exponentials = 0.0
+    for each, systems in zip((*rounds, finals), n_solved, strict=True):
+        n, size = each.n_tried * each.n_rows, each.n_basis
+        products += n * (size**2 + 3 * s.product_flops(size))
+        products += each.n_tried * each.n_folds * systems * size**3 / 3
+        exponentials += 2 * n * size
+    products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
     if s.n_components:
-        solves += n_tried * tuning.folds * eigenfunctions_flops(r)
-        spans = eigenfunctions_bytes(r) + s.basis_bytes(r, copies=4)
-        spans += components_bytes(r, min(s.n_components, r))
-    scored = n_scales * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
-    own = tried_bytes(r, s.q, n_held_out=tuning.folds, n_ridges=n_ridges)
-    own += spans + 8 * s.penalty_axes * r**2
-    last = tried_bytes(r_last, s.q, n_held_out=n_judged, n_ridges=2 * ALPHAS_BESIDE + 1)
-    last += spans + 8 * s.penalty_axes * r_last**2
+        products += n_tried * tuning.folds * eigenfunctions_flops(r)
+    # One sample of the labelled rows, and if other rows have no label, one of all rows.
+    sample_bytes = round((2 if s.n_labelled else 1) * n_rows * (s.block_row_bytes + 3 * 8))
+
+    def tried_with(size: int, n_held_out: int, n_ridges: int) -> int:
+        own = tried_bytes(size, s.q, n_held_out=n_held_out, n_ridges=n_ridges)
+        if s.n_components:
+            own += eigenfunctions_bytes(size) + components_bytes(size, min(s.n_components, size))
+        return own + 8 * s.penalty_axes * size**2
+
+    first = try_bytes(n_rows, r) + trying_bytes(n_tried, tried_with(r, tuning.folds, n_ridges))
+    last = tried_with(r_last, n_judged, 2 * ALPHAS_BESIDE + 1)
     return StageCost(
-        products=products + solves + scored,
-        exponentials=sum(
-            2 * each.n_tried * each.n_rows * each.n_basis for each in (*rounds, finals)
-        ),
-        read_bytes=s.rows_bytes + len(rounds) * n_scales * sample_bytes,
+        products=products,
+        exponentials=exponentials,
+        read_bytes=s.rows_bytes + len(rounds) * len(tried.scales) * sample_bytes,
         written_bytes=sample_bytes,
-        held_bytes=s.process_bytes
-        + s.reading_bytes
-        + 3 * sample_bytes
-        + 2 * 8 * n_rows * s.width
-        + s.basis_bytes(r_last, copies=3)
-        + max(try_bytes(n_rows, r) + trying_bytes(n_tried, own), last)
-        + 2 * 8 * s.n_labelled
-        + 8 * 6 * block_rows(r) * s.width,
-        n_tasks=n_scales,
+        held_bytes=s.held(
+            3 * sample_bytes
+            + 16 * n_rows * s.width
+            + s.basis_bytes(r_last, copies=3)
+            + max(first, last)
+        ),
+        n_tasks=len(tried.scales),
     )
 
 
 SEARCH = Stage(
     name="search",
-    record=SearchRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning, numbers: Trials(params, tuning).is_searched,
+    wanted=lambda tried: tried.is_searched,
     grows_with_basis=True,
-    needs=("given/values", "columns", "metric/root"),
     scratch=(_SCRATCH,),
     remedy=lambda params: "Lower `search_rows` or `search_basis`",
 )

@@ -1,30 +1,36 @@
-"""The `Stage` interface, its costs, the rates of a worker and the job object of a stage."""
+"""The `Stage` interface, the costs of stages, and the sizes from which the costs follow."""
 
 import math
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Self
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.memory import process_bytes
+from dask_nrbfn.neighbors.exact import buffer_bytes
+from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
+from dask_nrbfn.numeric.distances import basis_bytes, product_flops
+from dask_nrbfn.numeric.kernels import kernel_named
+from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.neighbor_search import LIST_BYTES, search_block_rows, worker_bytes
+from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.storage.array import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
-
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageCost:
-    """The expected cost of one stage.
+    """The largest terms of the expected cost of one stage.
 
-    products, exponentials, pairs: work of all tasks, see `Rates`; only the largest terms.
-    pair_flops: floating-point operations of a pair.
-    read_bytes, written_bytes: bytes that all tasks read and write.
-    held_bytes: peak memory of one worker, including its process.
-    n_tasks: tasks that share the work and can run at the same time.
-    shared_s, fixed_s: seconds of all tasks, and of every worker, that do not depend on the rates.
+    Products, exponentials and pairs are the work of all tasks, see `Rates`, and so are the bytes
+    read and written; `held_bytes` is the peak memory of one worker, including its process.
     """
 
     products: float = 0.0
@@ -35,6 +41,7 @@ class StageCost:
     written_bytes: int = 0
     held_bytes: int
     n_tasks: int = 1
+    # Seconds of all tasks, and of every worker, that do not depend on the rates.
     shared_s: float = 0.0
     fixed_s: float = 0.0
 
@@ -46,80 +53,242 @@ class StageCost:
 
 @dataclass(frozen=True, eq=False)
 class StageJob:
-    """The input of a stage whose earlier stages are finished.
-
-    largest_basis: maximum number of basis rows that the workers' memory allows in every stage.
-    """
+    """The input of a stage whose earlier stages are finished."""
 
     run: Run
     dataset: Dataset
     engine: Engine
+    # Maximum number of basis rows that the workers' memory allows in every stage.
     largest_basis: int = 0
     validation: Dataset | None = None
 
 
-def _fields(record: Any) -> tuple[Field[Any], ...]:
-    return fields(record)
+# The bytes that a stage does not count, as a share of those that it states.
+_MARGIN = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage(Generic[Record]):
-    """One step of a fit: it reads arrays of earlier stages and stores its own.
+class FitSizes:
+    """The sizes of a fit.
 
-    name: name of its group in the run, of its parts, and of its line in a plan and in the log.
-    record: A dataclass of JSON values that the metadata of the run keeps.
-    compute: takes a `StageJob`, stores the arrays of the stage and returns its record.
-    cost: takes `FitSizes`, returns a `StageCost`.
-    check: takes `FitContext`, raises an error if a fit with the stage cannot succeed; reads no
-        rows.
-    wanted: takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
-        whether a fit needs the stage.
-    labelled_only: whether the stage sees only the labelled rows.
-    grows_with_basis: whether the memory of the stage grows with the basis.
-    remedy: takes `FitParams`, returns what to change if the stage does not fit into memory; not
-        used if the memory grows with the basis.
-    keeps_parts: whether its parts are kept until the fit ends: because later stages read the parts,
-        or so that a damaged chunk of a result with a value for every row needs only one part again.
-    needs: arrays, groups and parts of earlier stages that the stage may read.
-    leaves: takes the run, returns the names of the arrays that a finished run provides. These
-        arrays are read again at the end, and damaged arrays are computed again.
-    passes: arrays and groups that the stage stores only for later stages.
-    scratch: groups that are deleted after the stage; a name that ends with "-" is a prefix of
-        groups.
+    n rows, p features, K classes, q targets, r basis rows, k neighbours; `width` is the number of
+    values of a row that distances are computed from, `row_values` the mean number of stored ones.
     """
 
+    # The rows that a stage reads, and those on which penalties are compared.
+    dataset: Dataset
+    judged: Dataset
+    tried: Trials
+    search: NeighborSearch
+    layout: PartLayout
+    n: int
+    p: int
+    K: int
+    q: int
+    r: int
+    k: int
+    row_values: float
+    width: int
+    # Labelled rows if other rows have no label; 0 if all rows have one.
+    n_labelled: int
+    # Whether the neighbours of all rows are searched.
+    by_confidence: bool
+    # Folds with separate moments; the most ridges tried with the whole basis, 0 without tuning.
+    n_folds: int
+    n_ridges: int
+    penalty_axes: int
+    asked_components: int
+    has_locality: bool
+    # Rows of the sample that the source of the basis holds, and whether all bases are rows.
+    n_basis_sample: int
+    draws: bool
+
+    @classmethod
+    def of(
+        cls, context: FitContext, *, n_basis: int | None = None, labelled_only: bool = False
+    ) -> Self:
+        """Return the sizes of a fit whose neighbour search is planned; by default of its basis."""
+        dataset = context.dataset.of_labelled() if labelled_only else context.dataset
+        params, tuning, search = context.params, context.tuning, context.search
+        assert search is not None
+        tried = Trials(params, tuning)
+        sources = [source_of(replace(params, basis=name)) for name in tried.bases]
+        asked = asked_size(params, dataset) or 0
+        return cls(
+            dataset=dataset,
+            judged=context.validation or dataset,
+            tried=tried,
+            search=search,
+            layout=context.labelled_layout if labelled_only else context.layout,
+            n=dataset.n_rows,
+            p=dataset.n_features,
+            K=dataset.n_classes,
+            q=dataset.n_targets,
+            r=context.n_basis if n_basis is None else n_basis,
+            k=params.n_neighbors,
+            row_values=dataset.row_values,
+            width=dataset.row_width,
+            n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
+            by_confidence=source_of(context.needing_confidence).by_confidence
+            and search.n_candidates is None
+            and not dataset.n_unlabelled,
+            n_folds=1 if tuning is None else tuning.n_folds,
+            n_ridges=0 if tuning is None else tried.n_ridges,
+            penalty_axes=max(penalty_named(name).n_axes for name in tried.asked_penalties),
+            asked_components=max(size or 0 for size in tried.components),
+            has_locality=any(tried.localities),
+            n_basis_sample=max(
+                source.n_sampled(dataset.n_rows, dataset.row_values, asked) for source in sources
+            ),
+            draws=all(source.draws for source in sources),
+        )
+
+    @property
+    def params(self) -> FitParams:
+        """The parameters of the fit."""
+        return self.tried.params
+
+    @property
+    def tuning(self) -> TuneParams | None:
+        """The tuning of the fit."""
+        return self.tried.tuning
+
+    @property
+    def n_components(self) -> int:
+        """Largest number of eigenfunctions of the basis; 0 without eigenfunctions."""
+        return min(self.asked_components, self.r)
+
+    @property
+    def n_kept(self) -> int:
+        """Number of basis rows that the model keeps."""
+        return min(self.params.prune or self.r, self.r)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts of a pass."""
+        return len(self.layout.spans)
+
+    @property
+    def rows_bytes(self) -> int:
+        """Bytes of X as stored."""
+        return round(self.n * self.dataset.row_bytes)
+
+    @property
+    def block_row_bytes(self) -> float:
+        """Bytes of a row in a block."""
+        index_bytes = INDEX_BYTES if self.dataset.is_sparse else 0
+        return self.row_values * (self.dataset.dtype.itemsize + index_bytes)
+
+    @property
+    def pair_flops(self) -> float:
+        """Floating-point operations of the product of two rows."""
+        return pair_flops(self.p, self.row_values)
+
+    def product_flops(self, n_basis: int) -> float:
+        """Return the BLAS flops that take as long as the distances of a row from a basis."""
+        kernels = [kernel_named(name) for name in self.tried.kernels]
+        flops = sum(
+            product_flops(self.p, self.row_values, self._basis_values, l1=each.l1)
+            for each in kernels
+        )
+        return n_basis * flops / len(kernels)
+
+    @property
+    def _basis_values(self) -> float:
+        return self.row_values if self.draws else self.p
+
+    def basis_bytes(self, n_basis: int, *, copies: int) -> int:
+        """Return the bytes of a basis in float64, of its scaled rows and of its factors."""
+        values = self._basis_values
+        return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)
+
+    def stored_basis_bytes(self, n_basis: int) -> int:
+        """Return the bytes of a basis as a model stores it."""
+        return basis_bytes(n_basis, self.p, self._basis_values, copies=1, of_sparse=False)
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block of a neighbour search."""
+        rows = search_block_rows(self.layout.chunk_rows, self.width, self.params)
+        return min(rows, self.layout.part_rows)
+
+    @property
+    def search_row_bytes(self) -> int:
+        """Bytes of a row as stored, scaled and searched."""
+        dtype = self.dataset.dtype
+        searched = search_dtype(dtype, self.search.method).itemsize
+        return self.width * (2 * dtype.itemsize + 8 + 2 * searched)
+
+    def exact_search_bytes(self, n_targets: int) -> int:
+        """Return the bytes of an exact search of `n_targets` rows in a block of rows."""
+        lists = n_targets * (8 * self.width + 6 * LIST_BYTES * (self.k + 1))
+        buffers = buffer_bytes(self.width, self.k, threads=self.search.threads)
+        return lists + buffers + self.block_rows * self.search_row_bytes
+
+    @property
+    def lists_bytes(self) -> int:
+        """Bytes of all neighbour lists."""
+        return LIST_BYTES * (self.search.n_candidates or self.n) * self.k
+
+    @property
+    def solve_bytes(self) -> int:
+        """Bytes of a solve, with the basis if the penalty needs the basis."""
+        basis = self.basis_bytes(self.r, copies=4) if self.penalty_axes else 0
+        return basis + solve_bytes(
+            self.r,
+            self.q,
+            penalty_axes=self.penalty_axes,
+            locality=self.has_locality,
+            n_components=self.n_components,
+        )
+
+    def held(self, *steps: float, reads: bool = True, margin: float = _MARGIN) -> int:
+        """Return the peak memory of a worker whose steps hold these bytes.
+
+        The worker has searched neighbours and computed l1 distances; `reads` counts its chunks.
+        """
+        kernels = [process_bytes(l1=kernel_named(each).l1) for each in self.tried.kernels]
+        reading = self.dataset.reading_bytes if reads else 0
+        own = round((1 + margin) * max(steps, default=0))
+        return max(worker_bytes(self.search.method), *kernels) + reading + own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One step of a fit: it reads arrays of earlier stages and stores its own."""
+
+    # Name of its group in the run, of its parts, and of its line in a plan and in the log.
     name: str
-    record: type[Record]
-    compute: Callable[[StageJob], Record]
+    # Stores the arrays of the stage, and returns its record: JSON values that the run keeps.
+    compute: Callable[[StageJob], dict[str, Any]]
     cost: Callable[[FitSizes], StageCost]
-    wanted: Callable[[FitParams, TuneParams | None, bool], bool] = lambda *asked: True
+    wanted: Callable[[Trials], bool] = lambda tried: True
+    # Raises an error if a fit with the stage cannot succeed; reads no rows.
     check: Callable[[FitContext], None] = lambda context: None
     labelled_only: bool = False
+    # Whether its memory grows with the basis; if not, what to change if it does not fit.
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = lambda params: "Ingest with a smaller `chunk_rows`"
+    # Whether its parts are kept until the fit ends: because later stages read the parts, or so that
+    # a damaged chunk of a result with a value for every row needs only one part again.
     keeps_parts: bool = False
-    needs: tuple[str, ...] = ()
+    # The arrays of a finished run that are read again at the end, and computed again if damaged.
     leaves: Callable[[Run], tuple[str, ...]] = lambda run: ()
-    passes: tuple[str, ...] = ()
+    # Groups that are deleted after the stage; a name that ends with "-" is a prefix of groups.
     scratch: tuple[str, ...] = ()
 
     def cost_in(self, context: FitContext) -> StageCost:
         """Return the cost of the stage in a fit whose neighbour search is planned."""
         return self.cost(FitSizes.of(context, labelled_only=self.labelled_only))
 
-    def written(self, record: Record) -> dict[str, Any]:
-        """Return the fields of a record that a run stores: all except a default of None."""
-        values = {each.name: getattr(record, each.name) for each in _fields(record)}
-        absent = {each.name for each in _fields(record) if each.default is None}
-        return {
-            name: value for name, value in values.items() if name not in absent or value is not None
-        }
-
-    def recorded(self, run: Run) -> Record:
+    def recorded(self, run: Run) -> SimpleNamespace:
         """Return the record of this stage in a run that has finished the stage."""
-        written: dict[str, Any] = run.stages[self.name]
-        names = [each.name for each in _fields(self.record)]
-        return self.record(**{name: written[name] for name in names if name in written})
+        return SimpleNamespace(**run.stages[self.name])
+
+
+def known(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None, for a record."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 # Seconds of overhead of a part, from its submission to its record: the scheduler, opening the run
@@ -131,9 +300,8 @@ _PART_S = 0.06
 class Rates:
     """The amounts of work that one worker does in a second.
 
-    products: floating-point operations of matrix products and factorizations.
-    exponentials: activations, without their products.
-    pairs: pairs of rows in an exact search, with the columns of the dataset.
+    Floating-point operations of products and factorizations, activations without their products,
+    pairs of rows in an exact search, with the columns of the dataset, and bytes.
     """
 
     products: float

@@ -337,9 +337,14 @@ def n_refinements(tuning: TuneParams) -> int:
     return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
 
 
+def trials_of(run: Run) -> Trials:
+    """Return what a run tries, without the values that finished stages have chosen."""
+    return Trials(run.chosen_params, run.remaining_tuning)
+
+
 def ridges_of(run: Run) -> list[Ridge]:
     """Return the ridges that a run tries with its whole basis."""
-    return Trials(run.chosen_params, run.remaining_tuning).ridges
+    return trials_of(run).ridges
 
 
 def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:

@@ -1,16 +1,17 @@
-"""Stage "validation": errors on held-out rows for each penalty and alpha, and the calibration."""
+"""Stages "path" and "validation": weights of each penalty and alpha, and their held-out errors."""
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from functools import partial, reduce
+from itertools import groupby
 from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DataError, IllConditionedError
+from dask_nrbfn.errors import DataError, IllConditionedError, ParameterError
 from dask_nrbfn.numeric.calibration import (
     FIT_BYTES,
     MOST_SCORES,
@@ -18,7 +19,8 @@ from dask_nrbfn.numeric.calibration import (
     ScoreDraw,
     fit_calibration,
 )
-from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
+from dask_nrbfn.numeric.folds import FoldedBlock, folds_of_numbers
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     FoldSums,
@@ -29,25 +31,40 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.penalties import Ridge, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.reliability import (
-    ReliabilityBin,
-    expected_calibration_error,
-    reliability_of_rows,
-)
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem
+from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
+from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
-from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    Sums,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
+from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.path import held_out_folds, read_path_weights
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.moments import (
+    most_components,
+    read_coefficients,
+    read_directions,
+    read_features,
+    read_locality,
+    read_moments,
+    read_shares,
+    read_system,
+    read_targets,
+)
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import ridges_of
-from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout, block_rows
@@ -56,34 +73,167 @@ from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
+# Eigenvalues are computed up to this many basis rows. With 4,096 they take as long as ten
+# factorizations, and the ratio grows with the basis.
+LARGEST_SPECTRUM = 4096
 
-@dataclass(frozen=True, kw_only=True)
-class LabelFigures:
-    """Figures of labels; None if the targets are numbers, or no row is held out.
+# Up to this many basis rows the systems of a path are solved side by side, each with one thread,
+# because threads that share a small factorization mostly wait for each other.
+_LARGEST_SMALL = 2048
 
-    The log loss and the reliability are those with the calibration. `fold_deviation` is the
-    standard deviation over the folds: of the error rate, or for numbers of the relative error.
+# The fields of `FoldWeights` that are stored for each fold.
+_STORED = ("weights", "intercepts", "ones")
+
+
+def _solve_path(job: StageJob) -> dict[str, Any]:
+    """Return as "path" error, risk and bounds of the fits of all penalties to all rows.
+
+    Each part of the stage leaves out one fold; the last part leaves out none.
     """
-
-    error_rate: float | None = None
-    fold_deviation: float | None = None
-    log_loss: float | None = None
-    temperature: float | None = None
-    log_slope: float | None = None
-    biases: list[float] | None = None
-    expected_calibration_error: float | None = None
-    reliability: list[ReliabilityBin] | None = None
+    units: list[tuple[int | None]] = [*((fold,) for fold in held_out_folds(job.run)), (None,)]
+    run, dataset, engine = job.run, job.dataset, job.engine
+    records = map_parts(run, dataset, engine, stage="path", task=_path_part, units=units)
+    return {"path": records[-1]["path"]}
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldOutFigures(LabelFigures):
-    """Figures of labels or of numbers; the relative error is the mean ``1 - R^2`` of targets."""
+def held_out_folds(run: Run) -> list[int]:
+    """Return the held-out folds; none if there is a validation dataset."""
+    return list(range(run.n_folds)) if run.n_folds > 1 else []
 
-    relative_error: float | None = None
-    r2: list[float] | None = None
-    rmse: list[float] | None = None
-    mae: list[float] | None = None
 
+def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
+    """Return a mask (r,) of the basis rows outside a fold.
+
+    Those of a fold are left out, because without their own row nothing fits their weights.
+    """
+    rows = read_labelled_rows(run)
+    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
+    return np.not_equal(folds, fold)
+
+
+def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
+    """Return the weights of all penalties, or of one, without one fold; None: of all rows."""
+    index = len(held_out_folds(run)) if fold is None else fold
+    rows = (0, None) if place is None else (place, place + 1)
+    weights, intercepts, ones = (run.read_part("path", index, name, *rows) for name in _STORED)
+    kept = np.ones(ones.shape[1], dtype=np.bool_) if fold is None else kept_basis(run, fold)
+    return FoldWeights(weights, intercepts, ones, kept)
+
+
+def penalized_system(
+    run: Run,
+    system: RidgeSystem,
+    ridge: Ridge,
+    *,
+    features: Callable[[], RadialFeatures] | None = None,
+) -> RidgeSystem:
+    """Return a system with the terms of a ridge, by the features that `features` returns."""
+    penalty = penalty_named(ridge.penalty)
+    P = penalty.of(features or partial(read_features, run), read_shares(run))
+    return replace(
+        system,
+        penalty=P,
+        locality=read_locality(run, ridge.locality),
+        directions=read_directions(run, ridge.components),
+    )
+
+
+def each_system(n_basis: int, *, spans: bool = False) -> Each:
+    """Return the map that solves the systems of a path; results depend on `n_basis` only."""
+    return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
+
+
+def _system_bytes(n_basis: int, *, spans: bool) -> int:
+    return 8 * n_basis**2 * (3 if spans else 1)
+
+
+def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
+    tried, penalize = ridges_of(run), partial(penalized_system, run)
+    moments = read_moments(run, without=fold)
+    system = read_system(run, moments)
+    solved, conditions = solve_all(
+        system,
+        np.ones(moments.n_basis, dtype=np.bool_) if fold is None else kept_basis(run, fold),
+        tried=tried,
+        penalize=penalize,
+        directions_of=lambda kept: (
+            read_coefficients(run)
+            if kept.all()
+            else directions_among(read_features(run), kept, most_components(run))
+        ),
+        each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
+    )
+    path = []
+    if fold is None:
+        if not any(conditions):
+            alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
+            raise penalize(system, tried[0]).singular(alphas, option="alphas")
+        path = _path_of_risks(system, zip(tried, solved.weights, conditions, strict=True), penalize)
+    return PartResult({"path": path}, {name: getattr(solved, name) for name in _STORED})
+
+
+def _path_of_risks(
+    system: RidgeSystem, solutions: Iterable[tuple[Ridge, Floats, float | None]], penalize: Penalize
+) -> list[dict[str, Any]]:
+    """Return error, risk and bounds of the weights of every ridge; None where it is singular."""
+    path, gram = [], system.gram
+    eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
+    for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):
+        penalized = penalize(system, shared)
+        for ridge, weights, condition in own:
+            entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
+            entry |= {**ridge._asdict(), "reciprocal_condition": condition}
+            if np.isfinite(weights).all():
+                found = spectral_bounds(weights, penalized, ridge.alpha, eigenvalues=eigenvalues)
+                bounds = asdict(found)
+                entry |= {**bounds.pop("relative"), **bounds}
+            path.append(entry)
+    return path
+
+
+def _path_cost(s: FitSizes) -> StageCost:
+    n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
+    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
+    weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
+    return StageCost(
+        products=n_tasks * (s.n_ridges * s.r**3 / 3 + spans * eigenfunctions_flops(s.r)) + spectrum,
+        read_bytes=8 * s.r**2 * n_tasks,
+        written_bytes=weights * n_tasks,
+        held_bytes=s.held(
+            s.solve_bytes
+            + 4 * s.r**2
+            + 2 * weights
+            + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
+            # A large basis has no such systems, but a plan must not shrink as the basis grows.
+            + beside_bytes(s.n_ridges, _system_bytes(s.r, spans=spans)),
+            reads=False,
+        ),
+        n_tasks=n_tasks,
+    )
+
+
+def _check_path(context: FitContext) -> None:
+    """Raise ParameterError if a penalty supports no tried basis, or folds need more rows."""
+    tuning, n_rows = context.tuning, context.dataset.of_labelled().n_rows
+    assert tuning is not None
+    context.tried.check_penalties()
+    most_folds = max(2, n_rows // 2)
+    if tuning.n_folds > most_folds:
+        raise ParameterError(
+            f"`folds` is {tuning.folds}, but there are {n_rows} rows.",
+            f"Set `folds` to at most {most_folds}.",
+        )
+
+
+PATH = Stage(
+    name="path",
+    compute=_solve_path,
+    cost=_path_cost,
+    check=_check_path,
+    wanted=lambda tried: tried.tuning is not None,
+    grows_with_basis=True,
+    keeps_parts=True,
+)
 
 # The key of the sums over the rows of each fold.
 FOLDS = "_folds"
@@ -93,23 +243,34 @@ WeightsOf = Callable[[Run, int | None], FoldWeights]
 
 
 class HeldOutPass:
-    """Errors on the `n_rows` rows of a part, by the weights without the fold of each row."""
+    """Errors on the rows of a part, by the weights without the fold of each row."""
 
     def __init__(
         self,
-        features: RadialFeatures,
-        reading: Reading,
-        *,
-        targets: Targets,
-        of_folds: list[FoldWeights],
-        n_rows: int,
+        run: Run,
+        judged: Dataset,
+        start: int,
+        stop: int,
+        codes_in_model: list[int] | None,
+        n_targets: int,
+        weights_of: WeightsOf,
     ) -> None:
-        n_models, _, n_basis = of_folds[0].weights.shape
-        self.reading = reading
-        self._features, self._threads, self._targets = features, blas_threads(), targets
+        self._features, self._threads = read_features(run), blas_threads()
+        held_out: list[int | None] = [*held_out_folds(run)] or [None]
+        n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
+        self.reading = Reading(
+            block_rows=n_rows,
+            weighting=RowWeights.of(judged, run.chosen_params),
+            n_folds=len(held_out),
+            seed=run.chosen_params.random_state,
+            codes_in_model=codes_in_model,
+        )
+        self._targets = read_targets(run, n_targets)
+        of_folds = [weights_of(run, fold) for fold in held_out]
         self._of_folds = [(each.rows, each.intercepts) for each in of_folds]
-        self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
+        self._buffer = np.empty((min(n_rows, stop - start), n_basis))
+        n_models = len(of_folds[0].weights)
+        self._sums: JudgedSums = sums_of(self._targets).zeros(n_models, n_targets)
         shapes = [(len(of_folds), *each.shape) for each in self._sums.fold_sums]
         self._errors, self._totals = map(np.zeros, shapes)
 
@@ -148,9 +309,11 @@ class HeldOutPass:
 class _DrawPass(HeldOutPass):
     """A draw of the scores of one model on a part, see `HeldOutPass`."""
 
-    def __init__(self, *arguments: Any, drawn: DrawnRows, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._drawn, self._draws = drawn, [drawn.none()]
+    def __init__(self, *arguments: Any) -> None:
+        *others, drawn = arguments
+        super().__init__(*others)
+        self._drawn: DrawnRows = drawn
+        self._draws = [drawn.none()]
 
     def add(self, block: FoldedBlock) -> None:
         """Draw from the rows of a block."""
@@ -164,53 +327,18 @@ class _DrawPass(HeldOutPass):
         return {"": reduce(add, self._draws)}
 
 
-def begin_held_out(
-    run: Run,
-    judged: Dataset,
-    start: int,
-    stop: int,
-    codes_in_model: list[int] | None,
-    n_targets: int,
-    weights_of: WeightsOf,
-    kind: Callable[..., HeldOutPass] = HeldOutPass,
-) -> HeldOutPass:
-    """Return the pass over a part of held-out rows."""
-    features = read_features(run)
-    held_out: list[int | None] = [*held_out_folds(run)] or [None]
-    reading = Reading(
-        block_rows=block_rows(features.n_basis),
-        weighting=RowWeights.of(judged, run.chosen_params),
-        n_folds=len(held_out),
-        seed=run.chosen_params.random_state,
-        codes_in_model=codes_in_model,
-    )
-    return kind(
-        features,
-        reading,
-        targets=read_targets(run, n_targets),
-        of_folds=[weights_of(run, fold) for fold in held_out],
-        n_rows=stop - start,
-    )
-
-
 def calibrate(
-    job: StageJob,
-    stage: str,
-    weights_of: WeightsOf,
-    *,
-    codes_in_model: list[int] | None,
-    loss: str,
-    temperature: float,
+    job: StageJob, stage: str, weights_of: WeightsOf, *, loss: str, temperature: float
 ) -> dict[str, Any]:
     """Fit the calibration of a model to its scores of held-out rows."""
-    run, judged = job.run, job.dataset if job.validation is None else job.validation
-    n_classes = job.dataset.n_targets
+    run, judged = job.run, job.validation or job.dataset
+    codes, n_classes = codes_in_training(job.dataset, judged), job.dataset.n_targets
     counts = np.zeros(n_classes, dtype=np.int64)
-    counts[np.arange(n_classes) if codes_in_model is None else codes_in_model] = judged.class_counts
+    counts[codes] = judged.class_counts
     drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
-    context = (codes_in_model, n_classes, weights_of, partial(_DrawPass, drawn=drawn))
+    context = (codes, n_classes, weights_of, drawn)
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
-    reduction = Reduction(stage, begin_held_out, {"": ScoreDraw}, layout, context)
+    reduction = Reduction(stage, _DrawPass, {"": ScoreDraw}, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     return run_task(job.engine, _fit, run, reduction, loss, temperature, label=stage)
 
@@ -242,26 +370,19 @@ def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> di
 _CALIBRATION = "validation-calibration"
 
 
-@dataclass(frozen=True)
-class ValidationRecord(HeldOutFigures):
-    """Errors of all penalties and alphas on held-out rows, and the best penalty and alpha.
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Return the errors of every penalty on rows that it was not fitted to, and the best one.
 
-    path: errors, and the log loss at the best temperature without biases.
+    The log losses of the path are those at the best temperature without biases. The figures of the
+    best penalty are those with the calibration; "fold_deviation" is the standard deviation over the
+    folds of the error rate, or for numbers of the relative error.
     """
-
-    path: list[dict[str, Any]]
-    chosen: dict[str, Any]
-    n_rows: int
-
-
-def _compute(job: StageJob) -> ValidationRecord:
-    """Return the errors of every penalty on rows that it was not fitted to, and the best one."""
-    run, judged = job.run, job.dataset if job.validation is None else job.validation
+    run, judged = job.run, job.validation or job.dataset
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
     kind, context = sums_of(read_targets(run, n_targets)), (codes, n_targets, read_path_weights)
     kinds = {"": kind, FOLDS: FoldSums}
-    reduction = Reduction("validation", begin_held_out, kinds, layout, context)
+    reduction = Reduction("validation", HeldOutPass, kinds, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     sums: JudgedSums = read_total(run, reduction)
     if isinstance(sums, HeldOutSums):
@@ -285,15 +406,10 @@ def _compute(job: StageJob) -> ValidationRecord:
         figures[criterion],
     )
     if isinstance(sums, HeldOutSums):
-        figures |= calibrate(
-            job,
-            _CALIBRATION,
-            partial(read_path_weights, place=place),
-            codes_in_model=codes,
-            loss="squared",
-            temperature=figures["temperature"],
-        )
-    return ValidationRecord(path=path, chosen=chosen, n_rows=judged.n_rows, **figures)
+        weights_of = partial(read_path_weights, place=place)
+        temperature = figures["temperature"]
+        figures |= calibrate(job, _CALIBRATION, weights_of, loss="squared", temperature=temperature)
+    return {"path": path, "chosen": chosen, "n_rows": judged.n_rows, **known(**figures)}
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
@@ -327,15 +443,12 @@ def codes_among(
 def _cost(s: FitSizes) -> StageCost:
     rows, scores, n_passes = block_rows(s.r), s.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
     n_scored = n_passes * s.judged.n_rows
+    block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.n_folds * scores * s.r)
     return StageCost(
         products=n_scored * s.product_flops(s.r) + 2 * s.judged.n_rows * s.r * scores,
         exponentials=n_scored * s.r + s.judged.n_rows * len(INVERSE_TEMPERATURES) * scores,
         read_bytes=round(n_scored * s.dataset.row_bytes),
-        held_bytes=s.process_bytes
-        + s.judged.reading_bytes
-        + s.basis_bytes(s.r, copies=4)
-        + 8 * (rows * s.r + 6 * rows * s.width + 2 * s.n_folds * scores * s.r + 6 * rows * scores)
-        + calibration_bytes(s),
+        held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
         n_tasks=PartLayout.of(s.judged.n_rows, s.params.n_parts).n_parts,
     )
 
@@ -348,14 +461,12 @@ def _check(context: FitContext) -> None:
 
 VALIDATION = Stage(
     name="validation",
-    record=ValidationRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
     labelled_only=True,
-    wanted=lambda params, tuning, numbers: tuning is not None,
+    wanted=lambda tried: tried.tuning is not None,
     grows_with_basis=True,
-    needs=("columns", "metric/root", "basis", "path/parts"),
     leaves=lambda run: () if run.of_numbers else ("validation/confusion",),
     scratch=(_CALIBRATION,),
 )

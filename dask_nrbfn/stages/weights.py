@@ -1,54 +1,129 @@
-"""Stage "weights": the solution of the ridge system of r basis rows on one node."""
+"""Stages "prune" and "weights": the kept basis rows, and the solution of their ridge system."""
 
 import logging
 import warnings
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
-from dask_nrbfn.errors import IllConditionedWarning
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import IllConditionedWarning, ParameterError
+from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
 from dask_nrbfn.numeric.held_out import unexplained_share
-from dask_nrbfn.numeric.penalties import check_penalty
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.penalties import Ridge, check_penalty
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSolution, RidgeSystem, solve_bytes
-from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.moments import read_moments
-from dask_nrbfn.stages.path import PATH, read_path_weights
-from dask_nrbfn.stages.prune import full_system, read_places
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.moments import read_moments, read_system, read_targets
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.trials import ridges_of
-from dask_nrbfn.stages.width import read_targets
+from dask_nrbfn.stages.validation import PATH, penalized_system, read_path_weights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class WeightsRecord:
-    """Penalty, error and risk of the network, and r^2 of the training rows for numbers."""
+def _prune(job: StageJob) -> dict[str, Any]:
+    """Store the places of the kept basis rows, in the order of their choice; return their number.
 
-    alpha: float
-    fitting_error: float
-    spectral_risk: float
-    objective: float
-    reciprocal_condition: float
-    training_r2: list[float] | None = None
+    Also the share of the squares of the targets that their orthogonal weights do not explain.
+    """
+    record = run_task(job.engine, _choose, job.run, label="prune")
+    logger.info(
+        "prune: %(n_kept)d basis rows leave %(unexplained).4g of the squares of the targets", record
+    )
+    return record
 
 
-def _compute(job: StageJob) -> WeightsRecord:
-    """Solve and store the weights."""
+def _choose(run: Run) -> dict[str, Any]:
+    system = full_system(run, read_moments(run))
+    path = choose_kept(system, run.chosen_params, numbers=run.of_numbers)
+    assert path is not None
+    group = run.group("prune")
+    write_array(group, "places", path.chosen, "kept")
+    write_array(group, "unexplained", path.unexplained, "kept")
+    return {"n_kept": len(path.chosen), "unexplained": float(path.unexplained[-1])}
+
+
+def full_system(
+    run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
+) -> RidgeSystem:
+    """Return the ridge system of all basis rows of a run, with the penalty of its network."""
+    system, ridge = read_system(run, moments), Ridge.in_params(run.chosen_params)
+    return penalized_system(run, system, ridge, features=features)
+
+
+def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
+    """Return the forward selection of the kept basis rows; None if all are kept.
+
+    Numbers are standardized, so the unit of a target has no effect.
+    """
+    if params.prune is None:
+        return None
+    scaled = system.standardized() if numbers else system
+    path = forward_selection(scaled, size=params.prune, alpha=params.alpha)
+    if not len(path.chosen):
+        raise replace(system, penalty=None, locality=None).singular([params.alpha])
+    return path
+
+
+def read_places(run: Run) -> NDArray[np.int64] | None:
+    """Return the places of the basis rows that the fitted model keeps, ascending; None: all."""
+    return None if run.chosen_params.prune is None else np.sort(run.read("prune/places"))
+
+
+def _check_prune(context: FitContext) -> None:
+    """Raise ParameterError if the basis cannot be pruned to this size."""
+    params = context.params
+    assert params.prune is not None
+    if context.tuning is not None:
+        raise ParameterError(
+            f"`prune` is {params.prune}, but a tuning compares networks with all basis rows.",
+            "Tune without `prune`, then fit with `prune` and the chosen parameters.",
+        )
+    if params.features != "plain":
+        raise ParameterError(
+            f"`prune` is {params.prune}, but `features` is {params.features}.",
+            "Give `features`=plain: normalized activations need all basis rows.",
+        )
+    if params.basis_size is not None and params.prune > params.basis_size:
+        raise ParameterError(
+            f"`prune` is {params.prune}, but the basis has only {params.basis_size} rows.",
+            f"Set `prune` to at most {params.basis_size}.",
+        )
+
+
+PRUNE = Stage(
+    name="prune",
+    compute=_prune,
+    cost=lambda s: StageCost(
+        products=s.n_kept**2 * s.r,
+        read_bytes=4 * s.r**2,
+        held_bytes=s.held(s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept), reads=False),
+    ),
+    check=_check_prune,
+    wanted=lambda tried: tried.params.prune is not None,
+    grows_with_basis=True,
+    leaves=lambda run: ("prune/places", "prune/unexplained"),
+)
+
+
+def _compute(job: StageJob) -> dict[str, Any]:
+    """Store the weights; return penalty, error and risk, and for numbers r^2 of training rows."""
     record = run_task(job.engine, _solve, job.run, label="weights")
     logger.info(
-        "weights: fitting error %.4f, spectral risk %.3g",
-        record.fitting_error,
-        record.spectral_risk,
+        "weights: fitting error %(fitting_error).4f, spectral risk %(spectral_risk).3g", record
     )
-    warn_of_condition(record.reciprocal_condition, alpha=record.alpha)
+    warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
     return record
 
 
@@ -64,7 +139,7 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
         )
 
 
-def _solve(run: Run) -> WeightsRecord:
+def _solve(run: Run) -> dict[str, Any]:
     chosen, system = Ridge.in_params(run.chosen_params), read_kept_system(run)
     if run.tuning is None:
         solution = system.solve(chosen.alpha)
@@ -84,7 +159,7 @@ class Network(NamedTuple):
 
     weights: Floats
     intercept: Floats | None
-    record: WeightsRecord
+    record: dict[str, Any]
 
 
 def describe_network(
@@ -99,12 +174,12 @@ def describe_network(
         r2 = (1.0 - unexplained).tolist()
     if isinstance(targets, NumberTargets):
         intercept = targets.origin + system.intercept(weights)
-    record = WeightsRecord(
-        alpha=alpha,
+    record = {
+        "alpha": alpha,
         **asdict(risk),
-        reciprocal_condition=solution.reciprocal_condition,
-        training_r2=r2,
-    )
+        "reciprocal_condition": solution.reciprocal_condition,
+        **known(training_r2=r2),
+    }
     return Network(weights, intercept, record)
 
 
@@ -119,8 +194,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=0.0 if s.n_ridges else s.n_kept**3 / 3,
         read_bytes=4 * s.r**2,
-        written_bytes=8 * s.q * s.r,
-        held_bytes=s.process_bytes + solving + 2 * 8 * s.n_ridges * s.q * s.r,
+        held_bytes=s.held(solving + 2 * 8 * s.n_ridges * s.q * s.r, reads=False),
     )
 
 
@@ -132,21 +206,9 @@ def _check(context: FitContext) -> None:
 
 WEIGHTS = Stage(
     name="weights",
-    record=WeightsRecord,
     compute=_compute,
     cost=_cost,
     check=_check,
     grows_with_basis=True,
-    needs=(
-        "columns",
-        "metric/root",
-        "basis/values",
-        "width/shares",
-        "components/coefficients",
-        "moments",
-        "locality/packed",
-        "path/parts",
-        "prune/places",
-    ),
     leaves=lambda run: ("weights/values", *(("weights/intercept",) if run.of_numbers else ())),
 )

@@ -34,7 +34,7 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model

@@ -83,15 +83,6 @@ def test_fit__rows_that_are_all_right_do_not_make_others_certain():
     assert 1e-5 < less_sure[1, 1] < 1e-3
 
 
-def test_calibration__a_record_with_a_temperature_alone():
-    assert Calibration.of({"temperature": 0.3}) == Calibration(0.3)
-    assert Calibration.of({"temperature": None}) is None
-    assert Calibration.of({}) is None
-    assert Calibration(0.3).to_dict() == {"temperature": 0.3}
-    biased = Calibration(0.3, 0.5, (0.1, -0.1))
-    assert Calibration.of(biased.to_dict()) == biased
-
-
 def test_draw__has_equally_many_rows_of_large_classes_and_all_of_small_ones():
     codes = np.repeat([0, 1, 2], [60_000, 9_000, 200])
     weights = np.random.default_rng(0).uniform(0.5, 1.5, len(codes))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_nrbfn.numeric.cell_fit import fit_cell
+from dask_nrbfn.numeric.cell_solution import fit_cell
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling

@@ -55,13 +55,6 @@ def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
     assert found.reciprocal_condition == expected.reciprocal_condition
 
 
-def test_weights__a_singular_system_in_place_is_put_back():
-    gram = np.ones((300, 300))
-    with pytest.raises(IllConditionedError, match="too small"):
-        solve_weights(gram, np.ones((2, 300)), alpha=1e-16)
-    assert (gram == 1.0).all()
-
-
 @given(
     n_basis=st.integers(1, 12),
     alpha=st.sampled_from([1e-6, 1e-3, 1.0, 1e3]),
@@ -120,15 +113,6 @@ def test_condition__of_known_eigenvalues(condition, scale):
     expected = condition / np.sqrt(np.sum(eigenvalues**2))
     found = solve_weights((gram + gram.T) / 2, np.ones((1, 50)), alpha=0.0).reciprocal_condition
     assert 0.8 * expected < found < 2 * expected
-
-
-@pytest.mark.parametrize("alpha", [1e-2, 1e-8, 1e-13])
-def test_condition__is_that_of_the_penalty_where_columns_repeat(alpha):
-    Phi, F = draw(n_basis=5)
-    Phi = np.column_stack([Phi, Phi])
-    condition = solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha).reciprocal_condition
-    assert alpha < condition < 10 * alpha
-    assert condition > ILL_CONDITIONED
 
 
 def test_condition__says_how_far_rounding_moves_the_weights():

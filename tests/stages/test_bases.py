@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from sklearn.cluster import MiniBatchKMeans
-from threadpoolctl import threadpool_info, threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import basis_rule
@@ -45,16 +43,6 @@ def params_of(basis, size=30, **values):
     return FitParams(**({"basis": basis, "basis_size": size, "alpha": 1e-3} | values))
 
 
-@pytest.mark.parametrize(("basis", "tuning"), [("random", None), ("kmeans", TUNING)])
-def test_bases__need_no_neighbors(basis, tuning):
-    # Fewer rows than n_neighbors, which matters to rows of low confidence alone.
-    X, y = spirals(20)
-    run = fit(X, y, params_of(basis, 6, n_neighbors=50), tuning=tuning)
-    assert not {"neighbors", "recall", "confidence"} & set(run.stages)
-    assert BASIS.recorded(run).n_basis == 6
-    assert Model.load(run.location).scores(X).shape == (20, 3)
-
-
 @pytest.mark.parametrize(("n_points", "copies", "n_basis"), [(30, 4, 30), (200, 1, 50), (5, 1, 3)])
 def test_bases__without_a_size_a_quarter_of_the_rows(n_points, copies, n_basis):
     # At most those that are distinct, and one for each of three classes. A tuning chooses a size.
@@ -77,12 +65,6 @@ def test_bases__of_a_rare_class_have_rows_of_the_others(n_rare, n_basis):
     assert set(y[run.read("basis/rows")]) == {0, 1}
     if n_basis:
         assert basis_rule(FinishedRun.of(run)).endswith("confidence 0.9, and the next ones")
-
-
-def test_bases__without_a_size_a_thousand_at_most():
-    X = np.random.default_rng(0).normal(size=(4100, 2))
-    run = fit(X, np.arange(4100) % 2, params_of("random", None))
-    assert BASIS.recorded(run).n_basis == 1000
 
 
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
@@ -148,19 +130,6 @@ def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
         np.testing.assert_allclose(np.linalg.norm(model.basis, axis=1), 1.0, rtol=1e-12)
 
 
-def test_kmeans__has_as_many_threads_as_blas(monkeypatch):
-    numbers, fit_means = [], MiniBatchKMeans.fit
-
-    def fit_and_look(self, rows):
-        numbers.extend(pool["num_threads"] for pool in threadpool_info())
-        return fit_means(self, rows)
-
-    monkeypatch.setattr(MiniBatchKMeans, "fit", fit_and_look)
-    with threadpool_limits(2), threadpool_limits(1, user_api="blas"):
-        fit(*spirals(60), params_of("kmeans", 6))
-    assert set(numbers) == {1}
-
-
 @pytest.mark.parametrize(("dtype", "scale"), [(np.float32, "none"), (np.int16, "standard")])
 def test_given__rows_become_the_basis(dtype, scale):
     X, y = spirals(120)
@@ -202,18 +171,6 @@ def test_given__values_that_are_no_basis(kind):
         given_basis(FitParams(), BAD[kind])
 
 
-def test_given__no_rows():
-    with pytest.raises(ParameterError, match="basis_size is 0"):
-        given_basis(FitParams(), np.empty((0, 4)))
-
-
-def test_given__another_size():
-    basis = np.ones((3, 4))
-    assert given_basis(FitParams(basis_size=3), basis).basis_size == 3
-    with pytest.raises(ParameterError, match="basis_size is 5, but 3 basis rows are given"):
-        given_basis(FitParams(basis_size=5), basis)
-
-
 @pytest.mark.parametrize("tuning", [None, TUNING])
 def test_given__mistakes_are_refused_before_any_task(tuning):
     X, y = spirals(40)
@@ -231,11 +188,3 @@ def test_given__mistakes_are_refused_before_any_task(tuning):
         with pytest.raises(ParameterError, match=message):
             fit(X, y, params, basis=rows, tuning=tuning, engine=idle, place=place)
         assert not place._store_dict
-
-
-def test_given__other_rows_are_another_run(tmp_path):
-    X, y = spirals(60)
-    basis, other = X[:5], X[5:10]
-    fit(X, y, given_basis(FitParams(), basis), basis=basis, place=tmp_path / "run")
-    with pytest.raises(RunMismatchError, match="basis=given:"):
-        fit(X, y, given_basis(FitParams(), other), basis=other, place=tmp_path / "run")

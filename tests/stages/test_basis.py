@@ -6,16 +6,14 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import largest_basis, stages_in
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import basis
-from dask_nrbfn.stages.basis import BASIS, BasisRecord
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import StageJob
+from dask_nrbfn.stages.stage import FitSizes, StageJob
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 from tests.tables import write_table
@@ -57,7 +55,7 @@ def chosen(X, y, confidence, params, **options):
     record = BASIS.compute(StageJob(run, dataset, engine, most))
     rows = run.read("basis/rows")
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
-    assert record.n_basis == len(rows)
+    assert record["n_basis"] == len(rows)
     return rows, record
 
 
@@ -81,15 +79,8 @@ def test_basis__without_a_size_the_threshold_decides(threshold, caplog):
     X, y, confidence = distinct_rows()
     rows, record = chosen(X, y, confidence, FitParams(confidence_threshold=threshold))
     assert rows.tolist() == np.flatnonzero(confidence < threshold).tolist()
-    assert record == BasisRecord(len(rows), len(rows))
+    assert record == {"n_basis": len(rows), "n_below_threshold": len(rows)}
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
-
-
-def test_basis__size_beyond_the_distinct_rows():
-    X, y, confidence = distinct_rows(100)
-    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
-    with pytest.raises(ParameterError, match="basis_size is 101, but X has only 100 distinct rows"):
-        chosen(X, y, confidence, FitParams(basis_size=101))
 
 
 def test_basis__uniform_draws_below_the_threshold():
@@ -126,7 +117,7 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     assert largest_basis(context_of(dataset, FitParams(), engine)) == 60
     rows, record = chosen(X, y, confidence, FitParams(basis_rule=rule), engine=engine)
     n_below = np.count_nonzero(confidence < 0.9)
-    assert record == BasisRecord(60, n_below, 60)
+    assert record == {"n_basis": 60, "n_below_threshold": n_below, "cap": 60}
     expected, _ = chosen(X, y, confidence, FitParams(basis_rule=rule, basis_size=60))
     assert rows.tolist() == expected.tolist()
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
@@ -142,7 +133,7 @@ def test_basis__capped_without_a_size(caplog, monkeypatch):
     run, dataset = with_confidence(X, y, confidence, FitParams())
     job = StageJob(run, dataset, InlineEngine(), len(X))
     n_below = np.count_nonzero(confidence < 0.9)
-    assert BASIS.compute(job) == BasisRecord(40, n_below, 40)
+    assert BASIS.compute(job) == {"n_basis": 40, "n_below_threshold": n_below, "cap": 40}
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
     assert "without a basis size has at most 40 basis rows: the least" in warning.getMessage()
     assert "are chosen. Give a basis size to choose another number." in warning.getMessage()

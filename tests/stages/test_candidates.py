@@ -11,7 +11,6 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
-from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 
@@ -49,13 +48,6 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     assert "partitions" not in open_group(run.location, kind="run")
 
 
-def test_candidates__below_the_threshold_without_a_size():
-    X, y = spirals(300)
-    run = fit(X, y, params(basis_size=None, candidates=150))
-    below = run.read("confidence/values") < 0.9
-    assert np.array_equal(run.read("basis/rows"), run.read("neighbors/rows")[below])
-
-
 def test_candidates__of_labelled_rows_among_others():
     X, y = spirals(300)
     labelled = np.random.default_rng(0).random(300) < 0.7
@@ -66,14 +58,6 @@ def test_candidates__of_labelled_rows_among_others():
     of_labelled = np.flatnonzero(labelled)
     assert np.array_equal(of_labelled[run.read("neighbors/rows")], rows)
     assert np.isin(run.read("basis/rows"), rows).all()
-
-
-def test_candidates__too_few_distinct_ones_are_told_before_the_search():
-    X, y = spirals(100)
-    engine = CountingEngine()
-    with pytest.raises(ParameterError, match="20, but the candidates have only 10 distinct"):
-        fit(X[np.arange(100) % 10], y[np.arange(100) % 10], engine=engine)
-    assert engine.done["neighbors"] == 0
 
 
 @pytest.mark.parametrize(
@@ -89,14 +73,6 @@ def test_candidates__refused_where_they_mean_nothing(wanted, problem):
     X, y = spirals(100)
     with pytest.raises(ParameterError, match=problem):
         fit(X, y, params(**wanted))
-
-
-def test_candidates__words_and_numbers():
-    assert FitParams().candidates == "auto"
-    with pytest.raises(ParameterError, match="candidates is 'some'"):
-        FitParams(candidates="some")
-    with pytest.raises(ParameterError, match="candidates is 0"):
-        FitParams(candidates=0)
 
 
 def test_confidence__of_candidates_is_that_of_the_naive_one():

@@ -1,4 +1,3 @@
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -6,7 +5,6 @@ import pytest
 from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.update import update_run
@@ -15,11 +13,9 @@ from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.console import run_table
-from dask_nrbfn.report.page import write_report
+from dask_nrbfn.report import write_report
 from dask_nrbfn.stages import context, trials
-from dask_nrbfn.stages.cell_fits import FITS, cell_bytes, read_tree
-from dask_nrbfn.stages.cells import CELLS
+from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write
 from tests.tables import spirals, surfaces
@@ -155,11 +151,6 @@ def test_cells__refused_before_the_first_task(changes, tuning, message):
     assert_refused(X, y, replace(PARAMS, **changes), message, tuning=tuning)
 
 
-def test_cells__sparse_rows_are_refused():
-    X, y = spirals(100)
-    assert_refused(csr_array(X), y, PARAMS, "sparse rows")
-
-
 def test_cells__one_that_cannot_be_cut_is_a_network(tmp_path):
     rng = np.random.default_rng(0)
     X = (rng.random((300, 30)) < 0.1).astype(float)
@@ -206,24 +197,6 @@ def test_cells__unlabelled_rows_are_left_out():
     np.testing.assert_allclose(model.scaling.restore(model.basis), X[rows], atol=1e-12)
 
 
-def test_cells__described(tmp_path):
-    X, y = spirals(300)
-    run = fit_table(X, y, replace(PARAMS, scale="standard"), place=tmp_path / "run")
-    figures = describe(tmp_path / "run")
-    assert figures["n_cells"] == len(figures["cells"]) == 4
-    assert sum(cell["n_rows"] for cell in figures["cells"]) == 300
-    for cell in figures["cells"]:
-        inside = np.ones(300, dtype=bool)
-        for split in cell["splits"]:
-            name, sign, threshold = split.rsplit(" ", 2)
-            values = X[:, int(name.removeprefix("column "))]
-            inside &= values > float(threshold) if sign == ">" else values <= float(threshold)
-        assert inside.sum() == pytest.approx(cell["n_rows"], abs=1)
-    assert "n_cells            4\n" in run_table(run)
-    write_report(run, tmp_path / "page.html")
-    assert ">Cells<" in (tmp_path / "page.html").read_text()
-
-
 def test_cells__of_unequal_sizes_are_checked_once_they_are_cut():
     rng = np.random.default_rng(0)
     # No median splits these columns, so that a single cell has all rows.
@@ -236,21 +209,3 @@ def test_cells__of_unequal_sizes_are_checked_once_they_are_cut():
         fit_dataset(dataset, MemoryStore(), params, engine)
     engine = InlineEngine(memory_bytes=beside + 2 * all_rows)
     assert CELLS.recorded(fit_dataset(dataset, MemoryStore(), params, engine)).n_cells == 1
-
-
-def test_model__of_cells_is_pickled():
-    X, y = spirals(200)
-    network = NRBFNClassifier(basis="random", basis_size=20, cells=3).fit(X, y)
-    expected = network.predict(X)
-    copy = pickle.loads(pickle.dumps(network))
-    assert copy.predict(X).tolist() == expected.tolist()
-    assert network.basis_indices_.shape == (60,)
-    np.testing.assert_array_equal(X[network.basis_indices_], network.basis_)
-    assert network.partial_fit(X[:50] + 0.1, y[:50]).predict(X).shape == (200,)
-
-
-def test_cells__the_default_alpha_of_one_network_is_not_tried():
-    """At 1e-13 an update and a forget of the same rows would leave other weights."""
-    X = np.random.default_rng(0).uniform(-1, 1, (400, 2))
-    targets = np.sin(4 * X[:, :1])  # without noise, the least alpha is the best
-    assert fit_table(X, targets, PARAMS).read("cells/alphas").min() == pytest.approx(1e-9)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn import FitParams, fit_dataset, ingest_arrays, ingest_file
+from dask_nrbfn import FitParams, fit_dataset, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from tests.tables import spirals
 
@@ -45,10 +45,3 @@ def test_columns__of_unlike_sizes(tmp_path, caplog, factors):
 )
 def test_columns__without_a_warning(tmp_path, caplog, factors, params):
     assert told_of(tmp_path, caplog, factors, **params) == []
-
-
-def test_columns__arrays_have_no_units(tmp_path, caplog):
-    X, y = spirals(60)
-    dataset = ingest_arrays(X * [1, 1000, 1, 1], y, tmp_path / "data.zarr")
-    fit_dataset(dataset, tmp_path / "run.zarr", FitParams(**PARAMS), InlineEngine())
-    assert "decide the distances" not in caplog.text

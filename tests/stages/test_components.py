@@ -9,11 +9,9 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_activations, reference_distances
-from tests.sites import write_site
 from tests.stages.fits import (
     ENGINE,
     as_columns,
@@ -93,12 +91,6 @@ def test_fit__more_than_float64_knows_are_those_that_there_are(caplog):
     assert "components: 40 are requested, but only" in caplog.text
 
 
-def test_fit__a_basis_without_a_size_has_as_many_rows_as_are_asked_for():
-    X, y = spirals(90)
-    run = fit(X, y, replace(PARAMS, basis_size=None, components=50))
-    assert run.stages["basis"]["n_basis"] == 51
-
-
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("table", "figure"), [(spirals, "error_rate"), (surfaces, "relative_error")]
@@ -141,34 +133,6 @@ def test_tune__chooses_the_number_of_the_least_error(table, figure):
         Model.load(run.location), Model.load(fit(X, targets, run.chosen_params).location), X
     )
     assert best["attainable"]["least"] <= best["spectral_risk"]
-
-
-def test_tune__tries_normalized_features_alone():
-    X, y = spirals(120)
-    tuning = replace(TUNING, width_factors=(0.3, 1.0), features=("plain", "normalized"))
-    run = tune(X, y, replace(PARAMS, components=None), tuning)
-    tried = describe_tuning(run)["tried"]
-    assert {entry["features"] for entry in tried} == {"normalized"}
-    assert all(entry["components"] in SIZES for entry in tried)
-    assert run.stages["components"]["n_components"] == 30
-
-
-def test_update_forget_and_merge__are_the_fit_of_the_rows():
-    X, y = spirals(300)
-    first, second, third = (
-        write(X[rows], y[rows]) for rows in (slice(150), slice(150, 250), slice(250, 300))
-    )
-    one, two = (fit_dataset(first, MemoryStore(), PARAMS, ENGINE) for _ in range(2))
-    update_run(one.location, second, ENGINE)
-    update_run(one.location, third, ENGINE)
-    update_run(one.location, third, ENGINE, forget=True)
-    model, basis = Model.load(one.location), one.read("basis/values")
-    Phi = reference_activations(X[:250], basis, model.width)
-    weights = naive_weights(Phi, np.eye(3)[y[:250]], basis, model.width, 9, 1e-9)
-    np.testing.assert_allclose(model.scores(X[:250]), Phi @ weights.T, atol=1e-7)
-    site = write_site(two, MemoryStore(), first, second)
-    merge_runs(two.location, site.location, ENGINE)
-    same_scores(Model.load(two.location), model, X)
 
 
 NEEDS = "components is 9, but"

@@ -5,12 +5,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import IllConditionedWarning
-from dask_nrbfn.cli import commands
-from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
@@ -30,13 +27,6 @@ THIN = FitParams(**(WIDE.to_dict() | {"alpha": 1e-15}))
 def table(tmp_path_factory):
     X, y = spirals(600, n_features=2)
     return write_table(tmp_path_factory.mktemp("table") / "data", X, y)
-
-
-@pytest.fixture(scope="module")
-def thin(table):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fit_dataset(table, MemoryStore(), THIN, InlineEngine())
 
 
 def test_fit__hopeless_system_names_the_next_penalty(table):
@@ -64,25 +54,6 @@ def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_wor
     assert run.stages["weights"]["reciprocal_condition"] < ILL_CONDITIONED
 
 
-def test_fit__small_penalty_is_worth_a_look(thin):
-    found = [str(each) for each in find_concerns(FinishedRun.of(thin))]
-    assert any(
-        "rounding decides much of the weights. Give a larger alpha" in each for each in found
-    )
-    described = describe_run(thin)
-    assert described["reciprocal_condition"] == thin.stages["weights"]["reciprocal_condition"]
-
-
-def test_update__small_penalty_warns_and_is_recorded(table):
-    store = MemoryStore()
-    with pytest.warns(IllConditionedWarning):
-        fit_dataset(table, store, THIN, InlineEngine())
-    X, y = spirals(50, n_features=2, seed=1)
-    with pytest.warns(IllConditionedWarning):
-        version = update_run(store, write_table(MemoryStore(), X, y), InlineEngine())
-    assert version["reciprocal_condition"] < ILL_CONDITIONED
-
-
 def test_tune__every_penalty_has_its_condition(table):
     tuning = TuneParams(
         effort="quick",
@@ -106,21 +77,6 @@ def test_tune__all_penalties_hopeless_names_the_next(table):
         IllConditionedError, match=r"alphas=0, 1e-20 are too small: .*\. Use alphas=1e-1"
     ):
         tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine())
-
-
-def test_command__warns_in_one_line(table, tmp_path):
-    options = ["--basis", "random", "--basis-size", "100", "--width-factor", "2", "--workers", "0"]
-    place = [str(table.location), str(tmp_path / "run")]
-    told = CliRunner().invoke(commands, ["fit", *place, *options, "--alpha", "1e-15"])
-    assert told.exit_code == 0
-    assert "IllConditionedWarning" not in told.stderr
-    assert "warning" in told.stdout
-    refused = CliRunner().invoke(
-        commands, ["fit", place[0], str(tmp_path / "other"), *options, "--alpha", "0"]
-    )
-    assert refused.exit_code == 2
-    assert "error: --alpha=0 is too small" in refused.stderr
-    assert "fix: Use --alpha=1e-1" in refused.stderr
 
 
 @pytest.mark.parametrize(("weights", "tuned"), [([1e308, 1e308], False), ([1e200, 1.0], True)])

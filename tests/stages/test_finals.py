@@ -9,9 +9,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import finals
-from dask_nrbfn.stages.finals import Final, finalists, smallest_of, winner_of
-from dask_nrbfn.stages.search import SEARCH
+from dask_nrbfn.stages import search
+from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
 from dask_nrbfn.stages.trials import (
     Combination,
     Trials,
@@ -27,8 +26,8 @@ QUICK = TuneParams(
 
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch):
-    monkeypatch.setattr(finals, "_FIRST_SIZES", (4, 8, 16))
-    monkeypatch.setattr(finals, "_CHEAP", 4)
+    monkeypatch.setattr(search, "_FIRST_SIZES", (4, 8, 16))
+    monkeypatch.setattr(search, "_CHEAP", 4)
 
 
 def combination(scale="standard", kernel="gaussian", width_factor=1.0):
@@ -116,7 +115,7 @@ def test_size__is_chosen_unless_it_is_said(changes, chosen):
 
 
 def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypatch):
-    monkeypatch.setattr(finals, "_FIRST_SIZES", (8, 32, 128))
+    monkeypatch.setattr(search, "_FIRST_SIZES", (8, 32, 128))
     flat, winding = tune(*noisy(300, 0.3)), tune(*spirals(300, n_features=2))
     sizes = [run.chosen_params.basis_size for run in (flat, winding)]
     assert sizes == [8, 32]
@@ -156,22 +155,6 @@ def test_size__of_numbers():
     assert run.chosen_params.basis_size == 16
 
 
-def test_size__of_more_classes_than_the_first_sizes(monkeypatch):
-    monkeypatch.setattr(finals, "_FIRST_SIZES", (2, 4))
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    run = tune(X, np.arange(60) % 6, tuning=replace(QUICK, effort="normal", scales=("none",)))
-    assert SEARCH.recorded(run).curve[0]["n_basis"] == 6
-
-
-def test_finals__a_threshold_decides_the_size():
-    params = replace(PARAMS, basis="sknn", confidence_threshold=0.7)
-    run = tune(*spirals(300), params, replace(QUICK, width_factors=(0.5, 1.0)))
-    sizes = {each["n_basis"] for each in SEARCH.recorded(run).finals}
-    (below,) = {run.stages["basis"]["n_basis"]}
-    assert sizes == {below}
-    assert not SEARCH.recorded(run).curve
-
-
 def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))
@@ -185,5 +168,5 @@ def test_finals__a_search_that_is_stopped_goes_on():
             break
         except StoppedError:
             pass
-    assert SEARCH.recorded(found) == SEARCH.recorded(expected)
-    np.testing.assert_array_equal(found.read("weights/values"), expected.read("weights/values"))
+    one, other = SEARCH.recorded(found), SEARCH.recorded(expected)
+    assert (one.tried, one.curve, one.finals) == (other.tried, other.curve, other.finals)

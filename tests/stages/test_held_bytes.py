@@ -75,6 +75,7 @@ def test_stages__hold_less_than_predicted(tmp_path, params, tuning, rows, most):
         else:
             run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
         record = update_run(run.location, write_table(tmp_path / "more", X * 1.1, y), engine)
-    assert run.stages[most]["peak_bytes"] > 0.5 * run.stages[most]["predicted_bytes"]
+    # Half of what is predicted without the margin of a quarter.
+    assert run.stages[most]["peak_bytes"] > 0.4 * run.stages[most]["predicted_bytes"]
     for each in (*run.stages.values(), record):
         assert each["peak_bytes"] <= each["predicted_bytes"]

@@ -6,20 +6,15 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import metric
 from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.trials import (
-    Trials,
-    resolve_tuning,
-)
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_l1_distances
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, write_table
 
 ENGINE = InlineEngine()
 PARAMS = FitParams(
@@ -85,37 +80,3 @@ def test_metric__learns_columns_with_it(monkeypatch):
     assert {each["kernel"] for each in METRIC.recorded(run).rounds} == {"laplace-l1"}
     assert weights[:3].min() > 3 * weights[3:].max()
     assert weights.mean() == pytest.approx(1.0 + LEAST_WEIGHT)
-
-
-def test_tune__tries_it_and_with_a_schema_first():
-    params = FitParams(basis_size=20).resolve_auto(numbers=False)
-    for effort in ("normal", "thorough"):
-        tuning = TuneParams(effort=effort)
-        assert "laplace-l1" in resolve_tuning(params, tuning, numbers=False).kernels
-        mixed = resolve_tuning(params, tuning, numbers=False, mixed=True)
-        assert mixed.kernels[0] == "laplace-l1"
-        assert Trials(params, mixed).combinations[0].kernel == "laplace-l1"
-        assert len({*mixed.kernels}) == len(mixed.kernels)
-    assert resolve_tuning(params, TuneParams(effort="quick"), numbers=False).kernels is None
-
-
-def test_tune__chooses_it_where_columns_count_alone():
-    X, y = steps(400, 6)
-    network = NRBFNClassifierCV(
-        kernels=("gaussian", "laplacian", "laplace-l1"), basis="random", basis_size=60, folds=3,
-        effort="quick", features=("plain",),
-    ).fit(X, y)  # fmt: skip
-    assert network.kernel_ == "laplace-l1"
-    new, labels = steps(400, 6, seed=1)
-    assert network.score(new, labels) > 0.85
-
-
-def test_estimators__take_it(tmp_path):
-    X, y = spirals(120)
-    options = {"kernel": "laplace-l1", "basis": "random", "basis_size": 30}
-    network = NRBFNClassifier(**options, alpha=1e-6).fit(X, y)
-    network.save(tmp_path / "model")
-    again = NRBFNClassifier.load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict(X), network.predict(X))
-    assert NRBFNRegressor(**options).fit(*surfaces(120)).score(*surfaces(120)) > 0.5
-    assert DiffusionMap(**options).fit_transform(X).shape == (120, 2)

@@ -1,32 +1,24 @@
 """Locality of fits, of their tuning and of what becomes of them, against what is written out."""
 
-import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.update import merge_runs, update_run
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import locality
-from dask_nrbfn.stages.locality import LOCALITY
+from dask_nrbfn.stages import moments
+from dask_nrbfn.stages.moments import LOCALITY
 from dask_nrbfn.storage.model import Model
 from tests.neighbors.naive import naive_distances
-from tests.sites import write_site
 from tests.stages.fits import (
-    ENGINE,
     as_columns,
     assert_refused,
     fit_table,
     held_out_scores,
     naive_error,
     overlapping,
-    write,
 )
 from tests.tables import surfaces
 
@@ -45,7 +37,7 @@ def fit(X, targets, params=PARAMS, **options):
 
 
 def R_of(run):
-    return locality.read_locality(run, 1.0).matrix
+    return moments.read_locality(run, 1.0).matrix
 
 
 def naive_R(run, X, targets, rows=None):
@@ -89,8 +81,8 @@ def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
 )
 def test_fit__sums_rows_and_neighbours(change, monkeypatch):
     """In several parts, each of several blocks."""
-    monkeypatch.setattr(locality, "_PART_ROWS", 50)
-    monkeypatch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
+    monkeypatch.setattr(moments, "_PART_ROWS", 50)
+    monkeypatch.setattr(moments, "_block_rows", lambda n_basis, k: 7)
     X, y = table()
     run = fit(X, y, replace(PARAMS, **change))
     assert_same(R_of(run), naive_R(run, X, y))
@@ -107,19 +99,6 @@ def test_fit__of_numbers_takes_the_nearest_rows():
     run = fit(X, Y, replace(PARAMS, width_factor=1.0))
     assert_same(R_of(run), naive_R(run, X, Y))
     assert LOCALITY.recorded(run).n_pairs == 6 * 90
-
-
-@pytest.mark.slow
-def test_fit__draws_rows_by_seed(monkeypatch):
-    monkeypatch.setattr(locality, "_ROWS_OF_BASIS_ROW", 2)
-    X, y = table()
-    run, other = (fit(X, y, replace(PARAMS, random_state=seed)) for seed in (0, 1))
-    rows = run.read("locality/rows")
-    assert len(np.unique(rows)) == LOCALITY.recorded(run).n_drawn == 32
-    assert not np.array_equal(rows, other.read("locality/rows"))
-    assert_same(R_of(run), naive_R(run, X, y, rows))
-    monkeypatch.setattr(locality, "MAX_TARGETS", 20)
-    assert LOCALITY.recorded(fit(X, y)).n_drawn == 20
 
 
 @pytest.mark.fast_cases(1)
@@ -144,16 +123,6 @@ def test_fit__pruned_is_the_ridge_of_the_chosen():
     assert_same(model.weights, W.T, rtol=1e-8)
 
 
-def test_fit__unbound_rows_change_nothing(caplog):
-    """Every row repeats, once of each class."""
-    X, y = np.repeat(table(60)[0], 3, axis=0), np.tile(np.arange(3), 60)
-    with caplog.at_level(logging.WARNING, logger="dask_nrbfn"):
-        run = fit(X, y)
-    assert "0 of 160 drawn rows have neighbours of their own kind" in caplog.text
-    expected = Model.load(fit(X, y, replace(PARAMS, locality=0.0)).location)
-    np.testing.assert_array_equal(Model.load(run.location).weights, expected.weights)
-
-
 def test_fit__refuses_too_few_rows():
     (X, y), message = table(20), "n_neighbors=20 needs at least 21 rows"
     without = replace(PARAMS, n_neighbors=20, locality=0.0)
@@ -161,14 +130,6 @@ def test_fit__refuses_too_few_rows():
     tuning = TuneParams(effort="quick", localities=(0.0, 1e-3), folds=2)
     assert_refused(X, y, without, message, tuning=tuning)
     fit(X, y, without)
-
-
-@pytest.mark.parametrize("value", [-1e-3, 1.5, float("nan"), "much"])
-def test_fit__refuses_what_is_no_locality(value):
-    with pytest.raises(ParameterError, match="locality is "):
-        FitParams(locality=value)
-    with pytest.raises(ParameterError, match="localities is "):
-        TuneParams(effort="quick", localities=(0.0, value))
 
 
 LOCALITIES, ALPHAS = (0.0, 1e-3, 0.3), (1e-1, 1e-4)
@@ -219,28 +180,3 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
     assert_same(model.weights, Model.load(alone.location).weights, rtol=1e-8)
     for name in ("fitting_error", "spectral_risk", "objective"):
         assert path[best][name] == pytest.approx(alone.stages["weights"][name], rel=1e-8)
-
-
-def versions_of(X, y, run):
-    """Return the latest model, and what it must be with the neighbours of the first 120 rows."""
-    model = Model.load(run.location)
-    Phi = model.features.activations(X)
-    W, _ = naive_weights(Phi, np.eye(3)[y], 1e-4, 1e-2, R_of(run))
-    return model.weights, W.T
-
-
-def test_update__keeps_the_neighbours_of_the_fit(caplog):
-    X, y = table(200)
-    parts = [write(X[rows], y[rows]) for rows in (slice(120), slice(120, 200))]
-    run = fit_dataset(parts[0], MemoryStore(), PARAMS, ENGINE)
-    before, R = Model.load(run.location).weights, R_of(run)
-    site = write_site(run, MemoryStore(), *parts)
-    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        update_run(run.location, parts[1], ENGINE)
-    assert "add: locality uses the neighbours of the fit" in caplog.text
-    np.testing.assert_array_equal(R_of(run), R)
-    assert_same(*versions_of(X, y, run), rtol=1e-8)
-    update_run(run.location, parts[1], ENGINE, forget=True)
-    assert_same(Model.load(run.location).weights, before, rtol=1e-6)
-    merge_runs(run.location, site.location, ENGINE)
-    assert_same(*versions_of(X, y, run), rtol=1e-6)

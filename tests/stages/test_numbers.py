@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -14,12 +13,9 @@ from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import (
-    merge_runs,
     update_run,
 )
-from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
@@ -28,7 +24,6 @@ from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
-from tests.sites import write_site
 from tests.tables import spirals
 
 PARAMS = FitParams(basis="kmeans", basis_size=30, features="plain", scale="standard", alpha=1e-6)
@@ -107,21 +102,6 @@ def test_tune__figures_are_those_of_rows_held_out():
     assert describe(run.location)["r2"] == best["r2"]
 
 
-def test_tune__on_a_validation_dataset_and_over_features():
-    X, T = diabetes()
-    judged = table_of(X[300:], T[300:])
-    tuning = TuneParams(effort="quick", alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0))
-    run = tune_dataset(
-        table_of(X[:300], T[:300]), MemoryStore(), PARAMS, tuning, InlineEngine(), validation=judged
-    )
-    chosen = describe_tuning(run)
-    assert len(chosen["tried"]) == 4
-    scores = Model.load(run.location).scores(X[300:])
-    found = r2_score(T[300:], scores, multioutput="raw_values")
-    np.testing.assert_allclose(chosen["chosen"]["r2"], found, rtol=1e-9)
-    assert chosen["chosen"]["fold_deviation"] is None
-
-
 def test_evaluate_and_predict(tmp_path):
     X, T = diabetes()
     run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
@@ -140,78 +120,6 @@ def test_evaluate_and_predict(tmp_path):
     csv = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True)
     assert csv.dtype.names == ("target_0", "target_1")
     np.testing.assert_allclose(csv["target_1"], scores[:, 1], rtol=1e-12)
-
-
-@pytest.fixture
-def slices(tmp_path):
-    """Four datasets of one table, and one of all rows but the third's."""
-    X, T = diabetes()
-    parts = np.array_split(np.arange(len(X)), 4)
-    datasets = [
-        table_of(X[rows], T[rows], tmp_path / f"part{number}") for number, rows in enumerate(parts)
-    ]
-    kept = np.concatenate([parts[0], parts[1], parts[3]])
-    return datasets, (X[kept], T[kept])
-
-
-def assert_one_fit(location, X, T):
-    """Assert that a run is as if these rows had been fitted at once with its basis and width."""
-    model = Model.load(location)
-    expected = naive_predictions(model, X, T)
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(model.scores(X), expected, rtol=0, atol=1e-10 * scale)
-    moments = read_latest_moments(location)
-    assert moments.total_weight == pytest.approx(len(X), rel=1e-12)
-
-
-def test_merge__of_a_site_is_one_fit(tmp_path, slices):
-    datasets, (X, T) = slices
-    place, engine = tmp_path / "run", InlineEngine()
-    run = fit_dataset(datasets[0], place, PARAMS, engine)
-    site = write_site(run, tmp_path / "site", datasets[0], datasets[1], datasets[3])
-    merge_runs(place, site.location, engine)
-    assert_one_fit(place, X, T)
-
-
-def test_forget__targets_that_were_never_there(tmp_path):
-    X, T = diabetes()
-    run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
-    with pytest.raises(DataError, match="cannot all be in the run"):
-        update_run(run.location, table_of(X[:50], T[:50] + 1e5), InlineEngine(), forget=True)
-    assert describe(run.location)["version"] == 0
-
-
-def test_forget__of_a_mistyped_target(tmp_path):
-    X, T = diabetes(1)
-    wrong = T.copy()
-    wrong[5] = 1e9
-    place = tmp_path / "run"
-    fit_dataset(table_of(X, wrong), place, PARAMS, InlineEngine())
-    update_run(place, table_of(X[5:6], wrong[5:6]), InlineEngine(), forget=True)
-    rest = np.arange(len(X)) != 5
-    model = Model.load(place)
-    expected = naive_predictions(model, X[rest], T[rest])
-    np.testing.assert_allclose(model.scores(X[rest]), expected, rtol=0, atol=0.01 * T.std())
-
-
-def test_refresh__with_targets_of_another_kind_is_refused(tmp_path, slices):
-    datasets, _ = slices
-    X, T = diabetes()
-    place, engine = tmp_path / "run", InlineEngine()
-    fit_dataset(datasets[0], place, PARAMS, engine)
-    labelled = ingest_arrays(X, np.arange(len(X)) % 2, tmp_path / "labelled")
-    swapped = pd.DataFrame(T, columns=["target_1", "target_0"])
-    for dataset in (labelled, table_of(X, swapped, tmp_path / "swapped")):
-        with pytest.raises(DataError, match="the network predicts target_0, target_1"):
-            refresh_run(place, [dataset], engine)
-    assert Model.load(place).target_names == ("target_0", "target_1")
-
-
-def test_ingest__targets_too_large_to_be_squared():
-    X, T = diabetes(1)
-    T[7] = -1e200
-    with pytest.raises(DataError, match=r"target has -1e\+200 in row 7"):
-        table_of(X, T)
 
 
 @pytest.mark.parametrize(
@@ -246,13 +154,6 @@ def test_targets__of_another_kind_are_refused(tmp_path):
     with pytest.raises(DataError, match="are labels"):
         tune_dataset(numbers, MemoryStore(), PARAMS, TuneParams(), engine, validation=labelled)
     assert Dataset.open(labelled.location).n_targets == 2
-
-
-def test_fit__of_numbers_without_any_choice():
-    X, T = diabetes()
-    model = fit(X, T, FitParams(alpha=1e-4, scale="standard"))
-    assert len(model.basis) == len(X) // 4
-    assert r2_score(T, model.scores(X)) > 0.5
 
 
 def test_fit__of_a_constant_target():

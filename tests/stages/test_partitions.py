@@ -8,7 +8,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import MemoryBudgetError, ParameterError, RecallError
+from dask_nrbfn.errors import MemoryBudgetError, RecallError
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.group import open_group
@@ -180,25 +180,6 @@ def refused(error, wanted, *, memory_bytes=None):
     with pytest.raises(error) as caught:
         fit(*spirals(500), wanted, engine=engine)
     return caught.value
-
-
-@pytest.mark.slow
-def test_search__bad_partitions_are_refused_before_any_task():
-    error = refused(ParameterError, params(n_partitions=2, overlap=2))
-    assert error.problem.startswith("n_partitions is 2 and overlap is 2")
-    assert error.remedy == "Set n_partitions to 1, or to a number from 3 to 22."
-    error = refused(ParameterError, params(n_partitions=400))
-    most = int(error.remedy.split()[-1].removesuffix("."))
-    assert most == 500 * 3 // (4 * 11)
-    refused(ParameterError, params(n_partitions=most + 1))
-    assert fit(*spirals(500), params(n_partitions=most)).stages["neighbors"]["n_repaired"] < 100
-
-
-@pytest.mark.parametrize("name", ["overlap", "n_partitions"])
-@pytest.mark.parametrize("value", [0, 1.5, True, "2"])
-def test_search__counts_are_checked(name, value):
-    with pytest.raises(ParameterError, match=f"{name} is {value!r}"):
-        params(**{name: value})
 
 
 def test_search__no_memory_at_all_is_refused():

@@ -8,16 +8,14 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.choices import PENALTIES
-from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.console import run_table, tuning_table
-from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.path import each_system
+from dask_nrbfn.stages.validation import each_system
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
 from tests.stages.fits import (
@@ -245,16 +243,6 @@ def test_search__tries_the_penalties_that_the_features_are_for():
     assert len(run.stages["path"]["path"]) == len(ALPHAS)
 
 
-def test_search__leaves_out_features_that_no_penalty_is_for():
-    X, y = spirals(120)
-    tuning = replace(
-        TUNING, features=("normalized", "plain"), penalties=("kernel",), width_factors=(1.0, 0.3)
-    )
-    run = tune(X, y, DRAWN, tuning)
-    assert {entry["features"] for entry in describe_tuning(run)["tried"]} == {"plain"}
-    assert (run.chosen_params.features, run.chosen_params.penalty) == ("plain", "kernel")
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -280,24 +268,3 @@ def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, mess
 )  # fmt: skip
 def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, changes, message):
     assert_refused(*spirals(60), params, message, tuning=replace(TUNING, **changes))
-
-
-def test_tune__is_described_and_reported(tmp_path):
-    X, y = spirals(150)
-    run = tune(X, y, CENTRES, replace(TUNING, penalties=("kernel", "clusters")))
-    assert describe(run.location)["penalty"] == run.chosen_params.penalty
-    lines = tuning_table(run).splitlines()
-    assert lines[0].startswith("3 alphas compared on 150 held-out rows")
-    (marked,) = [line.split() for line in lines if line.startswith("*")]
-    assert marked[1:3] == [run.chosen_params.penalty, f"{run.chosen_params.alpha:g}"]
-    assert any(
-        line.split() == ["penalty", run.chosen_params.penalty]
-        for line in run_table(run).split("\n")
-    )
-    write_report(run, tmp_path / "page.html")
-    place = [(name, alpha) for name in ("kernel", "clusters") for alpha in ALPHAS].index(
-        (run.chosen_params.penalty, run.chosen_params.alpha)
-    )
-    confusion = run.read("validation/confusion")[place]
-    error_rate = 1 - np.trace(confusion) / confusion.sum()
-    assert error_rate == pytest.approx(run.stages["validation"]["error_rate"])

@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import forward_selection
-from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.prune import PRUNE
-from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.moments import read_features, read_moments, read_system
+from dask_nrbfn.stages.weights import PRUNE
 from dask_nrbfn.storage.model import Model
 from tests.numeric.test_forward import system_of
 from tests.stages.stopping import CountingEngine
@@ -108,41 +103,6 @@ def test_update_and_forget__choose_anew_among_all():
     assert after.places.tolist() == places.tolist()
     expected = ridge_of(Phi[:, places], T, 1e-4, np.eye(12))
     np.testing.assert_allclose(after.weights, expected, rtol=1e-6)
-
-
-def test_tune__judges_the_whole_network():
-    X, y = spirals(100)
-    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine(0)
-    with pytest.raises(ParameterError, match=r"prune is 12, but a tuning compares .* Tune without"):
-        tune_dataset(
-            dataset, MemoryStore(), PARAMS, TuneParams(effort="quick", features=("plain",)), engine
-        )
-
-
-def test_predict_and_evaluate__take_the_kept_alone(tmp_path):
-    X, y = spirals(300)
-    dataset = write_table(tmp_path / "data", X, y)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    predict_dataset(run.location, dataset, tmp_path / "out", ENGINE)
-    evaluated = evaluate_dataset(run.location, dataset, ENGINE)
-    model = Model.load(run.location)
-    assert evaluated.n_errors == np.count_nonzero(model.scores(X).argmax(axis=1) != y)
-    model.save(tmp_path / "model")
-    assert describe(tmp_path / "model")["n_basis"] == 12
-    loaded = Model.load(tmp_path / "model")
-    assert loaded.digest() == model.digest()
-    assert loaded.places.tolist() == model.places.tolist()
-
-
-@pytest.mark.parametrize("network", [NRBFNClassifier, NRBFNRegressor])
-def test_estimators__name_the_kept_rows(network):
-    X, y = spirals(300)
-    values = {"basis": "random", "basis_size": 40, "features": "plain", "alpha": 1e-4, "prune": 9}
-    fitted = network(**values).fit(X[:200], y[:200])
-    for _ in range(2):
-        assert fitted.basis_.shape == (9, 4)
-        np.testing.assert_array_equal(X[fitted.basis_indices_], fitted.basis_)
-        fitted.partial_fit(X[200:], y[200:])
 
 
 @pytest.mark.parametrize(

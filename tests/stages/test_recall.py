@@ -4,7 +4,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError, RecallError
+from dask_nrbfn.errors import RecallError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.storage.run import Run
@@ -46,7 +46,7 @@ def test_recall__is_that_of_the_lists(run, rows):
 
 @pytest.mark.slow
 def test_recall__a_sample_of_the_rows(run, dataset, monkeypatch):
-    monkeypatch.setattr("dask_nrbfn.stages.recall.AUDITED_ROWS", 300)
+    monkeypatch.setattr("dask_nrbfn.stages.exact_search.AUDITED_ROWS", 300)
     some = fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
     expected, audit = run.stages["recall"], some.stages["recall"]
     assert audit["n_audited"] == 300
@@ -82,9 +82,3 @@ def test_recall__below_the_floor(dataset):
     assert not engine.done.keys() & {"columns", "partitions", "candidates", "neighbors", "recall"}
     with pytest.raises(RecallError):
         fit_dataset(dataset, place, POOR, InlineEngine(), min_recall=0.99)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.5, 95, float("nan")])
-def test_recall__a_floor_that_is_none(dataset, value):
-    with pytest.raises(ParameterError, match=f"min_recall is {value}"):
-        fit_dataset(dataset, MemoryStore(), POOR, CountingEngine(0), min_recall=value)

@@ -10,18 +10,13 @@ from scipy.special import expit
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import LOSSES
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import merge_runs, update_run
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import descents
+from dask_nrbfn.stages import refine
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
-from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
-from tests.stages.stopping import CountingEngine
-from tests.tables import surfaces, write_table
+from tests.stages.fits import assert_refused, fit_table, overlapping
+from tests.tables import surfaces
 
 PARAMS = FitParams(
     basis="random", basis_size=20, features="plain", width_factor=0.3, alpha=1e-3,
@@ -41,14 +36,9 @@ def fit(X, y, params=PARAMS, **options):
 @pytest.fixture
 def to_the_end(monkeypatch):
     """Stop at the least alone."""
-    monkeypatch.setattr(descents, "MAX_PASSES", 100)
-    monkeypatch.setattr(descents, "LEAST_DECREASE", -np.inf)
-    monkeypatch.setattr(descents, "LEAST_GRADIENT", 1e-7)
-
-
-@pytest.fixture
-def few_passes(monkeypatch):
-    monkeypatch.setattr(descents, "MAX_PASSES", 3)
+    monkeypatch.setattr(refine, "MAX_PASSES", 100)
+    monkeypatch.setattr(refine, "LEAST_DECREASE", -np.inf)
+    monkeypatch.setattr(refine, "LEAST_GRADIENT", 1e-7)
 
 
 def naive_objective(Phi, y, name, mu, row_weights=1.0):
@@ -91,22 +81,6 @@ def test_fit__is_the_optimum(loss):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("to_the_end")
-def test_fit__of_weighted_rows_and_balanced_classes_is_the_optimum():
-    X, y = table()
-    X, y = X[(y > 0) | (np.arange(240) % 3 == 0)], y[(y > 0) | (np.arange(240) % 3 == 0)]
-    own = np.random.default_rng(2).uniform(0.5, 3, len(y))
-    params = replace(PARAMS, loss="logistic", class_weight="balanced")
-    run = fit(X, y, params, weights=own)
-    of_rows = own * (len(y) / (3 * np.bincount(y)))[y]
-    model = Model.load(run.location)
-    Phi = model.features.activations(X)
-    objective, W = naive_optimum(Phi, y, "logistic", 1e-3, of_rows)
-    assert REFINE.recorded(run).objective == pytest.approx(objective, rel=1e-6)
-    np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=2e-3)
-
-
-@pytest.mark.slow
 def test_fit__stops_and_says_why(monkeypatch, caplog):
     (X, y), loss = table(), "hinge"
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
@@ -114,16 +88,14 @@ def test_fit__stops_and_says_why(monkeypatch, caplog):
     assert (record.loss, record.n_passes) == (loss, len(record.path))
     assert record.objective == min(each["objective"] for each in record.path)
     lines = [line for line in caplog.messages if line.startswith("refine: pass ")]
-    assert len(lines) == record.n_passes <= descents.MAX_PASSES
+    assert len(lines) == record.n_passes <= refine.MAX_PASSES
     rules = {"gradient": "LEAST_GRADIENT", "objective": "LEAST_DECREASE", "limit": "MAX_PASSES"}
     assert record.stopped in rules
     for reason, rule in rules.items():
         with monkeypatch.context() as changed:
             for name in rules.values():
-                changed.setattr(descents, name, 50 if name == "MAX_PASSES" else -np.inf)
-            changed.setattr(
-                descents, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason]
-            )
+                changed.setattr(refine, name, 50 if name == "MAX_PASSES" else -np.inf)
+            changed.setattr(refine, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason])
             record = REFINE.recorded(fit(X, y, replace(PARAMS, loss=loss)))
         assert record.stopped == reason
         gradients = [each["gradient"] / record.path[0]["gradient"] for each in record.path]
@@ -148,69 +120,7 @@ def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):
         np.testing.assert_allclose(P, odds / odds.sum(axis=1, keepdims=True), rtol=1e-12)
 
 
-def test_probabilities__of_two_classes_are_those_of_logistic_regression():
-    X, y = table()
-    network = NRBFNClassifier(
-        basis="random", basis_size=20, features="plain", alpha=1e-3, width_factor=0.3,
-        loss="logistic",
-    ).fit(X, y == 1)  # fmt: skip
-    scores = network.decision_function(X)
-    P = network.predict_proba(X)[:, 1]
-    (first, second) = network.weights_
-    np.testing.assert_allclose(first, -second, atol=1e-9 * np.abs(first).max())
-    np.testing.assert_allclose(P, expit(network._model.scores(X)[:, 1]), rtol=1e-6)
-    np.testing.assert_array_equal(scores > 0, P > 0.5)
-    shares = [np.mean((y == 1)[(low < P) & (low + 0.25 >= P)]) for low in (0, 0.25, 0.5, 0.75)]
-    np.testing.assert_allclose(shares, [0.125, 0.375, 0.625, 0.875], atol=0.2)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-def test_update_forget_and_merge__refuse_and_name_refresh(tmp_path):
-    X, y = table()
-    dataset, more = (
-        write_table(tmp_path / name, X[rows], y[rows])
-        for name, rows in (("data", slice(160)), ("more", slice(160, 240)))
-    )
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    other = fit_dataset(more, tmp_path / "other", PARAMS, ENGINE)
-    squared = fit_dataset(more, tmp_path / "squared", replace(PARAMS, loss="squared"), ENGINE)
-    before, engine = Model.load(run.location).digest(), CountingEngine()
-    for action in (
-        lambda: update_run(run.location, more, engine),
-        lambda: update_run(run.location, dataset, engine, forget=True),
-        lambda: merge_runs(run.location, other.location, engine),
-        lambda: merge_runs(squared.location, other.location, engine),
-    ):
-        with pytest.raises(ParameterError, match=r"loss is squared-hinge, .*Refresh") as error:
-            action()
-        assert str(tmp_path) in error.value.remedy
-    assert engine.done.total() == 0
-    assert Model.load(run.location).digest() == before
-    refreshed = refresh_run(run.location, [dataset, more], ENGINE)
-    assert REFINE.recorded(refreshed).loss == "squared-hinge"
-
-
 @pytest.mark.parametrize("tuning", [None, TuneParams()])
 def test_fit__refuses_numbers(tuning):
     params, message = replace(PARAMS, loss="hinge"), "loss is hinge, but the targets are numbers"
     assert_refused(*surfaces(100), params, message, tuning=tuning)
-
-
-def test_partial_fit__draws_its_seed_once():
-    X, y = table()
-    values = {"basis": "random", "basis_size": 20, "alpha": 1e-3}
-    one, two = (NRBFNClassifier(**values, random_state=np.random.RandomState(0)) for _ in range(2))
-    np.testing.assert_array_equal(one.fit(X, y).basis_, two.partial_fit(X, y).basis_)
-
-
-def test_estimators__take_no_further_rows():
-    X, y = table()
-    values = {"basis": "random", "basis_size": 20, "features": "plain", "alpha": 1e-3}
-    network = NRBFNClassifier(**values, loss="hinge")
-    for _ in range(2):
-        with pytest.raises(ParameterError, match=r"loss is hinge, .* Call fit with all rows\."):
-            network.partial_fit(X, y)
-        network.fit(X, y)
-    with pytest.raises(ParameterError, match="loss is hinge"):
-        network.forget(X[:10], y[:10])

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.choices import KERNELS, LOSSES
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.stages.trials import (
@@ -77,11 +75,6 @@ def test_effort__leaves_what_the_fit_says(changes, name):
     assert getattr(meant(replace(SIZED, **changes), "thorough"), name) is None
 
 
-def test_effort__of_numbers():
-    tuning = meant(FitParams(basis_size=20), "thorough", numbers=True)
-    assert (tuning.losses, tuning.bases) == (None, None)
-
-
 def test_effort__penalties_are_for_some_combination():
     assert meant(SIZED, "normal", features=("normalized",)).penalties == ("weights",)
     assert meant(SIZED, "thorough", bases=("random",)).penalties == ("kernel", "weights")
@@ -91,12 +84,6 @@ def test_bases__need_a_size():
     X, y = spirals(60)
     with pytest.raises(ParameterError, match="bases are random, kmeans, but the default sizes"):
         tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
-
-
-def test_bases__are_not_compared_with_given_rows():
-    X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, but the basis rows are given"):
-        tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)))
 
 
 def test_bases__those_that_are_tried_say_what_is_needed():
@@ -215,37 +202,3 @@ def test_search__takes_the_scale_that_does_best():
     )
     assert np.array_equal(Model.load(fitted.location).basis, model.basis)
     assert "heaviest" in describe_run(run)
-
-
-def test_search__weights_that_are_not_chosen_are_not_shown():
-    X, y = spirals(200)
-    y = np.random.default_rng(0).permutation(y)
-    run = tune(X, y, tuning=replace(QUICK, scales=("standard", "learned")))
-    assert run.stages["metric"]["kept"] == 0
-    # Equal weights are no other scale.
-    assert {each["scale"] for each in run.stages["search"]["tried"]} == {"standard"}
-    assert run.chosen_params.scale == "standard"
-    assert "heaviest" not in describe_run(run)
-
-
-def test_search__a_basis_brings_its_stages():
-    (X, y), bases = spirals(300), ("kmeans", "sknn")
-    run = tune(X, y, replace(SIZED, basis="random"), replace(QUICK, bases=bases))
-    tried = {each["basis"] for each in run.stages["search"]["tried"]}
-    assert tried == set(bases)
-    assert ("confidence" in run.stages) == (run.chosen_params.basis == "sknn")
-    fitted = fit_dataset(
-        write_table(MemoryStore(), X, y), MemoryStore(), run.chosen_params, InlineEngine()
-    )
-    assert np.array_equal(fitted.read("basis/values"), run.read("basis/values"))
-
-
-def test_estimator__names_what_was_chosen():
-    X, y = noisy(300)
-    tried = {"effort": "quick", "folds": 2, "alphas": (1e-2, 1e-5), "width_factors": (1.0,)}
-    network = NRBFNClassifierCV(
-        n_neighbors=8, basis_size=20, scales=("none", "standard"), bases=("random",), **tried
-    ).fit(X, y)
-    assert (network.scale_, network.source_) == ("standard", "random")
-    assert network.basis_.shape == (20, X.shape[1])
-    assert network.get_params()["scale"] == "auto"

@@ -1,6 +1,5 @@
 """Rows in CSR: a fit gives the numbers that it gives of the same rows in an array."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,30 +7,21 @@ import pytest
 from scipy import sparse
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import stage_costs, with_search
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.trials import resolve_tuning
-from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 
 N, P, CHUNK_ROWS = 240, 150, 50
-TUNING = TuneParams(
-    effort="quick", folds=2, alphas=(1e-2, 1e-4), search_basis=20, width_factors=(1.0, 0.4)
-)
 
 
 @cache
@@ -57,23 +47,17 @@ def datasets(X, y=None, **options):
     ]
 
 
-def fitted(params, *, tuning=None, basis=None, **options):
-    """Return the runs of both, and the scores that their models give to new rows of either kind."""
+def fitted(params):
+    """Return the runs of rows in CSR and in an array."""
     X, y = texts()
     targets = {"y": y}
     if params.pop("numbers", False):
         targets = {"target": np.column_stack([X.sum(axis=1), X[:, 0] - X[:, 60]])}
     params = FitParams(**({"basis": "random", "basis_size": 30, "alpha": 1e-6} | params))
-    if basis is not None:
-        params = given_basis(params, basis)
-    runs = []
-    for dataset in datasets(X, **targets, **options):
-        place = MemoryStore()
-        if tuning is None:
-            runs.append(fit_dataset(dataset, place, params, InlineEngine(), basis=basis))
-        else:
-            runs.append(tune_dataset(dataset, place, params, tuning, InlineEngine(), basis=basis))
-    return runs
+    return [
+        fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+        for dataset in datasets(X, **targets)
+    ]
 
 
 def scores(run):
@@ -117,59 +101,11 @@ def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
     assert is_sparse(Model.load(of_csr.location).basis) == drawn
 
 
-@pytest.mark.slow
-def test_tune__chooses_what_it_chooses_of_the_same_rows_in_an_array():
-    tuning = replace(TUNING, bases=("random", "kmeans"), scales=("none", "unit"))
-    of_csr, of_arrays = fitted({}, tuning=tuning)
-    assert of_csr.params == of_arrays.params
-    found, expected = (run.stages["validation"]["path"] for run in (of_csr, of_arrays))
-    for name in ("error_rate", "log_loss"):
-        is_like([each[name] for each in found], [each[name] for each in expected], 1e-8)
-    is_like(scores(of_csr), scores(of_arrays), 1e-9)
-
-
 def test_tune__tries_no_learned_weights():
     params = FitParams(basis_size=20).resolve_auto(numbers=False)
     for sparse_rows in (False, True):
         scales = resolve_tuning(params, TuneParams(), numbers=False, sparse=sparse_rows).scales
         assert ("learned" in scales) != sparse_rows
-
-
-@pytest.mark.slow
-def test_update__of_sparse_rows():
-    of_csr, of_arrays = fitted({"scale": "standard"})
-    more = texts(60, seed=5)
-    for run, dataset in zip((of_csr, of_arrays), datasets(*more), strict=True):
-        update_run(run.location, dataset, InlineEngine())
-    is_like(scores(of_csr), scores(of_arrays))
-
-
-@pytest.mark.slow
-def test_predict__of_sparse_rows():
-    """Models of either kind of rows take rows of either kind."""
-    runs, new = fitted({"scale": "standard"}), texts(90, seed=1)
-    judged = []
-    for run in runs:
-        for dataset in datasets(*new):
-            place = MemoryStore()
-            predict_dataset(run.location, dataset, place, InlineEngine())
-            judged.append(get_array(open_group(place, kind="predictions"), "scores")[...])
-            evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
-            assert evaluation.n_errors == (judged[0].argmax(axis=1) != new[1]).sum()
-    for each in judged[1:]:
-        is_like(each, judged[0], 1e-9)
-
-
-def test_model__of_sparse_rows_is_stored_in_csr():
-    of_csr, of_arrays = fitted({})
-    for run in (of_csr, of_arrays):
-        place = MemoryStore()
-        model = Model.load(run.location)
-        model.save(place)
-        again = Model.load(place)
-        assert is_sparse(again.basis) == is_sparse(model.basis)
-        assert again.digest() == model.digest()
-        assert again.digest() != Model.load((of_csr, of_arrays)[run is of_csr].location).digest()
 
 
 def test_fit__what_would_fill_rows_is_refused_before_the_first_task():

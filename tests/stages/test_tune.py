@@ -4,19 +4,16 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DataError,
     MemoryBudgetError,
     ParameterError,
-    RunMismatchError,
 )
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows
@@ -25,7 +22,6 @@ from dask_nrbfn.numeric.reliability import expected_calibration_error, reliabili
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.reference import fitted_ones, reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -233,23 +229,6 @@ def test_validation_dataset__some_of_the_labels_in_another_order():
     assert error_rate < 0.3
 
 
-def test_validation_dataset__weights_and_balance_are_its_own():
-    X, y = spirals(160)
-    X_new, y_new = spirals(70, seed=1)
-    repeats = np.random.default_rng(0).integers(1, 4, 70)
-    weighted = judged_by(X, y, X_new, y_new, weights=repeats.astype(float))
-    repeated = judged_by(X, y, np.repeat(X_new, repeats, axis=0), np.repeat(y_new, repeats))
-    for entry, twin in zip(
-        weighted.stages["validation"]["path"], repeated.stages["validation"]["path"], strict=True
-    ):
-        assert entry.pop("penalty") == twin.pop("penalty") == "weights"
-        assert entry.pop("components") is twin.pop("components") is None
-        assert entry == {name: pytest.approx(value, rel=1e-10) for name, value in twin.items()}
-    balanced = judged_by(X, y, X_new, y_new, replace(PARAMS, class_weight="balanced"))
-    confusion = balanced.read("validation/confusion")[0]
-    np.testing.assert_allclose(confusion.sum(axis=1), 70 / 3, rtol=1e-12)
-
-
 def refused(error, X, y, *, place=None, **options):
     """Return the message of a tuning that must fail before any task and leave no run."""
     place = MemoryStore()
@@ -273,30 +252,6 @@ def test_validation_dataset__that_cannot_be_used():
         assert re.search(pattern, message), message
 
 
-def test_validation_dataset__renamed_columns(tmp_path):
-    X, y = spirals(60)
-    opened = []
-    for name, columns in (("a", "pqrs"), ("b", "pqsr")):
-        frame = pd.DataFrame(X, columns=list(columns)).assign(label=y)
-        frame.to_csv(tmp_path / f"{name}.csv", index=False)
-        ingest_file(tmp_path / f"{name}.csv", tmp_path / name, label="label")
-        opened.append(Dataset.open(tmp_path / name))
-    with pytest.raises(DataError, match="differ in name or order"):
-        tune_dataset(opened[0], MemoryStore(), PARAMS, ONE, CountingEngine(0), validation=opened[1])
-
-
-def test_validation_dataset__another_one_is_another_run(tmp_path):
-    X, y = spirals(60)
-    judged = [write_table(MemoryStore(), *spirals(40, seed=seed)) for seed in (1, 2)]
-    tune(X, y, place=tmp_path / "run", validation=judged[0])
-    with pytest.raises(RunMismatchError, match="validation="):
-        tune(X, y, place=tmp_path / "run", validation=judged[1])
-    with pytest.raises(RunMismatchError, match=r"validation=.* \(now None\)"):
-        tune(X, y, place=tmp_path / "run")
-    with pytest.raises(ParameterError, match="not the fingerprint"):
-        tune(X, y, tuning=replace(ONE, validation="abc"), validation=judged[0])
-
-
 def with_a_useless_row(X):
     """Return a basis with a row that no row of X activates, which makes a column of zeros."""
     return np.concatenate([X[:20], np.full((1, 4), 1e6)])
@@ -317,31 +272,6 @@ def test_singular__penalties_are_passed_over():
     assert path[1]["spectral_risk"] > 0
     assert run.chosen_params.alpha == 1e-3
     assert np.isfinite(Model.load(run.location).weights).all()
-
-
-def test_tune__a_run_of_fit_is_refused_and_the_other_way_round(tmp_path):
-    X, y = spirals(60)
-    dataset = write_table(tmp_path / "data", X, y)
-    params = replace(PARAMS, basis_size=10)
-    fit_dataset(dataset, tmp_path / "fitted", params, InlineEngine())
-    tune_dataset(dataset, tmp_path / "tuned", params, ONE, InlineEngine())
-    with pytest.raises(RunMismatchError, match="was begun by fit"):
-        tune_dataset(dataset, tmp_path / "fitted", params, ONE, InlineEngine())
-    with pytest.raises(RunMismatchError, match="was begun by tune"):
-        fit_dataset(dataset, tmp_path / "tuned", params, InlineEngine())
-
-
-def test_tune__other_values_to_try_are_another_run(tmp_path):
-    X, y = spirals(60)
-    tune(X, y, tuning=TWO, place=tmp_path / "run")
-    for tuning, message in [
-        (replace(TWO, folds=4), r"folds=3 \(now 4\)"),
-        (replace(TWO, alphas=(0.1,)), r"alphas=\[0.1, 0.01, 0.0001\] \(now \[0.1\]\)"),
-        (replace(TWO, search_rows=50), r"search_rows=None \(now 50\)"),
-    ]:
-        with pytest.raises(RunMismatchError, match=message):
-            tune(X, y, tuning=tuning, place=tmp_path / "run")
-    tune(X, y, tuning=replace(TWO, alphas=np.array(ALPHAS)), place=tmp_path / "run")
 
 
 def test_tune__a_class_of_two_rows_and_folds_without_rows():

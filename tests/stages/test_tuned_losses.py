@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.numeric.calibration import Calibration
@@ -14,16 +13,15 @@ from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_wei
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.console import run_table, tuning_table
-from dask_nrbfn.stages import descents
+from dask_nrbfn.stages import refine
+from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.validation import VALIDATION
-from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.numeric.systems import ridge_of, solve_weights
 from tests.reference import fitted_ones
-from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
-from tests.tables import surfaces, write_table
+from tests.stages.fits import ENGINE, fit_table, overlapping
+from tests.tables import write_table
 
 PARAMS = FitParams(basis="random", basis_size=20, n_parts=2)
 TUNING = TuneParams(
@@ -110,7 +108,7 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
     assert record.taken == best + 1
     assert record.stopped in ("validation", "gradient", "objective")
     if record.stopped == "validation":
-        assert record.n_passes == best + 1 + descents.PATIENCE
+        assert record.n_passes == best + 1 + refine.PATIENCE
     assert record.error_rate == min(errors)[0]
     assert model.calibration == Calibration.of(vars(record))
     scores = naive_scores(run, X, y, record.n_passes, np.ones(len(y)))[best]
@@ -122,44 +120,9 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(y))
 
 
-@pytest.mark.slow
-def test_losses__the_best_is_chosen_and_shown():
-    X, y = table()
-    tuning = replace(TUNING, losses=("squared", "logistic", "hinge"))
-    run = tune(X, y, tuning)
-    record = REFINE.recorded(run)
-    # Log losses that only rounding tells apart are equal: the first of them is chosen.
-    errors = [(each["error_rate"], round(each["log_loss"], 12)) for each in record.tried]
-    assert [each["loss"] for each in record.tried] == list(tuning.losses)
-    best = record.tried[errors.index(min(errors))]
-    assert (
-        record.loss
-        == best["loss"]
-        == run.chosen_params.loss
-        == Model.load(run.location).params.loss
-    )
-    assert describe_run(run)["error_rate"] == describe_tuning(run)["chosen"]["error_rate"]
-    assert describe_run(run)["error_rate"] == best["error_rate"]
-    shown = tuning_table(run)
-    assert "3 losses compared on the same rows" in shown
-    assert f"{100 * best['error_rate']:.2f} %" in run_table(run)
-    alone = tune(X, y, replace(tuning, losses=(best["loss"],)))
-    np.testing.assert_array_equal(
-        Model.load(alone.location).weights, Model.load(run.location).weights
-    )
-
-
-def test_losses__replace_that_of_the_fit():
-    X, y = table()
-    tuning = replace(TUNING, losses=("squared",))
-    run = tune(X, y, tuning, replace(PARAMS, loss="logistic"))
-    assert run.chosen_params.loss == "squared"
-    assert "refine" not in run.stages
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
-    monkeypatch.setattr(descents, "next_weights", lambda points, _: 1e308 * points[0].weights)
+    monkeypatch.setattr(refine, "next_weights", lambda points, _: 1e308 * points[0].weights)
     X, y = table(120)
     record = REFINE.recorded(tune(X, y))
     assert record.path[1]["error_rate"] is None
@@ -178,8 +141,3 @@ def test_validation__a_dataset_of_its_own_is_judged():
     assert evaluated.error_rate == pytest.approx(record.error_rate)
     assert evaluated.log_loss == pytest.approx(record.log_loss, rel=1e-2)
     np.testing.assert_array_equal(evaluated.confusion, run.read("refine/confusion"))
-
-
-def test_losses__refused_for_numbers():
-    message = "losses is logistic, but the targets are numbers"
-    assert_refused(*surfaces(100), PARAMS, message, tuning=TUNING)

@@ -89,22 +89,6 @@ def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
     np.testing.assert_allclose(K @ weights_of(run).T, K @ Z.T @ dual, atol=1e-12)
 
 
-def test_unlabelled__with_a_given_basis_and_width_is_the_fit_of_the_others():
-    X, y, labelled = partly(200, 80)
-    # Rows as far from the basis on average do not change the width.
-    X[~labelled] = X[labelled][np.arange(120) % 80]
-    basis = X[labelled][::5]
-    order = np.r_[np.flatnonzero(labelled), np.flatnonzero(labelled)]
-    X, y = X[order], np.r_[y[labelled], np.full(80, NONE)]
-    few = fitted(write_table(MemoryStore(), X[:80], y[:80]), given_rows=basis)
-    all_rows = write_table(MemoryStore(), X, y, unlabelled=NONE)
-    run = fitted(all_rows, given_rows=basis)
-    assert run.stages["width"]["width"] == pytest.approx(few.stages["width"]["width"], rel=1e-14)
-    np.testing.assert_allclose(weights_of(run), weights_of(few), rtol=1e-6, atol=1e-8)
-    for name in ("fitting_error", "spectral_risk"):
-        assert run.stages["weights"][name] == pytest.approx(few.stages["weights"][name], rel=1e-9)
-
-
 def test_unlabelled__neighbours_are_searched_among_the_others():
     X, y, labelled = partly(160, 100)
     run = fitted(write_table(MemoryStore(), X, y, unlabelled=NONE), n_neighbors=7)
@@ -162,25 +146,6 @@ def test_unlabelled__folds_are_those_of_the_others():
     assert {record["n_rows"] for name, record in run.stages.items() if name == "search"} == {120}
     places, rows = run.read("basis/labelled"), run.read("basis/rows")
     np.testing.assert_array_equal(places, np.where(rows < 120, rows, -1))
-
-
-def test_unlabelled__validation_rows_without_a_label_are_left_out():
-    X, y, labelled = partly(200, 100)
-    train = write_table(MemoryStore(), X, y, unlabelled=NONE)
-    judged = [
-        write_table(MemoryStore(), X, y, unlabelled=NONE),
-        write_table(MemoryStore(), X[labelled], y[labelled]),
-    ]
-    tuning = TuneParams(
-        effort="quick", alphas=(1e-8, 1e-4), width_factors=(1.0,), features=("plain",)
-    )
-    params = FitParams(basis="random", basis_size=20)
-    found = [
-        tune_dataset(train, MemoryStore(), params, tuning, InlineEngine(), validation=rows)
-        for rows in judged
-    ]
-    one, two = (run.stages["validation"]["error_rate"] for run in found)
-    assert one == two
 
 
 def test_unlabelled__what_is_missing_is_said_before_the_first_task():

@@ -1,4 +1,4 @@
-"""Sources of a basis, and the pools of rows from which a source chooses.
+"""What a source of basis rows is, and the pools of rows from which a source chooses.
 
 Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """
@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, keep_best
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis, keep_best
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.neighbor_search import has_candidates, of_searched, searched_rows
+from dask_nrbfn.stages.neighbor_search import has_candidates
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 # Basis rows of a fit without `basis_size`, unless the source finds its own number.
@@ -39,16 +38,14 @@ _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
 
 
 class Chosen(NamedTuple):
-    """A basis, not scaled.
-
-    rows (r,): row numbers; -1 for a point that is not a row of the dataset.
-    n_beyond: number of basis rows that are not below the threshold of confidence.
-    capped: whether a limit reduced the number of basis rows.
-    """
+    """A basis, not scaled."""
 
     values: Rows
+    # Row numbers; -1 for a point that is not a row of the dataset.
     rows: NDArray[np.int64]
+    # Number of basis rows that are not below the threshold of confidence.
     n_beyond: int = 0
+    # Whether a limit reduced the number of basis rows.
     capped: bool = False
 
     @classmethod
@@ -59,19 +56,17 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Rows in memory, from which the basis of a trial network is chosen; X as in the dataset.
-
-    codes (n,): class codes; -1 without a label, 0 if the targets are numbers.
-    n_classes: each class gives at least one basis row.
-    n_all: number of rows from which the sample is drawn.
-    """
+    """Rows in memory, from which the basis of a trial network is chosen; X as in the dataset."""
 
     params: FitParams
     X: Rows
     scaling: Scaling
+    # -1 without a label, 0 if the targets are numbers.
     codes: NDArray[np.integer]
+    # Each class gives at least one basis row.
     n_classes: int
     numbers: NDArray[np.int64]
+    # Number of rows from which the sample is drawn.
     n_all: int
 
     @property
@@ -87,12 +82,8 @@ class SampledRows:
     def first(self, size: int) -> Self:
         """Return a draw of at most `size` rows."""
         rows = np.argsort(hash_numbers(self.numbers, seed=self.params.random_state))[:size]
-        return replace(
-            self,
-            X=self.X[rows],
-            codes=self.codes[rows],
-            numbers=self.numbers[rows],
-        )
+        X, codes, numbers = self.X[rows], self.codes[rows], self.numbers[rows]
+        return replace(self, X=X, codes=codes, numbers=numbers)
 
     def best(self, priority: Floats, size: int) -> Chosen:
         """Return a basis of the rows with the least priority (n,)."""
@@ -104,27 +95,24 @@ class SampledRows:
 
 @dataclass(frozen=True, kw_only=True)
 class BasisSource:
-    """A source of basis rows.
+    """A source of basis rows."""
 
-    choose: returns a basis of a number of rows by a `basis_rule`, or of fewer distinct rows.
-    sampled: returns for each pair of a number and a `basis_rule` a basis of sampled rows, similar
-        to the basis of the whole dataset. None: `choose` needs no rows.
-    choose_all: returns the basis of a fit without `basis_size`, up to a number of rows. None: such
-        a fit has the number of rows that `asked_size` returns.
-    described: returns a description, given whether the basis was capped, and whether it has more
-        rows than are below the threshold.
-    by_confidence: whether the source needs the confidence of rows, and therefore labels.
-    draws: whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
-    n_sampled: returns the number of rows in memory, given the numbers of rows, of stored values of
-        a row, and of basis rows.
-    """
-
+    # Returns a basis of a number of rows by a `basis_rule`, or of fewer distinct rows.
     choose: Callable[[Run, Dataset, int, str], Chosen]
+    # Returns for each pair of a number and a `basis_rule` a basis of sampled rows, similar to the
+    # basis of the whole dataset. None: `choose` needs no rows.
     sampled: Callable[[SampledRows, Sequence[tuple[int, str]]], list[Chosen]] | None = None
+    # Returns the basis of a fit without `basis_size`, up to a number of rows. None: such a fit has
+    # the number of rows that `asked_size` returns.
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
+    # Returns a description, given whether the basis was capped, and whether it has more rows than
+    # are below the threshold.
     described: Callable[[FitParams, bool, bool], str]
+    # Whether the source needs the confidence of rows, and therefore labels.
     by_confidence: bool = False
+    # Whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
     draws: bool = True
+    # Returns the number of rows in memory, by the numbers of rows, values of a row and basis rows.
     n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
 
 
@@ -185,7 +173,7 @@ def asked_size(params: FitParams, dataset: Dataset) -> int | None:
 
 # Rows that enter the selection at once, 28 MB while they are sorted. With fewer rows the repeated
 # sorting of the pool, some ten thousand rows, would take longer than sorting the rows.
-_SELECTION_ROWS = 2**18
+SELECTION_ROWS = 2**18
 
 # Bytes of a block of rows while the selection sorts it.
 _SELECTION_BYTES = 64 * 2**20
@@ -210,36 +198,10 @@ def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
     return pool
 
 
-def rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
-    """Yield the searched rows in blocks, with their confidence as the priority."""
-    run, threshold = of_searched(run), run.chosen_params.confidence_threshold
-    codes, rows = run.read("confidence/codes"), searched_rows(run)
-    codes = codes if rows is None else codes[rows]
-    step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
-    for start in range(0, run.n_rows, step):
-        stop = min(start + step, run.n_rows)
-        priority = run.read("confidence/values", start, stop)
-        if rule == "uniform":
-            priority = even_below(priority, threshold=threshold)
-        tiebreak = run.read("confidence/tiebreak", start, stop)
-        yield RowPool(priority, tiebreak, codes[start:stop], np.arange(start, stop))
-
-
 def rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
     """Yield all rows in blocks, with the hashes of their row numbers as tiebreak."""
     codes = dataset.codes()
-    for start in range(0, len(codes), _SELECTION_ROWS):
-        rows = np.arange(start, min(start + _SELECTION_ROWS, len(codes)))
+    for start in range(0, len(codes), SELECTION_ROWS):
+        rows = np.arange(start, min(start + SELECTION_ROWS, len(codes)))
         hashes = hash_numbers(rows, seed=run.chosen_params.random_state)
         yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
-
-
-def rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
-    """Yield all rows in blocks, with the hashes of their values as tiebreak."""
-    start, seed = 0, run.chosen_params.random_state
-    for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
-        if codes is None or dataset.of_numbers:
-            codes = np.zeros(X.shape[0], dtype=np.int64)
-        rows = np.arange(start, start + X.shape[0])
-        yield RowPool(np.zeros(X.shape[0]), hash_rows(X, seed=seed), codes, rows)
-        start += X.shape[0]
