@@ -55,17 +55,17 @@ PRIVATE_FILE = "private.py"
 PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "sklearn.metrics._")
 # Lines and files of each room. A capability takes its lines from its room: numbers only go down.
 BUDGETS = {
-    "root": (2193, 13),
-    "numeric": (6369, 37),
+    "root": (2008, 13),
+    "numeric": (6270, 36),
     "neighbors": (1027, 6),
-    "storage": (4365, 18),
-    "engine": (961, 9),
-    "sources": (4165, 19),
-    "stages": (7559, 34),
-    "commands": (5032, 20),
+    "storage": (3922, 15),
+    "engine": (850, 8),
+    "sources": (3258, 17),
+    "stages": (6473, 18),
+    "commands": (4640, 17),
     "estimators": (1891, 8),
-    "report": (1781, 11),
-    "cli": (1656, 10),
+    "report": (1149, 9),
+    "cli": (1480, 9),
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 700
 # Lines without the docstring of functions that are longer, and of files. These numbers go down too.
