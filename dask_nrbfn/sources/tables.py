@@ -90,8 +90,11 @@ class TableSource(Source):
 
     def _names(self, name: str, dtype: Any, column: pa.Array, first_row: int) -> np.ndarray:
         """Return labels or ids (b,), text or whole numbers."""
-        names = np.full(len(column), self.empty_label, dtype=dtype)
+        names = np.zeros(len(column), dtype=dtype)
         given = column.is_valid().to_numpy(zero_copy_only=False)
+        # Ids are never missing, and those that are whole numbers cannot hold the text of a label.
+        if not given.all():
+            names[~given] = self.empty_label
         values = column.drop_null().to_numpy(zero_copy_only=False)
         values = values.astype(STRING) if dtype == STRING else values
         place = f"Column {name!r} of {self.table.origin}"
