@@ -35,6 +35,8 @@ def folder(tmp_path_factory):
     X, y = spirals(140, n_features=9, n_classes=2)
     parts = {"X_train": X[:110], "y_train": y[:110], "X_test": X[110:], "y_test": y[110:]}
     np.savez(place / "adult.npz", **parts)
+    X, y = spirals(260)
+    np.savez(place / "digits.npz", X=X, y=y)
     return place
 
 
