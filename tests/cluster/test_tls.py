@@ -1,6 +1,8 @@
 """The whole pipeline on a cluster with TLS, and nobody there without its certificates."""
 
 import subprocess
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -97,3 +99,16 @@ def test_tls__worker_without_the_certificates_is_kept_out(cluster, work, start, 
     )
     assert process.returncode != 0
     assert cluster.log().count("Register worker addr") == N_WORKERS
+
+
+def test_tls__http_tells_only_that_the_scheduler_lives(cluster):
+    statuses = {}
+    for page in ("health", "info/main/workers.html", "json/counts.json"):
+        try:
+            url = f"http://127.0.0.1:{cluster.http_port}/{page}"
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                statuses[page] = answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                statuses[page] = error.code
+    assert list(statuses.values()) == [200, 404, 404]

@@ -1,31 +1,13 @@
+"""What the tables of the papers do not show of the networks beside theirs."""
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from sklearn.linear_model import RidgeClassifier
 from sklearn.mixture import GaussianMixture
-from sklearn.neighbors import KNeighborsClassifier
 
 from tests.tables import spirals
-from workflows.paper.comparators.linear import LinearRegressionClassifier
-from workflows.paper.comparators.neighbours import MajorityOfNeighbors
 from workflows.paper.comparators.netlab import Mixture, mixture_step
 from workflows.paper.comparators.sensitivity import distance_moments, widest_union
-
-
-def test_majority__as_scikit_learn():
-    X, y = spirals(300)
-    ours = MajorityOfNeighbors(7).fit(X[:200], y[:200]).predict(X[200:])
-    theirs = KNeighborsClassifier(7, algorithm="brute").fit(X[:200], y[:200])
-    assert ours.tolist() == theirs.predict(X[200:]).tolist()
-
-
-def test_line__two_classes_as_ridge_classifier():
-    X, y = spirals(300, n_classes=2)
-    Phi = np.column_stack([np.ones(300), X - X.mean(axis=0)])
-    line = LinearRegressionClassifier(alpha=1e-3).fit(X, y)
-    other = RidgeClassifier(alpha=1e-3 * np.sum(Phi**2), fit_intercept=False).fit(Phi, y)
-    difference = line.weights_[1] - line.weights_[0]
-    np.testing.assert_allclose(difference, np.ravel(other.coef_), rtol=1e-9)
 
 
 def test_netlab__mixture_as_scikit_learn():

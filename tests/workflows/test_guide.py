@@ -22,21 +22,17 @@ from tests.workflows.pages import (
 
 PREFIX = "workflows/guide/pages/"
 
-# Every reason for which a block is not run, and the pages that give it.
+# Every reason for which a block is not run.
 NOT_RUN = {
-    "`.ci/run` and test_quickstart.py run it": ["README.md"],
-    "installs packages": [
-        *(f"{PREFIX}{page}.md" for page in ("index", "task/schedule", "task/upgrade")),
-    ],
-    "needs Kubernetes": [f"{PREFIX}task/machines.md"],
-    "needs openpyxl": [f"{PREFIX}task/recipes.md"],
-    "needs Slurm": [f"{PREFIX}task/machines.md"],
-    "needs docker": [f"{PREFIX}task/machines.md"],
-    "needs several hosts": [f"{PREFIX}task/machines.md"],
-    "starts a Prefect server that stays": [f"{PREFIX}task/schedule.md"],
-    "takes hours or needs data sets": [
-        f"{PREFIX}explanation/{page}.md" for page in ("benchmarks", "cost", "networks")
-    ],
+    "`.ci/run` and test_examples.py run it",
+    "installs packages",
+    "needs Kubernetes",
+    "needs openpyxl",
+    "needs Slurm",
+    "needs docker",
+    "needs several hosts",
+    "starts a Prefect server that stays",
+    "takes hours or needs data sets",
 }
 # Pages that take a second; the others are slow.
 FAST = {f"{PREFIX}task/{name}.md" for name in ("predict", "save")}
@@ -60,8 +56,7 @@ def test_page__every_block_is_run_or_listed(page):
     text, blocks = page.read_text(), blocks_of(page)
     assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(blocks)
     assert {block.language for block in blocks} <= {*RUN, "text", "toml", "yaml", ""}
-    given = {block.reason for block in blocks if block.reason}
-    assert given == {reason for reason, names in NOT_RUN.items() if name_of(page) in names}
+    assert {block.reason for block in blocks if block.reason} <= NOT_RUN
     files = {block.title for block in blocks if block.title and block.language in RUN}
     assert files <= titles_run(page)
 
