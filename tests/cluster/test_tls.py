@@ -3,13 +3,14 @@
 import subprocess
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dask_nrbfn.storage.run import Run
-from tests.cluster.secured import PLAIN, START, SecuredProcesses, make_certificates, secured
-from tests.engine.processes import PATIENCE_S
+from tests.cluster.secured import PLAIN, START, make_certificates, secured
+from tests.engine.processes import PATIENCE_S, free_port, kill_tree, wait_until
 from tests.tables import spirals, write_table
 
 pytestmark = pytest.mark.slow
@@ -22,8 +23,27 @@ HURRIED = PLAIN | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with SecuredProcesses(tmp_path_factory.mktemp("cluster"), N_WORKERS) as processes:
-        yield processes
+    """A scheduler and workers: where they are, their certificates and their log."""
+    directory, port, http_port = tmp_path_factory.mktemp("cluster"), free_port(), free_port()
+    certificates, path = make_certificates(directory / "certificates"), directory / "cluster.log"
+    address = f"tls://127.0.0.1:{port}"
+    scheduler = f"scheduler --port {port} --dashboard-address 127.0.0.1:{http_port} --no-dashboard"
+    worker = f"worker {address} --nthreads 1 --memory-limit 1GiB --no-dashboard"
+    with path.open("ab") as log:
+        options = {"cwd": directory, "env": secured(certificates), "stdout": log, "stderr": log}
+        processes = [
+            subprocess.Popen([str(START), "dask", *command.split()], **options)
+            for command in (scheduler, *[worker] * N_WORKERS)
+        ]
+    try:
+        wait_until(lambda: path.read_text().count("Register worker addr") == N_WORKERS)
+        yield SimpleNamespace(
+            address=address, http_port=http_port, certificates=certificates, log=path
+        )
+    finally:
+        for process in processes:
+            kill_tree(process.pid)
+            process.wait(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +98,7 @@ STRANGERS = pytest.mark.parametrize(("start", "scheme"), [([], "tcp"), ([str(STA
 
 @STRANGERS
 def test_tls__client_without_the_certificates_is_kept_out(cluster, work, start, scheme):
-    address = f"{scheme}://127.0.0.1:{cluster.port}"
+    address = cluster.address.replace("tls", scheme)
     environment = secured(work / "strange", HURRIED) if start else HURRIED
     process = nrbfn(f"fit data.zarr no.zarr --scheduler {address}", work, environment, start)
     assert process.returncode == 2, process.stderr
@@ -88,7 +108,8 @@ def test_tls__client_without_the_certificates_is_kept_out(cluster, work, start, 
 
 @STRANGERS
 def test_tls__worker_without_the_certificates_is_kept_out(cluster, work, start, scheme):
-    worker = f"dask worker {scheme}://127.0.0.1:{cluster.port} --nthreads 1 --death-timeout 5"
+    address = cluster.address.replace("tls", scheme)
+    worker = f"dask worker {address} --nthreads 1 --death-timeout 5"
     environment = secured(work / "strange", HURRIED) if start else HURRIED
     process = subprocess.run(
         [*start, *worker.split()],
@@ -98,7 +119,7 @@ def test_tls__worker_without_the_certificates_is_kept_out(cluster, work, start, 
         timeout=PATIENCE_S,
     )
     assert process.returncode != 0
-    assert cluster.log().count("Register worker addr") == N_WORKERS
+    assert cluster.log.read_text().count("Register worker addr") == N_WORKERS
 
 
 def test_tls__http_tells_only_that_the_scheduler_lives(cluster):
