@@ -74,7 +74,10 @@ def unknown_label(place):
 @pytest.mark.parametrize(
     "bad",
     [
-        {not_a_number: "nan.csv has no value in some rows", other_format: "notes.txt has no column"},
+        {
+            not_a_number: "nan.csv has no value in some rows",
+            other_format: "notes.txt has no column",
+        },
         {unknown_label: "label 7 of"},
     ],
     ids=["when written", "when checked"],
