@@ -10,21 +10,6 @@ from cryptography import x509
 from tests.cluster.secured import CLUSTER, make_certificates
 from tests.engine.processes import PATIENCE_S
 
-FILES = {"ca.pem", "cert.pem", "key.pem"}
-
-
-def refuse(*arguments):
-    """Return the two lines with which the script ends."""
-    process = subprocess.run(
-        [sys.executable, str(CLUSTER / "certificates.py"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert process.returncode == 2
-    return process.stderr.splitlines()
-
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
@@ -33,9 +18,14 @@ def certificates(tmp_path_factory):
 
 
 def test_certificates__only_their_owner_reads_them(certificates):
-    assert {path.name for path in certificates.iterdir()} == FILES
     assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()} == {0o600}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()}
+    assert modes == dict.fromkeys(["ca.pem", "cert.pem", "key.pem"], 0o600)
+    # The key of the authority is nowhere.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    with pytest.raises(ssl.SSLError, match="key values mismatch"):
+        context.load_cert_chain(certificates / "ca.pem", certificates / "key.pem")
 
 
 def test_certificates__names_lifetime_and_authority(certificates):
@@ -54,21 +44,19 @@ def test_certificates__names_lifetime_and_authority(certificates):
     assert constraints == x509.BasicConstraints(ca=True, path_length=0)
 
 
-def test_certificates__key_of_the_authority_is_nowhere(certificates):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
-    with pytest.raises(ssl.SSLError, match="key values mismatch"):
-        context.load_cert_chain(certificates / "ca.pem", certificates / "key.pem")
-
-
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_certificates__nothing_is_overwritten(tmp_path, name):
-    (tmp_path / name).write_text("precious")
-    assert refuse(tmp_path)[0] == f"{tmp_path / name} exists."
-    assert (tmp_path / name).read_text() == "precious"
-    assert {path.name for path in tmp_path.iterdir()} == {name}
-
-
-def test_certificates__days(tmp_path):
-    assert refuse(tmp_path / "new", "--days", 0) == ["days is 0.", "Give at least 1."]
-    assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize(
+    ("days", "problem"), [("3", "{}/key.pem exists."), ("0", "days is 0.")], ids=["there", "days"]
+)
+def test_certificates__refused(tmp_path, days, problem):
+    (tmp_path / "key.pem").write_text("precious")
+    process = subprocess.run(
+        [sys.executable, str(CLUSTER / "certificates.py"), str(tmp_path), "--days", days],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[0] == problem.format(tmp_path)
+    assert (tmp_path / "key.pem").read_text() == "precious"
+    assert len(list(tmp_path.iterdir())) == 1

@@ -23,13 +23,6 @@ def compose():
     return document
 
 
-def validate(document):
-    import jsonschema
-
-    (schema,) = (path for path in metadata.files("check-jsonschema") if str(path) == SCHEMA)
-    jsonschema.validate(document, json.loads(schema.locate().read_text()))
-
-
 def interpolated(text, variables):
     """Return text with ${NAME:-default} and ${NAME:?error} replaced, as compose does."""
 
@@ -44,7 +37,10 @@ def interpolated(text, variables):
 
 @pytest.mark.ci
 def test_compose__validates(compose):
-    validate(compose)
+    import jsonschema
+
+    (schema,) = (path for path in metadata.files("check-jsonschema") if str(path) == SCHEMA)
+    jsonschema.validate(compose, json.loads(schema.locate().read_text()))
 
 
 def test_compose__what_it_refers_to_is_there(compose):
@@ -60,12 +56,6 @@ def test_compose__what_it_refers_to_is_there(compose):
     assert (CLUSTER / "compose" / build["context"] / build["dockerfile"]).exists()
 
 
-def test_compose__without_keys_it_does_not_start(compose):
-    environment = compose["services"]["job"]["environment"]
-    with pytest.raises(AssertionError, match=r"copy \.env\.example"):
-        interpolated(json.dumps(environment), {})
-
-
 def test_compose__commands(compose):
     services = compose["services"]
     options = parse(services["worker"]["command"])
@@ -75,33 +65,27 @@ def test_compose__commands(compose):
 
 
 @pytest.fixture
-def store(tmp_path, unused_keys):
+def store(tmp_path, monkeypatch):
     """Give the port of an S3 store behind the certificates in tmp_path, empty and with TLS."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
     port = free_port()
     certificates = make_certificates(tmp_path / "certificates")
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)),
-            *("--ssl-cert", str(certificates / "cert.pem")),
-            *("--ssl-key", str(certificates / "key.pem")),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+    files = {"--ssl-cert": certificates / "cert.pem", "--ssl-key": certificates / "key.pem"}
+    options = [str(word) for option in files.items() for word in option]
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
     yield port
     kill_tree(process.pid)
     process.wait(PATIENCE_S)
-
-
-@pytest.fixture
-def unused_keys(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
 
 
 @pytest.mark.ci
 @pytest.mark.slow
 def test_compose__environment_reaches_the_store(compose, store, tmp_path):
     services = compose["services"]
+    with pytest.raises(AssertionError, match=r"copy \.env\.example"):
+        interpolated(json.dumps(services["job"]["environment"]), {})
 
     def run(command, environment):
         here = {

@@ -1,7 +1,6 @@
 import re
 import tomllib
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -11,9 +10,8 @@ ROOT = CLUSTER.parent
 DOCKERFILE = (CLUSTER / "Dockerfile").read_text()
 
 
-@pytest.fixture(scope="module")
-def locked():
-    """Give the locked versions by name, each with its hashes."""
+def locked_versions():
+    """Return the locked versions by name, each with its hashes."""
     text = (CLUSTER / "requirements.txt").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     pins = (re.match(r"([\w.-]+)==([^\s;]+)", line) for line in lines)
@@ -23,7 +21,8 @@ def locked():
     return versions
 
 
-def test_image__lock_has_what_the_package_asks_for(locked):
+def test_image__lock_has_what_the_package_asks_for():
+    locked = locked_versions()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = re.findall(r"--extra (\w+)", DOCKERFILE)
     asked = [

@@ -70,15 +70,11 @@ def validate(resource):
         kubernetes_validate.validate(resource, newest, strict=True)
 
 
-def test_kubernetes__files():
-    kinds = {document["kind"] for name in FILES for document in documents(f"kubernetes/{name}")}
-    assert {"DaskCluster", "DaskJob", "CronJob"} <= kinds
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_kubernetes__validates(name):
-    for document in documents(f"kubernetes/{name}"):
+def test_kubernetes__validates():
+    found = [document for name in FILES for document in documents(f"kubernetes/{name}")]
+    assert {"DaskCluster", "DaskJob", "CronJob"} <= {document["kind"] for document in found}
+    for document in found:
         validate(document)
 
 
@@ -98,39 +94,28 @@ def test_kubernetes__job_has_the_cluster_that_stays_up():
     assert job["spec"]["cluster"]["spec"] == json.loads(renamed)
 
 
-def pods_and_service(operator, name, cluster, job=None):
+@pytest.fixture(params=["cluster.yaml", "fit.yaml"])
+def made(request, operator):
     """Return what the operator makes of a manifest."""
-    spec = cluster["spec"]
+    (document,) = documents(f"kubernetes/{request.param}")
+    name, spec = document["metadata"]["name"], document["spec"]
+    cluster = spec if document["kind"] == "DaskCluster" else spec["cluster"]["spec"]
+    scheduler, worker = cluster["scheduler"], cluster["worker"]
+    group = f"{name}-default", "default", name, "0"
     made = {
-        "scheduler": operator.build_scheduler_deployment_spec(
-            name, spec["scheduler"]["spec"], {}, {}
-        ),
-        "service": operator.build_scheduler_service_spec(
-            name, spec["scheduler"]["service"], {}, {}
-        ),
-        "worker": operator.build_worker_deployment_spec(
-            f"{name}-default", "default", name, "0", spec["worker"]["spec"], {}, {}
-        ),
+        "scheduler": operator.build_scheduler_deployment_spec(name, scheduler["spec"], {}, {}),
+        "service": operator.build_scheduler_service_spec(name, scheduler["service"], {}, {}),
+        "worker": operator.build_worker_deployment_spec(*group, worker["spec"], {}, {}),
     }
-    if job is not None:
-        made["job"] = operator.build_job_pod_spec(name, name, "default", job["spec"], {}, {})
+    if "job" in spec:
+        job = spec["job"]["spec"]
+        made["job"] = operator.build_job_pod_spec(name, name, "default", job, {}, {})
     return made
 
 
-@pytest.fixture(params=["cluster.yaml", "fit.yaml"])
-def made(request, operator):
-    (document,) = documents(f"kubernetes/{request.param}")
-    spec = document["spec"]
-    parts = (document,) if document["kind"] == "DaskCluster" else (spec["cluster"], spec["job"])
-    return pods_and_service(operator, document["metadata"]["name"], *parts)
-
-
-def test_kubernetes__what_the_operator_makes_validates(made):
+def test_kubernetes__workers_and_job_find_the_scheduler(made):
     for resource in made.values():
         validate(json.loads(json.dumps(resource)))
-
-
-def test_kubernetes__workers_and_job_find_the_scheduler(made):
     service, labels = made["service"], made["scheduler"]["spec"]["template"]["metadata"]
     assert service["spec"]["selector"].items() <= labels["labels"].items()
     ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}

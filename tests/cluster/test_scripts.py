@@ -1,39 +1,33 @@
-import contextlib
+import json
+import os
 import shutil
+import signal
 import subprocess
+import sys
 
 import psutil
 import pytest
+from distributed import Client, LocalCluster
 
+from dask_nrbfn.engine.threads import cluster_settings, worker_environment
+from dask_nrbfn.numeric.threads import blas_threads
 from tests.cluster.manifests import CLUSTER
 from tests.engine.processes import PATIENCE_S, kill_tree, wait_until
 
 CI = CLUSTER.parent / ".ci"
-SCRIPTS = sorted([*CLUSTER.rglob("*.sh"), *CLUSTER.rglob("*.sbatch"), CI / "run", CI / "release"])
+SCRIPTS = [*CLUSTER.rglob("*.sh"), *CLUSTER.rglob("*.sbatch"), CI / "run", CI / "release"]
+ENVIRONMENT = CLUSTER / "worker-environment.sh"
 
 
-def names(path):
-    return path.name
-
-
-def test_scripts__are_found():
-    assert {"start.sh", "tls-environment.sh", "cluster.sbatch"} <= set(map(names, SCRIPTS))
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=names)
-def test_scripts__bash_parses(path):
-    subprocess.run(["bash", "-n", str(path)], check=True)
+def test_scripts__bash_parses():
+    for path in SCRIPTS:
+        subprocess.run(["bash", "-n", str(path)], check=True)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("path", SCRIPTS, ids=names)
-def test_scripts__shellcheck(path):
-    process = subprocess.run(
-        ["shellcheck", "--external-sources", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_scripts__shellcheck():
+    command = ["shellcheck", "--external-sources", *map(str, SCRIPTS)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout
 
 
@@ -59,7 +53,7 @@ def test_units__systemd_accepts_them(tmp_path, name):
     ("environment", "message"),
     [({}, "set THREADS"), ({"THREADS": "1"}, "set CERTIFICATES")],
 )
-def test_scripts__start_asks_for_what_it_needs(environment, message):
+def test_start__asks_for_what_it_needs(environment, message):
     process = subprocess.run(
         [str(CLUSTER / "start.sh"), "true"],
         env={"PATH": "/usr/bin:/bin", **environment},
@@ -71,11 +65,11 @@ def test_scripts__start_asks_for_what_it_needs(environment, message):
     assert message in process.stderr
 
 
-@contextlib.contextmanager
-def restarting(directory, command):
-    """Give a process of `start.sh --restart` with a command of the shell, and its log."""
-    path = directory / "log"
-    with path.open("wb") as log:
+@pytest.mark.slow
+def test_start__restarts_what_ends_until_it_is_told_to_end(tmp_path):
+    path = tmp_path / "log"
+    command = f"echo begun; [ $(grep -c begun {path}) = 3 ] || exit 3; exec sleep 600"
+    with path.open("ab") as log:
         process = subprocess.Popen(
             [str(CLUSTER / "start.sh"), "--restart", "sh", "-c", command],
             env={"PATH": "/usr/bin:/bin", "THREADS": "1", "CERTIFICATES": "none"},
@@ -83,29 +77,50 @@ def restarting(directory, command):
             stderr=log,
         )
     try:
-        yield process, path
+        wait_until(lambda: path.read_text().count("begun") == 3)
+        (child,) = psutil.Process(process.pid).children()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        assert not child.is_running()
     finally:
         kill_tree(process.pid)
         process.wait(PATIENCE_S)
-
-
-@pytest.mark.slow
-def test_start__restarts_what_ends_and_waits_longer_each_time(tmp_path):
-    with restarting(tmp_path, "echo begun; exit 3") as (process, log):
-        wait_until(lambda: log.read_text().count("begun") == 3)
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-    told = [line for line in log.read_text().splitlines() if line != "begun"]
-    assert told[:2] == [
+    told = [line for line in path.read_text().splitlines() if "again" in line]
+    assert told == [
         f"start.sh: sh ended with status 3 and is started again in {wait_s} s" for wait_s in (1, 2)
     ]
 
 
-def test_start__restarts_nothing_once_it_is_told_to_end(tmp_path):
-    with restarting(tmp_path, "echo begun; exec sleep 600") as (process, log):
-        wait_until(lambda: log.read_text() == "begun\n")
-        (child,) = psutil.Process(process.pid).children()
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-    assert not child.is_running()
-    assert "again" not in log.read_text()
+def test_environment__is_that_of_the_engine():
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    command = f'. "{ENVIRONMENT}" && "{sys.executable}" -c "{show}"'
+    out = subprocess.check_output(["sh", "-c", command], env={"THREADS": "3"})
+    shell = {"THREADS", "PWD", "SHLVL", "OLDPWD", "_", "LC_CTYPE"}
+    exported = {name: value for name, value in json.loads(out).items() if name not in shell}
+    settings = cluster_settings(3)
+    settings.pop("distributed.nanny.pre-spawn-environ")
+    variables = {
+        "DASK_" + name.upper().replace(".", "__").replace("-", "_"): value
+        for name, value in settings.items()
+    }
+    assert exported == {**worker_environment(3), **variables}
+
+
+@pytest.mark.slow
+def test_environment__reaches_blas_in_a_worker_started_by_hand(tmp_path):
+    # A dask worker overrides these variables with 1, except where they are set in its environment.
+    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster, Client(cluster) as client:
+        worker = f'"{sys.executable}" -m distributed.cli.dask_worker --nthreads 1 --no-dashboard'
+        process = subprocess.Popen(
+            ["sh", "-c", f'. "{ENVIRONMENT}" && exec {worker} {cluster.scheduler_address}'],
+            env={**os.environ, "THREADS": "2"},
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            client.wait_for_workers(1, timeout=60)
+            # OpenBLAS starts no more threads than it has cores.
+            assert list(client.run(blas_threads).values()) == [min(2, os.cpu_count())]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)

@@ -45,7 +45,6 @@ _PRELOADED += [f"dask_nrbfn.commands.{name}" for name in ("evaluate", "fit", "in
 class Block:
     """A fenced block of a page."""
 
-    page: Path
     language: str
     title: str | None
     text: str
@@ -59,7 +58,7 @@ def name_of(page):
 
 def blocks_of(page):
     """Return the fenced blocks of a page."""
-    return [Block(page, **found.groupdict()) for found in _BLOCK.finditer(page.read_text())]
+    return [Block(**found.groupdict()) for found in _BLOCK.finditer(page.read_text())]
 
 
 class Session:
@@ -138,11 +137,7 @@ class Session:
 
 
 def _plain_commands(text):
-    """Return the arguments of the first commands, dask-nrbfn without a shell, and the other lines.
-
-    >>> _plain_commands("dask-nrbfn inspect a\\nls | wc -l\\ndask-nrbfn inspect b\\n")
-    ([['dask-nrbfn', 'inspect', 'a']], 'ls | wc -l\\ndask-nrbfn inspect b')
-    """
+    """Return the arguments of the first lines, dask-nrbfn without a shell, and the other lines."""
     lines, commands = text.replace("\\\n", " ").splitlines(), []
     for place, line in enumerate(lines):
         plain = not _NEEDS_SHELL.search(line.partition(" #")[0])

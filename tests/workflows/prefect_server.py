@@ -1,4 +1,4 @@
-"""A Prefect server of its own on this machine, and flows that are served to it."""
+"""A Prefect server and a served flow on this machine, by the commands of the guide."""
 
 import json
 import os
@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 from tests.engine.processes import PATIENCE_S, free_port, kill_tree, wait_until
+from tests.workflows.pages import GUIDE, blocks_of
 from tests.workflows.script import ENVIRONMENT, ROOT
 
-FLOW = ROOT / "workflows/jobs/flow.py"
+NEVER = "0 0 29 2 *"
 FINAL_STATES = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -21,68 +22,47 @@ class PrefectServer:
 
     def __init__(self, directory):
         self._directory, self._port = directory, str(free_port())
-        self._url = f"http://127.0.0.1:{self._port}/api"
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
+            "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}",
             "PREFECT_HOME": str(directory / "home"),
-            "PREFECT_API_URL": self._url,
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
-            "PREFECT_LOGGING_EXTRA_LOGGERS": "dask_nrbfn",
             "PREFECT_RUNNER_POLL_FREQUENCY": "1",
         }
 
     @contextmanager
-    def running(self):
-        """Keep the server running."""
-        command = ("-m", "prefect", "server", "start", "--port", self._port, "--no-ui")
-        with self._process("server", sys.executable, *command):
+    def serving(self, settings):
+        """Start the server, and the flow in the directory of its settings; give its deployment."""
+        (settings.parent / "workflows").symlink_to(ROOT / "workflows")
+        start, serve = (
+            block.text.replace("4200", self._port).replace("15 2 * * *", NEVER)
+            for block in blocks_of(GUIDE / "task/schedule.md")
+            if "Prefect server" in (block.reason or "")
+        )
+        with self._process("server", start, self._directory):
             wait_until(self._is_healthy)
-            yield self
+            with self._process("flow", serve, settings.parent) as process:
+                yield self._deployment(process)
 
-    @contextmanager
-    def serving(self, settings, *options):
-        """Keep the flow served; give its deployment."""
-        with self._process("flow", sys.executable, FLOW, settings, *options) as process:
-            yield self._deployment(process, settings)
-
-    @contextmanager
-    def following(self, blocks, settings):
-        """Run two blocks of the guide, the server and the flow of settings; give its deployment."""
-        del self._environment["PREFECT_API_URL"]
-        programs = os.path.dirname(sys.executable)
-        self._environment["PATH"] = f"{programs}{os.pathsep}{self._environment['PATH']}"
-        start, serve = (block.replace("4200", self._port) for block in blocks)
-        with self._process("server", "bash", "-euc", start):
-            wait_until(self._is_healthy)
-            with self._process("flow", "bash", "-euc", serve, cwd=settings.parent) as process:
-                yield self._deployment(process, settings)
-
-    def _deployment(self, process, settings):
-        """Return the deployment of a flow once the server has it."""
+    def _deployment(self, process):
+        """Return the deployment of the flow once the server has it."""
         found = []
 
         def is_there():
             assert process.poll() is None, (self._directory / "flow.log").read_text()
-            deployments = self.ask("deployments/filter", {})
-            served = {"settings": str(settings)}
-            found.extend(each for each in deployments if each["parameters"] == served)
+            found.extend(self.ask("deployments/filter", {}))
             return found
 
         wait_until(is_there)
         return found[0]
 
     @contextmanager
-    def _process(self, name, *command, cwd="/"):
+    def _process(self, name, block, cwd):
+        command, environment = ["bash", "-euc", block], self._environment
         with (self._directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*map(str, command)],
-                cwd=cwd,
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-            )
+            process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=log, stderr=log)
         try:
             yield process
         finally:
@@ -98,7 +78,7 @@ class PrefectServer:
     def _answers(self, path, body):
         """Return the answer, or none while the server's database is busy."""
         request = urllib.request.Request(
-            f"{self._url}/{path}",
+            f"http://127.0.0.1:{self._port}/api/{path}",
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
@@ -134,11 +114,13 @@ class PrefectServer:
         wait_until(is_final, 3 * PATIENCE_S)
         return states[-1]
 
-    def tasks(self, run_id):
-        """Return the task runs of a flow run in the order of their starts."""
-        body = {"flow_runs": {"id": {"any_": [run_id]}}}
-        tasks = self.ask("task_runs/filter", body)
-        return sorted(tasks, key=lambda task: task["start_time"] or "")
+    def stages(self, run_id):
+        """Return name, state and number of tries of the stages of a flow run, as they started."""
+        tasks = self.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [run_id]}}})
+        return [
+            (task["name"].rsplit("-", 1)[0], task["state_type"], task["run_count"])
+            for task in sorted(tasks, key=lambda task: task["start_time"] or "")
+        ]
 
     def log(self, run_id):
         """Return what a flow run has logged."""

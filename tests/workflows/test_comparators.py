@@ -1,58 +1,13 @@
+"""What the tables of the papers do not show of the networks beside theirs."""
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from sklearn.linear_model import RidgeClassifier
 from sklearn.mixture import GaussianMixture
-from sklearn.neighbors import KNeighborsClassifier
 
-from dask_nrbfn import NRBFNClassifier
-from tests.tables import halves, spirals
-from workflows.paper.comparators.forward import ForwardNetwork
-from workflows.paper.comparators.linear import LinearRegressionClassifier
-from workflows.paper.comparators.neighbours import MajorityOfNeighbors
+from tests.tables import spirals
 from workflows.paper.comparators.netlab import Mixture, mixture_step
-from workflows.paper.comparators.sensitivity import (
-    distance_moments,
-    widest_union,
-)
-from workflows.paper.comparators.smoothing import kernel_votes
-
-
-def error_of(model, name):
-    X_train, y_train, X_test, y_test = halves(name)
-    return f"{100 * (1 - model.fit(X_train, y_train).score(X_test, y_test)):.1f}"
-
-
-# hu-nrbfn, Table 1.
-@pytest.mark.parametrize(("name", "error"), [("iris", "5.3"), ("wdbc", "6.3"), ("wine", "33.0")])
-def test_majority__figures_of_the_paper(name, error):
-    assert error_of(MajorityOfNeighbors(), name) == error
-
-
-def test_majority__as_scikit_learn():
-    X, y = spirals(300)
-    ours = MajorityOfNeighbors(7).fit(X[:200], y[:200]).predict(X[200:])
-    theirs = KNeighborsClassifier(7, algorithm="brute").fit(X[:200], y[:200])
-    assert ours.tolist() == theirs.predict(X[200:]).tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "alpha", "error"), [("iris", 1e-5, "4.0"), ("wine", 1e-13, "1.1")]
-)
-def test_forward__figures_of_the_paper(name, alpha, error):
-    X_train, y_train, _, _ = halves(name)
-    network = NRBFNClassifier(random_state=4).fit(X_train, y_train)
-    assert error_of(ForwardNetwork(network.width_, len(network.basis_), alpha), name) == error
-
-
-def test_line__two_classes_as_ridge_classifier():
-    X, y = spirals(300, n_classes=2)
-    Phi = np.column_stack([np.ones(300), X - X.mean(axis=0)])
-    line = LinearRegressionClassifier(alpha=1e-3).fit(X, y)
-    other = RidgeClassifier(alpha=1e-3 * np.sum(Phi**2), fit_intercept=False).fit(Phi, y)
-    difference = line.weights_[1] - line.weights_[0]
-    np.testing.assert_allclose(difference, np.ravel(other.coef_), rtol=1e-9)
-    assert line.predict(X).tolist() == other.predict(Phi).tolist()
+from workflows.paper.comparators.sensitivity import distance_moments, widest_union
 
 
 def test_netlab__mixture_as_scikit_learn():
@@ -73,21 +28,9 @@ def test_netlab__mixture_as_scikit_learn():
     )
     with pytest.warns(match="did not converge"):
         theirs.fit(X)
-    np.testing.assert_allclose(ours.shares, theirs.weights_, rtol=1e-9)
-    np.testing.assert_allclose(ours.centres, theirs.means_, rtol=1e-9)
-    np.testing.assert_allclose(ours.variances, theirs.covariances_, rtol=1e-9)
-
-
-@pytest.mark.parametrize("normalized", [True, False])
-def test_smoothing__sums_of_kernels(normalized):
-    X, y = spirals(80)
-    T = np.column_stack([y, np.sin(y)])
-    kernel = np.exp(-cdist(X[60:], X[:60], "sqeuclidean") / (2 * 0.4**2))
-    expected = kernel @ T[:60]
-    if normalized:
-        expected /= kernel.sum(axis=1, keepdims=True)
-    votes = kernel_votes(X[:60], T[:60], X[60:], width=0.4, normalized=normalized)
-    np.testing.assert_allclose(votes, expected, rtol=1e-10)
+    expected = (theirs.weights_, theirs.means_, theirs.covariances_)
+    for own, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-9)
 
 
 def test_sensitivity__moments_of_independent_columns():

@@ -35,32 +35,19 @@ _GAMMAS = (0.05, 0.2, 0.8, 3.2)
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned.
-
-    Attributes
-    ----------
-    of_numbers : bool
-    n_rows, n_features : int
-        Of the rows that train.
-    basis_size : int or None
-        As asked for.
-    n_basis : int
-        Of our network, for the peers that have one too.
-    most_rows : int
-        For the grid searches, and for the fit of the support vector machine.
-    xrfm_rows : int or None
-        Rows that xRFM draws; if None, as many as fit into memory.
-    n_trials : int
-        Settings that the search of xRFM tries.
-    """
+    """What is to be learned: rows that train, and how much of them is used."""
 
     of_numbers: bool
     n_rows: int
     n_features: int
     basis_size: int | None
+    # Of our network, for the peers that have one too.
     n_basis: int
+    # For the grid searches, and for the fit of the support vector machine.
     most_rows: int
+    # Rows that xRFM draws; if None, as many as fit into memory.
     xrfm_rows: int | None = None
+    # Settings that the search of xRFM tries.
     n_trials: int = 30
 
     @property
@@ -77,14 +64,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Contender:
-    """What is compared.
-
-    Attributes
-    ----------
-    title : str
-    make : callable
-        Takes a `Task`, returns an estimator; raises ImportError where a package is missing.
-    """
+    """What is compared; `make` raises ImportError where a package is missing."""
 
     title: str
     make: Callable[[Task], Any]
@@ -98,15 +78,7 @@ def drawn_rows(n_rows: int, size: int | None) -> NDArray[np.int64]:
 
 
 class Chosen(BaseEstimator):
-    """An estimator with the best of several settings.
-
-    Attributes
-    ----------
-    best_estimator_ : estimator
-    best_params_ : dict
-    n_fitted_, n_judged_ : int
-        Rows that the best estimator was fitted to, and rows that the settings were compared on.
-    """
+    """An estimator with the best of several settings, fitted to and judged on so many rows."""
 
     def predict(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return what the best predicts."""
@@ -345,56 +317,6 @@ class FeatureMachine(BaseEstimator):
         }
 
 
-def falkon(task: Task) -> Any:
-    """Return Falkon with as many centres as our basis has rows, on the processor."""
-    import falkon  # noqa: F401  or it is not installed
-
-    grid = {
-        "last__width": [(0.5 / gamma) ** 0.5 for gamma in task.gammas],
-        "last__penalty": [1e-8, 1e-6, 1e-4],
-    }
-    size = min(task.n_basis, min(task.n_rows, task.most_rows) * 4 // 5)
-    steps = _standardized(FalkonMachine(task.of_numbers, size))
-    return _of_targets(task, DrawnSearch(steps, grid, task.most_rows))
-
-
-class FalkonMachine(BaseEstimator):
-    """Falkon on indicators of the classes, or on numbers."""
-
-    def __init__(
-        self, of_numbers: bool, n_centres: int, width: float = 1.0, penalty: float = 1e-6
-    ) -> None:
-        self.of_numbers, self.n_centres = of_numbers, n_centres
-        self.width, self.penalty = width, penalty
-
-    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Self:
-        """Solve for all targets at once."""
-        import torch
-        from falkon import Falkon, FalkonOptions
-        from falkon.kernels import GaussianKernel
-
-        targets = y.reshape(len(y), -1)
-        if not self.of_numbers:
-            self.classes_, codes = np.unique(y, return_inverse=True)
-            targets = np.eye(len(self.classes_))[codes]
-        options = FalkonOptions(use_cpu=True)
-        kernel = GaussianKernel(self.width, opt=options)
-        self.machine_ = Falkon(kernel, self.penalty, self.n_centres, seed=0, options=options)
-        self.machine_.fit(*map(torch.from_numpy, (X, targets)))
-        return self
-
-    def predict(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Return labels or numbers."""
-        import torch
-
-        scores = self.machine_.predict(torch.from_numpy(X)).numpy()
-        return np.squeeze(scores, 1) if self.of_numbers else self.classes_[scores.argmax(axis=1)]
-
-    def score(self, X: NDArray[Any], y: NDArray[Any]) -> float:
-        """Return what a grid is judged by: the greater, the better."""
-        return -mean_loss(self.predict(X), y, self.of_numbers)
-
-
 def _standardized(last: Any) -> Pipeline:
     return Pipeline([("scale", StandardScaler()), ("last", last)])
 
@@ -419,7 +341,6 @@ CONTENDERS = {
     "xrfm": Contender("xRFM", xrfm),
     "xrfm-l2": Contender("xRFM, best of trials, l2", partial(searched_xrfm, lpq_share=0.0)),
     "xrfm-tuned": Contender("xRFM, best of trials", partial(searched_xrfm, lpq_share=0.8)),
-    "falkon": Contender("Falkon", falkon),
     "nystroem": Contender("Nystroem + ridge", nystroem),
     "neighbours": Contender("nearest neighbours", neighbours),
     "linear": Contender("logistic or linear", linear),

@@ -1,7 +1,7 @@
-"""Time a whole fit on dask against a plain numpy script of the same steps.
+"""Time `dask-nrbfn fit` against a plain numpy script of the same steps.
 
-Each is a fresh process, timed from its start to its end: interpreter, imports and, on dask, the
-local cluster are counted. Repetitions alternate which of the two comes first:
+Each is a fresh process, timed from its start to its end: interpreter, imports and the local cluster
+are counted, as "outside" of the steps. Repetitions alternate which of the two comes first:
 
     python workflows/benchmarks/fit.py mnist.zarr
 """
@@ -10,58 +10,74 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from dask_nrbfn import Run
+
+PLAIN = Path(__file__).with_name("plain.py")
 FIT_OPTIONS = ("n-neighbors", "confidence-threshold", "alpha")
-DASK_OPTIONS = ("neighbors", "workers", "threads", "scratch")
 
 
 def main() -> None:
     """Run both fits as often as asked and print a table for each repetition."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", help="made by dask-nrbfn ingest")
-    parser.add_argument("--first", choices=("plain", "dask"), default="plain")
     parser.add_argument("--repeats", type=int, default=1)
-    for names, help_text in ((FIT_OPTIONS, "of the fit"), (DASK_OPTIONS, "on dask only")):
-        for name in names:
-            parser.add_argument(f"--{name}", help=help_text)
+    parser.add_argument("--threads", type=int, help="of the worker; default: all cores")
+    for name in FIT_OPTIONS:
+        parser.add_argument(f"--{name}", help="of both fits")
     options = parser.parse_args()
-    fit_options = given(options, FIT_OPTIONS)
-    commands = {
-        "plain": ["plain.py", options.dataset, *fit_options],
-        "dask": ["on_dask.py", options.dataset, *fit_options, *given(options, DASK_OPTIONS)],
+    values = {name: getattr(options, name.replace("-", "_")) for name in FIT_OPTIONS}
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    fits = {
+        "plain": lambda: time_plain([options.dataset, *given]),
+        "dask": lambda: time_dask(options.dataset, given, options.threads),
     }
-    order = ["plain", "dask"] if options.first == "plain" else ["dask", "plain"]
+    order = ["plain", "dask"]
     for _ in range(options.repeats):
-        outcomes = {name: time_process(commands[name]) for name in order}
+        outcomes = {name: fits[name]() for name in order}
         print(f"{order[0]} first, seconds")
         print(table(outcomes["plain"], outcomes["dask"]), flush=True)
         order.reverse()
 
 
-def given(options: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
-    """Return the options among `names` that were given, as on a command line."""
-    values = {name: getattr(options, name.replace("-", "_")) for name in names}
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
-
-
-def time_process(command: list[str]) -> dict[str, Any]:
-    """Run a script in a fresh process; return what it prints and the seconds it took in all."""
+def timed(command: list[str]) -> tuple[float, str]:
+    """Run a process of Python; return its seconds and what it printed."""
     start = time.perf_counter()
-    process = subprocess.run(
-        [sys.executable, str(HERE / command[0]), *command[1:]], stdout=subprocess.PIPE, check=True
-    )
-    return {**json.loads(process.stdout), "total_s": time.perf_counter() - start}
+    process = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, check=True)
+    return time.perf_counter() - start, process.stdout.decode()
+
+
+def time_plain(arguments: list[str]) -> dict[str, Any]:
+    """Return seconds and figures of the plain script."""
+    seconds, printed = timed([str(PLAIN), *arguments])
+    return {**json.loads(printed), "total_s": seconds}
+
+
+def time_dask(dataset: str, fit_options: list[str], threads: int | None) -> dict[str, Any]:
+    """Return seconds and figures of the command on one worker."""
+    with tempfile.TemporaryDirectory(prefix="fit-") as scratch:
+        command = ["-m", "dask_nrbfn", "fit", dataset, f"{scratch}/run.zarr", *fit_options]
+        command += ["--neighbors=exact", "--workers=1"]
+        seconds, _ = timed([*command, *([f"--threads={threads}"] if threads else [])])
+        stages = Run.open(f"{scratch}/run.zarr").stages
+    return {
+        "steps": {stage: record["seconds"] for stage, record in stages.items()},
+        "n_basis": stages["basis"]["n_basis"],
+        "eps": stages["weights"]["fitting_error"],
+        "gamma": stages["weights"]["spectral_risk"],
+        "total_s": seconds,
+    }
 
 
 def table(plain: dict[str, Any], dask: dict[str, Any]) -> str:
     """Return seconds per step of both and their ratio, and the figures that must agree."""
+    outside = [each["total_s"] - sum(each["steps"].values()) for each in (plain, dask)]
     rows = [
-        ("process", *(outside_steps(outcome) for outcome in (plain, dask))),
-        ("cluster start", None, dask["startup_s"]),
+        ("outside", *outside),
         *((step, plain["steps"].get(step), seconds) for step, seconds in dask["steps"].items()),
         ("total", plain["total_s"], dask["total_s"]),
     ]
@@ -72,13 +88,7 @@ def table(plain: dict[str, Any], dask: dict[str, Any]) -> str:
         lines.append(f"{step:<15}{cells}{ratio:>12}".rstrip())
     for name, form in (("n_basis", "d"), ("eps", ".4f"), ("gamma", ".3g")):
         lines.append(f"{name:<15}{plain[name]:>10{form}}{dask[name]:>10{form}}")
-    lines.append(f"ratio of the totals: {dask['total_s'] / plain['total_s']:.3f}")
     return "\n".join(lines)
-
-
-def outside_steps(outcome: dict[str, Any]) -> float:
-    """Return the seconds of interpreter, imports, and closing."""
-    return outcome["total_s"] - outcome.get("startup_s", 0.0) - sum(outcome["steps"].values())
 
 
 if __name__ == "__main__":

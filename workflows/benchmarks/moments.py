@@ -9,22 +9,20 @@ numpy's float64 product with as many threads, for a second before and after each
 
 import argparse
 import shutil
-import sys
-import tempfile
 from collections.abc import Iterator
 from statistics import fmean
 
-from prepare import add_options, begin, open_dataset, run_until, spread, symmetric_rate
+from prepare import add_options, open_dataset, scratch_of, spread, symmetric_rate
 
-from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
+from dask_nrbfn import Dataset, EngineOptions, FitParams, Run, connect
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.fit import run_stage
+from dask_nrbfn.fit import check_fit, run_stage, stages_of_run, start_run
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import MOMENTS
 
 
-def main() -> int:
+def main() -> None:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, rows=20_000, features=64, basis=8787)
@@ -36,24 +34,22 @@ def main() -> int:
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
     params = FitParams(basis=options.basis, basis_size=options.basis_size, neighbors="exact")
-    with tempfile.TemporaryDirectory(prefix="moments-", dir=options.scratch) as scratch:
-        try:
-            dataset = open_dataset(options, scratch)
-            engine_options = EngineOptions(workers=options.workers, threads=options.threads)
-            with connect(engine_options) as engine:
-                run = begin(dataset, params, engine, f"{scratch}/run.zarr")
-                run_until(MOMENTS, run, dataset, engine)
-                rates, seconds = [floor(run, engine)], []
-                for repeated in copies(run, options.repeats, scratch):
-                    run_stage(MOMENTS, repeated, FitContext.resolve(dataset, params, engine))
-                    seconds.append(repeated.stages["moments"]["seconds"])
-                    rates.append(floor(run, engine))
-        except NRBFNError as error:
-            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
-            return 2
+    engine_options = EngineOptions(workers=options.workers, threads=options.threads)
+    with scratch_of(options) as scratch, connect(engine_options) as engine:
+        dataset = open_dataset(options, scratch)
+        context = FitContext.resolve(dataset, params, engine)
+        check_fit(context)
+        run = start_run(f"{scratch}/run.zarr", context)
+        stages = stages_of_run(run)
+        for earlier in stages[: stages.index(MOMENTS)]:
+            run_stage(earlier, run, context)
+        rates, seconds = [floor(run, engine)], []
+        for repeated in copies(run, options.repeats, scratch):
+            run_stage(MOMENTS, repeated, context)
+            seconds.append(repeated.stages["moments"]["seconds"])
+            rates.append(floor(run, engine))
         print(f"workers: {engine.n_workers}, threads of each: {engine.threads}")
         print(table(dataset, run, seconds, rates))
-    return 0
 
 
 def copies(run: Run, repeats: int, scratch: str) -> Iterator[Run]:
@@ -92,4 +88,4 @@ def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,10 +8,9 @@ with X and y, or with X_train, y_train, X_test and y_test; .csv and what else `i
 --label or --target. With --uci it is a folder of the repository treforevans/uci_datasets: a
 regression in ten fixed folds, of which the mean and its standard error are printed.
 
-Some peers need a package: `pip install catboost lightgbm xrfm`, and Falkon from
-https://github.com/FalkonML/falkon. The column "rows" counts the rows that a peer was fitted to, and
-those on which its settings or rounds were chosen. Markdown goes to standard output, what is at work
-to standard error.
+Some peers need a package: `pip install catboost lightgbm xrfm`. The column "rows" counts the rows
+that a peer was fitted to, and those on which its settings or rounds were chosen. Markdown goes to
+standard output, what is at work to standard error.
 """
 
 import argparse

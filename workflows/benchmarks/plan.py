@@ -7,17 +7,15 @@ of rows the last table shows how the cost of a row depends on how many there are
 """
 
 import argparse
-import sys
-import tempfile
 from collections.abc import Sequence
 
 from dask.utils import format_bytes
+from prepare import scratch_of
 from sheets import SheetSource
 
 from dask_nrbfn import (
     EngineOptions,
     FitParams,
-    NRBFNError,
     Plan,
     Run,
     connect,
@@ -31,7 +29,7 @@ from dask_nrbfn.stages.context import FitContext
 N_FEATURES = 32
 
 
-def main() -> int:
+def main() -> None:
     """Draw the rows, plan, fit and print the tables."""
     options = parse_options()
     params = FitParams(
@@ -45,22 +43,16 @@ def main() -> int:
         workers=options.workers, threads=options.threads, memory=options.memory
     )
     runs = []
-    with tempfile.TemporaryDirectory(prefix="plan-", dir=options.scratch) as scratch:
-        try:
-            for n_rows in options.rows:
-                source = SheetSource(n_rows, N_FEATURES)
-                dataset = ingest_source(source, f"{scratch}/{n_rows}.zarr")
-                with connect(engine_options) as engine:
-                    rates = measure_rates(FitContext.resolve(dataset, params, engine))
-                    plan = plan_fit(dataset, params, engine, rates)
-                    run = fit_dataset(dataset, f"{scratch}/run-{n_rows}.zarr", params, engine)
-                print(stage_table(plan, run), flush=True)
-                runs.append(run)
-        except NRBFNError as error:
-            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
-            return 2
+    with scratch_of(options) as scratch:
+        for n_rows in options.rows:
+            dataset = ingest_source(SheetSource(n_rows, N_FEATURES), f"{scratch}/{n_rows}.zarr")
+            with connect(engine_options) as engine:
+                rates = measure_rates(FitContext.resolve(dataset, params, engine))
+                plan = plan_fit(dataset, params, engine, rates)
+                run = fit_dataset(dataset, f"{scratch}/run-{n_rows}.zarr", params, engine)
+            print(stage_table(plan, run), flush=True)
+            runs.append(run)
         print(row_table(runs))
-    return 0
 
 
 def parse_options() -> argparse.Namespace:
@@ -132,4 +124,4 @@ def row_table(runs: Sequence[Run]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,10 +18,6 @@ class SheetSource(Source):
 
     Every class has three sheets: a plane, bent by its squares and products, with a blob of points
     on it and noise about it. The sheets overlap: a third of the rows have a confidence below 0.9.
-
-    Parameters
-    ----------
-    n_rows, n_features, n_classes, seed : int
     """
 
     def __init__(

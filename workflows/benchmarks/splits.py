@@ -49,14 +49,7 @@ def read_split(
 ) -> Split:
     """Return the split of a file, or draw one: this share tests, of each class alike.
 
-    Parameters
-    ----------
-    name : str
-        Of `BUNDLED`, or a file: .npz with X and y, or with X_train, y_train, X_test and y_test; or
-        any that `ingest_file` reads. Targets of .npz that are floats are numbers, others labels.
-    test_share : float
-    label, target : str, optional
-        See `ingest_file`.
+    Targets of .npz that are floats are numbers, others labels.
     """
     if name in BUNDLED:
         X, y = BUNDLED[name](return_X_y=True)
@@ -76,11 +69,8 @@ def read_split(
 def read_folds(folder: Path) -> list[Split]:
     """Return the splits of a regression in the layout of the repository treforevans/uci_datasets.
 
-    Parameters
-    ----------
-    folder : Path
-        It has data.csv.gz, with the targets in the last column, and test_mask.csv.gz, with a
-        column for each fold: 1 where a row tests. Neither has a header.
+    data.csv.gz has the targets in the last column, test_mask.csv.gz a column for each fold: 1 where
+    a row tests. Neither has a header.
     """
     data = np.loadtxt(folder / "data.csv.gz", delimiter=",", ndmin=2)
     masks = np.loadtxt(folder / "test_mask.csv.gz", delimiter=",", ndmin=2).astype(bool)

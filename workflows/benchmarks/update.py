@@ -6,18 +6,15 @@ The last rows of the dataset, 1 % of them by default, are kept back from a fit a
 """
 
 import argparse
-import sys
-import tempfile
 import time
 
 import numpy as np
-from prepare import add_options, open_dataset
+from prepare import add_options, open_dataset, scratch_of
 
 from dask_nrbfn import (
     Dataset,
     EngineOptions,
     FitParams,
-    NRBFNError,
     connect,
     fit_dataset,
     ingest_arrays,
@@ -25,37 +22,25 @@ from dask_nrbfn import (
 )
 
 
-def main() -> int:
+def main() -> None:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, rows=100_000, features=64, basis=2000)
     parser.add_argument("--share", type=float, default=0.01, help="rows added  [default: 0.01]")
-    parser.add_argument("--threshold", action="store_true", help="all rows below it, no basis size")
     options = parser.parse_args()
-    params = FitParams(
-        basis_size=None if options.threshold else options.basis_size, neighbors="exact"
-    )
-    with tempfile.TemporaryDirectory(prefix="update-", dir=options.scratch) as scratch:
-        try:
-            whole = open_dataset(options, scratch)
-            first, rest = cut(whole, 1 - options.share, scratch)
-            place = f"{scratch}/run.zarr"
-            with connect(EngineOptions(workers=1)) as engine:
-                start = time.perf_counter()
-                run = fit_dataset(first, place, params, engine)
-                fitted = time.perf_counter()
-                update_run(place, rest, engine)
-                updated = time.perf_counter()
-            print(
-                f"{first.n_rows} + {rest.n_rows} rows, {run.stages['basis']['n_basis']} basis rows"
-            )
-            print(f"{'fit':<12}{fitted - start:>10.2f} s")
-            print(f"{'update':<12}{updated - fitted:>10.2f} s")
-            print(f"{'ratio':<12}{(updated - fitted) / (fitted - start):>10.4f}")
-        except NRBFNError as error:
-            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
-            return 2
-    return 0
+    params = FitParams(basis_size=options.basis_size, neighbors="exact")
+    with scratch_of(options) as scratch, connect(EngineOptions(workers=1)) as engine:
+        whole, place = open_dataset(options, scratch), f"{scratch}/run.zarr"
+        first, rest = cut(whole, 1 - options.share, scratch)
+        start = time.perf_counter()
+        run = fit_dataset(first, place, params, engine)
+        fitted = time.perf_counter()
+        update_run(place, rest, engine)
+        updated = time.perf_counter()
+    print(f"{first.n_rows} + {rest.n_rows} rows, {run.stages['basis']['n_basis']} basis rows")
+    print(f"{'fit':<12}{fitted - start:>10.2f} s")
+    print(f"{'update':<12}{updated - fitted:>10.2f} s")
+    print(f"{'ratio':<12}{(updated - fitted) / (fitted - start):>10.4f}")
 
 
 def cut(dataset: Dataset, share: float, scratch: str) -> tuple[Dataset, Dataset]:
@@ -75,4 +60,4 @@ def cut(dataset: Dataset, share: float, scratch: str) -> tuple[Dataset, Dataset]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,19 +7,17 @@ The first line is what the machine allows: the product ``W.T @ W`` as tasks on t
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from statistics import median
 
 import numpy as np
-from prepare import add_options, open_dataset, spread
+from prepare import add_options, open_dataset, scratch_of, spread
 
 from dask_nrbfn import (
     Dataset,
     EngineOptions,
     FitParams,
-    NRBFNError,
     connect,
     fit_dataset,
     predict_dataset,
@@ -30,7 +28,7 @@ STAGES = ("neighbors", "width", "moments")
 PRODUCT_TASKS, PRODUCT_SHAPE = 8, (2048, 2048)
 
 
-def main() -> int:
+def main() -> None:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, rows=100_000, features=64, basis=2000)
@@ -48,24 +46,18 @@ def main() -> int:
         n_partitions=options.n_partitions,
         n_parts=options.n_parts,
     )
-    repeats = []
-    with tempfile.TemporaryDirectory(prefix="workers-", dir=options.scratch) as scratch:
-        try:
-            dataset = open_dataset(options, scratch)
-            for _ in range(options.repeats):
-                repeats.append(
-                    [seconds_on(n, dataset, params, scratch, options.products) for n in (1, 2)]
-                )
-        except NRBFNError as error:
-            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
-            return 2
+    with scratch_of(options) as scratch:
+        dataset = open_dataset(options, scratch)
+        repeats = [
+            [seconds_on(n, dataset, params, scratch, options.products) for n in (1, 2)]
+            for _ in range(options.repeats)
+        ]
     print(f"{dataset.n_rows} x {dataset.n_features}, {options.basis_size} basis rows")
     print(f"{'seconds':<12}{'1 worker':>12}{'2 workers':>12}   ratio")
     for stage in repeats[0][0]:
         one, two = ([seconds[n][stage] for seconds in repeats] for n in (0, 1))
         ratios = [a / b for a, b in zip(one, two, strict=True)]
         print(f"{stage:<12}{median(one):>12.2f}{median(two):>12.2f}   {spread(ratios, '.2f')}")
-    return 0
 
 
 def seconds_on(
@@ -95,4 +87,4 @@ def multiply(products: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

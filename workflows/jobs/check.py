@@ -17,15 +17,7 @@ def check(settings: Settings) -> None:
 
 
 def check_incoming(settings: Settings, train: Dataset, file: IncomingFile) -> None:
-    """Raise what is wrong with the dataset of a file.
-
-    Raises
-    ------
-    DataError
-        If it has other columns, no labels, or labels that the training rows have not.
-    DamagedDataError
-        If it is not as it was written: then the disk is to blame and not the file.
-    """
+    """Raise DataError if columns or labels are others, DamagedDataError if the disk is to blame."""
     dataset = Dataset.open(settings.location(file.dataset))
     codes_in_training(train, dataset)
     if problems := describe(dataset.location, verify=True)["problems"]:

@@ -26,12 +26,7 @@ DONE, REJECTED = "done", "rejected"
 
 @dataclass(frozen=True)
 class IncomingFile:
-    """A file, or a directory of files, that waits.
-
-    Attributes
-    ----------
-    path : Path
-    """
+    """A file, or a directory of files, that waits."""
 
     path: Path
 
@@ -80,11 +75,6 @@ def waiting_files(settings: Settings) -> list[IncomingFile]:
 
     Names that begin with a point or an underscore are left alone: files are written under such a
     name and renamed when they are complete.
-
-    Raises
-    ------
-    MissingDataError
-        If there is no such directory.
     """
     directory = settings.night.directory
     if not directory.is_dir():
@@ -102,13 +92,7 @@ def for_each_file(
     *,
     bad: tuple[type[NRBFNError], ...] = (DataError,),
 ) -> None:
-    """Take a step with every file that waits, and reject those that it finds bad.
-
-    Raises
-    ------
-    DataError
-        If there was one, when all have had their turn.
-    """
+    """Take a step with every file that waits; reject the bad ones, and raise DataError for them."""
     files = waiting_files(settings)
     rejected = list(_rejected(settings, files, step, bad))
     if rejected:

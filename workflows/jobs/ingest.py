@@ -19,12 +19,11 @@ def ingest(settings: Settings) -> None:
     """Write every dataset that is not there yet."""
     for part, source in settings.sources.items():
         ingest_source(settings, source, part)
-    if settings.nightly is not None:
-        for_each_file(
-            settings,
-            partial(ingest_incoming, settings),
-            bad=(DataError, DamagedDataError, ParameterError),
-        )
+    for_each_file(
+        settings,
+        partial(ingest_incoming, settings),
+        bad=(DataError, DamagedDataError, ParameterError),
+    )
 
 
 def ingest_incoming(settings: Settings, file: IncomingFile) -> None:

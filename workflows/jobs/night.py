@@ -33,19 +33,7 @@ def run_here(stage: Stage, settings: Settings) -> None:
 
 
 def night(settings: Settings, *, run_stage: Callable[[Stage, Settings], None] = run_here) -> None:
-    """Run all stages, one night at a time.
-
-    Parameters
-    ----------
-    settings : Settings
-    run_stage : callable
-        Runs one stage; a scheduler may do so as a task of its own.
-
-    Raises
-    ------
-    RunBusyError
-        If another night is not over.
-    """
+    """Run all stages, one night at a time; a scheduler may run each as a task of its own."""
     with locked_run(settings.location("night")):
         for stage in STAGES:
             run_stage(stage, settings)

@@ -44,7 +44,6 @@ def published_model(settings: Settings) -> Model | None:
 
 def judge_of(settings: Settings, engine: Engine) -> Judge:
     """Return what tries a model on the test rows, beside the model that is published."""
-    settings.source("test")
     night, published = settings.night, settings.location("model")
     test = Dataset.open(settings.location("test"))
     allowed = night.max_error_rate

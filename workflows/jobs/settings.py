@@ -1,4 +1,4 @@
-"""The settings of a training, read from one TOML file that all its jobs share."""
+"""The settings of a night, read from one TOML file that all its jobs share."""
 
 import os
 import tomllib
@@ -53,27 +53,7 @@ TYPE_NAMES = {
 
 @dataclass(frozen=True)
 class NightSettings:
-    """What is asked of a night.
-
-    Attributes
-    ----------
-    incoming : mapping
-        The directory in which files wait, and how to read them, as `dask_nrbfn.ingest_file` takes
-        them.
-    max_error_rate : float
-        Of a model on the test rows; a worse one is not published.
-    tolerance : float
-        By how much a model may be worse than the published one.
-    max_new_error : float or None
-        Of the model on the rows of a file before it has learned them; a worse file is rejected.
-    refresh : bool
-        Whether to fit anew when the basis no longer suits the rows.
-
-    Raises
-    ------
-    ParameterError
-        If a rate is not from 0 to 1, or the error below 0.
-    """
+    """What is asked of a night; night.toml describes each key."""
 
     incoming: Mapping[str, Any]
     max_error_rate: float
@@ -98,57 +78,15 @@ class NightSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the jobs of one training need.
-
-    Attributes
-    ----------
-    sources : mapping
-        Of "train", and perhaps "test": the file with these rows and how to read it, as
-        `dask_nrbfn.ingest_file` takes them.
-    chunk_rows : int or None
-    fit : FitParams
-    limits : FitLimits
-    engine : EngineOptions
-    nightly : NightSettings or None
-    directory : str or RemoteLocation
-        Where train.zarr, test.zarr and run.zarr are: a directory or URL.
-    """
+    """What the jobs of one training need; `sources` are "train" and "test", as read from [data]."""
 
     sources: Mapping[str, Mapping[str, Any]]
     chunk_rows: int | None
     fit: FitParams
     limits: FitLimits
     engine: EngineOptions
-    nightly: NightSettings | None
+    night: NightSettings
     directory: str | RemoteLocation
-
-    def source(self, part: str) -> Mapping[str, Any]:
-        """Return the source of "train" or "test".
-
-        Raises
-        ------
-        ParameterError
-            If the settings have none.
-        """
-        if part not in self.sources:
-            raise ParameterError(
-                f"[data] has no {part}.",
-                f'Add a line such as {part} = {{ source = "{part}.csv" }}.',
-            )
-        return self.sources[part]
-
-    @property
-    def night(self) -> NightSettings:
-        """What is asked of a night.
-
-        Raises
-        ------
-        ParameterError
-            If the settings do not say.
-        """
-        if self.nightly is None:
-            raise ParameterError("the settings have no [night].", "Add it; night.toml shows how.")
-        return self.nightly
 
     def location(self, name: str) -> str | RemoteLocation:
         """Return where a dataset, the run or the model is, such as "train"."""
@@ -171,23 +109,17 @@ def spelled(name: str) -> str:
 
 
 def read_settings(path: Path) -> Settings:
-    """Return the settings in a TOML file; its relative paths are relative to the file.
-
-    Raises
-    ------
-    MissingDataError
-        If there is no such file.
-    ParameterError
-        If it is no TOML, or has an unknown or missing key or a value that is not allowed.
-    """
+    """Return the settings in a TOML file; its relative paths are relative to the file."""
     tables = _read_tables(path)
-    _check("the settings", tables, dict.fromkeys(SECTIONS, dict), required=("data", "output"))
-    data, output = tables["data"], tables["output"]
+    required = ("data", "night", "output")
+    _check("the settings file", tables, dict.fromkeys(SECTIONS, dict), required=required)
+    data, night, output = (tables[name] for name in required)
     fit, engine = dict(tables.get("fit", {})), dict(tables.get("engine", {}))
     storage = tables.get("storage", {})
-    _check("[data]", data, DATA_KEYS, required=("train",))
+    _check("[data]", data, DATA_KEYS, required=TABLES)
     _check("[fit]", fit, FIT_KEYS)
     _check("[engine]", engine, ENGINE_KEYS)
+    _check("[night]", night, NIGHT_KEYS, required=("incoming", "max_error_rate", "tolerance"))
     _check("[output]", output, OUTPUT_KEYS, required=("directory",))
     base = path.absolute().parent
     if "scheduler_file" in engine:
@@ -197,23 +129,19 @@ def read_settings(path: Path) -> Settings:
         raise ParameterError(
             "[storage] is given, but [output] has no URL.", "Remove it, or give a URL."
         )
-    sources = {
-        part: _read_source(f"{part} in [data]", data[part], base) for part in TABLES if part in data
-    }
-    nightly = _read_night(tables["night"], base) if "night" in tables else None
-    read = [*sources.values(), *([] if nightly is None else [nightly.incoming])]
+    sources = {part: _read_source(f"{part} in [data]", data[part], base) for part in TABLES}
+    incoming = _read_source("incoming in [night]", night["incoming"], base)
     limits = {name: fit.pop(name) for name in FitLimits.options() if name in fit}
     params = FitParams(**fit)
-    if nightly is not None:
-        check_updatable(params.loss, "Give no [night], or `loss`=squared.")
-    _check_apart(directory, [source["source"] for source in read])
+    check_updatable(params.loss, "Give `loss`=squared.")
+    _check_apart(directory, [source["source"] for source in (*sources.values(), incoming)])
     return Settings(
         sources=sources,
         chunk_rows=data.get("chunk_rows"),
         fit=params,
         limits=FitLimits(**limits),
         engine=EngineOptions(**engine),
-        nightly=nightly,
+        night=NightSettings(**{**night, "incoming": incoming}),
         directory=locate(directory, storage),
     )
 
@@ -245,12 +173,6 @@ def _read_source(place: str, source: dict[str, Any], base: Path) -> dict[str, An
     if source["source"].endswith(".npy"):
         paths |= {"y", "target", "weights"}
     return {key: _resolve(base, value) if key in paths else value for key, value in source.items()}
-
-
-def _read_night(night: dict[str, Any], base: Path) -> NightSettings:
-    _check("[night]", night, NIGHT_KEYS, required=("incoming", "max_error_rate", "tolerance"))
-    incoming = _read_source("incoming in [night]", night["incoming"], base)
-    return NightSettings(**{**night, "incoming": incoming})
 
 
 def _check(

@@ -55,17 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper: the lines of each of its data sets.
-
-    Attributes
-    ----------
-    name : str
-        "table-1" and so on, as the paper numbers them.
-    title : str
-    sets : sequence of str
-    lines : callable
-        Takes a `DataSet`.
-    """
+    """A table of a paper, "table-1" as the paper numbers it: the lines of each of its data sets."""
 
     name: str
     title: str

@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSolution, RidgeSystem
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.targets import ClassTargets
 
 Floats = NDArray[np.float64]
 Folds = Iterable[tuple[NDArray[np.integer], NDArray[np.integer]]]
@@ -48,40 +48,29 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a network is made of rows (n, p) and what they are taught.
+    """How a network is made of rows (n, p) and class codes (n,), from 0."""
 
-    What they are taught is class codes (n,), from 0, or numbers (n, q).
-
-    Attributes
-    ----------
-    basis : callable
-        Takes the rows, returns the basis (r, p).
-    penalty : str
-    normalized : bool
-    """
-
+    # From rows (n, p) to the basis (r, p).
     basis: Callable[[NDArray[Any]], NDArray[Any]]
     penalty: str = "weights"
     normalized: bool = False
 
     def path(
-        self, X: NDArray[Any], taught: NDArray[Any], *, width: float, alphas: Sequence[float]
+        self, X: NDArray[Any], codes: NDArray[Any], *, width: float, alphas: Sequence[float]
     ) -> Iterator[Network | None]:
         """Yield the network of each penalty; None where its system is singular."""
         features = RadialFeatures.from_basis(self.basis(X), width, normalized=self.normalized)
-        system = self.system(features, X, taught)
+        system = self.system(features, X, codes)
         for solution in self.solutions(system, alphas):
             yield solution and Network(
                 features, solution.weights, system.intercept(solution.weights)
             )
 
-    def system(
-        self, features: RadialFeatures, X: NDArray[Any], taught: NDArray[Any]
-    ) -> RidgeSystem:
+    def system(self, features: RadialFeatures, X: NDArray[Any], codes: NDArray[Any]) -> RidgeSystem:
         """Return the ridge system of rows, with what it keeps small."""
         P = penalty_named(self.penalty)
         matrix = P.of(lambda: features, shares(features.basis, X) if P.needs_shares else None)
-        return replace(radial_system(features, X, taught), penalty=matrix)
+        return replace(radial_system(features, X, codes), penalty=matrix)
 
     def solutions(
         self, system: RidgeSystem, alphas: Sequence[float]
@@ -89,16 +78,16 @@ class Recipe:
         """Return the solution of each penalty; None where the system is singular."""
         return system.path(alphas)
 
-    def fit(self, X: NDArray[Any], taught: NDArray[Any], setting: Setting) -> Network:
+    def fit(self, X: NDArray[Any], codes: NDArray[Any], setting: Setting) -> Network:
         """Return the network of a setting, with ten times its penalty while it is singular."""
         alphas = [setting.alpha * 10.0**power for power in range(16)]
-        path = self.path(X, taught, width=setting.width, alphas=alphas)
+        path = self.path(X, codes, width=setting.width, alphas=alphas)
         return next(network for network in path if network is not None)
 
     def search(
         self,
         X: NDArray[Any],
-        taught: NDArray[Any],
+        codes: NDArray[Any],
         folds: Folds,
         *,
         widths: Sequence[float],
@@ -111,9 +100,9 @@ class Recipe:
         losses = np.zeros((len(widths), len(alphas)))
         for fitted, held in folds:
             for row, width in zip(losses, widths, strict=True):
-                path = self.path(X[fitted], taught[fitted], width=width, alphas=alphas)
+                path = self.path(X[fitted], codes[fitted], width=width, alphas=alphas)
                 row += [
-                    np.inf if network is None else loss(network.scores(X[held]), taught[held])
+                    np.inf if network is None else loss(network.scores(X[held]), codes[held])
                     for network in path
                 ]
         place, number = np.unravel_index(losses.argmin(), losses.shape)
@@ -125,21 +114,17 @@ def given(basis: NDArray[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
     return lambda X: basis
 
 
-def loss(scores: Floats, taught: NDArray[Any]) -> float:
-    """Return the error in percent of class codes (n,), or the mean square one of numbers (n, q)."""
-    if taught.ndim == 1:
-        return 100.0 * float((scores.argmax(axis=1) != taught).mean())
-    return float(((scores - taught) ** 2).mean())
+def loss(scores: Floats, codes: NDArray[Any]) -> float:
+    """Return the error in percent."""
+    return 100.0 * float((scores.argmax(axis=1) != codes).mean())
 
 
-def radial_system(features: RadialFeatures, X: NDArray[Any], taught: NDArray[Any]) -> RidgeSystem:
+def radial_system(features: RadialFeatures, X: NDArray[Any], codes: NDArray[Any]) -> RidgeSystem:
     """Return the ridge system of rows (n, p)."""
-    targets: Targets = ClassTargets(int(taught.max()) + 1)
-    if taught.ndim == 2:
-        targets = NumberTargets(np.zeros(taught.shape[1]))
+    targets = ClassTargets(int(codes.max()) + 1)
     sums = MomentSums(len(features.basis), targets.n_targets)
     for block in blocks(len(X)):
-        sums.add(features.activations(X[block]), targets.bordered(taught[block]))
+        sums.add(features.activations(X[block]), targets.bordered(codes[block]))
     return RidgeSystem.of(sums.moments(), targets, normalized=features.normalized)
 
 

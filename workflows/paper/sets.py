@@ -1,10 +1,10 @@
 """The papers' data sets, from a folder of .npz files or from scikit-learn.
 
-NAME.npz holds X (n, p) and y (n,), labels or, of faces and houses, numbers; X_train, y_train,
-X_test and y_test in their place where the split is official; beside X and y train_splits and
-test_splits, row numbers (s, n_train) and (s, n_test), where there are several. The names are those
-in the first column of the tables. iris, wdbc, wine and digits come with scikit-learn, twonorm and
-ringnorm are drawn, mnist-rand is made of mnist. A set that is not there is a line "not here".
+NAME.npz holds X (n, p) and labels y (n,); X_train, y_train, X_test and y_test in their place where
+the split is official; beside X and y train_splits and test_splits, row numbers (s, n_train) and
+(s, n_test), where there are several. The names are those in the first column of the tables. iris,
+wdbc, wine and digits come with scikit-learn, twonorm and ringnorm are drawn, mnist-rand is made of
+mnist. A set that is not there is a line "not here".
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ FOLDS = KFold(5, shuffle=True, random_state=0)
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows to train on and to test, and their classes or numbers; `n_all` could have trained."""
+    """Rows to train on and to test, and their classes; `n_all` could have trained."""
 
     X_train: NDArray[Any]
     y_train: NDArray[Any]
@@ -50,20 +50,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """All rows of a set, and how they are split.
+    """Rows X (n, p) and classes y (n,), from 0 in the order of labels, and how they are split.
 
-    Attributes
-    ----------
-    name : str
-    X : array (n, p)
-    y : int64 (n,) or float64 (n, q)
-        Classes from 0 in the order of their labels, or numbers.
-    given : sequence of (train, test)
-        Row numbers of the splits that come with the set.
-    most_rows : int or None
-        Rows that train; of more so many are drawn.
-    n_draws : int
-        Splits, where there is not one official one.
+    `given` are row numbers of the splits that come with the set. Of more than `most_rows` rows that
+    train so many are drawn; without one official split `n_draws` are.
     """
 
     name: str
@@ -113,14 +103,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Folder:
-    """Where data sets are looked for, and how much of them is used.
-
-    Attributes
-    ----------
-    path : Path or None
-    most_rows, n_draws
-        See `DataSet`.
-    """
+    """Where data sets are looked for, and how much of them is used; see `DataSet`."""
 
     path: Path | None
     most_rows: int | None
@@ -146,8 +129,9 @@ def _find(folder: Folder, name: str) -> DataSet | None:
         X, y, given = _with_noise(digits)
     else:
         return None
-    y = np.unique(y, return_inverse=True)[1] if y.dtype.kind != "f" else y.reshape(len(y), -1)
-    return DataSet(name, X, y, given, folder.most_rows, folder.n_draws)
+    return DataSet(
+        name, X, np.unique(y, return_inverse=True)[1], given, folder.most_rows, folder.n_draws
+    )
 
 
 Read = tuple[NDArray[Any], NDArray[Any], tuple[tuple[Ints, Ints], ...]]

@@ -5,8 +5,8 @@
     python workflows/paper/tables.py que --data FOLDER --most-rows 10000
 
 hu: Hu, Pan & Wu, normalized networks; que: Que & Belkin, networks revisited; xue: Xue, Chen & Zeng,
-locality; lin: Lin's lecture; lee: Lee & Izbicki, spectral series. The last column says whether a
-figure is reproduced to the printed digit, close, or not, and why.
+locality; lee: Lee & Izbicki, spectral series. The last column says whether a figure is reproduced
+to the printed digit, close, or not, and why.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from sets import Folder
 
 from dask_nrbfn.errors import IllConditionedWarning
 
-PAPERS = ("hu", "que", "xue", "lin", "lee")
+PAPERS = ("hu", "que", "xue", "lee")
 
 
 def main() -> None:

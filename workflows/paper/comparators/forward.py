@@ -19,19 +19,7 @@ Floats = NDArray[np.float64]
 class ForwardNetwork(ClassifierMixin, BaseEstimator):
     """ROLS of hu-nrbfn, Table 1: Chen, Chng & Alkadhimi, 1996.
 
-    Parameters
-    ----------
-    width : float
-        Sigma of the kernel.
-    n_basis : int
-        Rows to choose.
-    alpha : float
-        Penalty, relative to the trace of gram.
-
-    Attributes
-    ----------
-    chosen_ : ndarray (n_basis,), int64
-        Row numbers, in the order of their choice.
+    `width` is the sigma of the kernel, `alpha` relative to the trace of gram.
     """
 
     def __init__(self, width: float, n_basis: int, alpha: float) -> None:

@@ -13,10 +13,7 @@ from dask_nrbfn.numeric.risk import error_and_risk
 class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):
     """LRC of hu-nrbfn, eq. 14 with beta = 1: a constant and the centred columns.
 
-    Parameters
-    ----------
-    alpha : float, default=1e-4
-        Penalty, relative to the trace of the gram matrix.
+    `alpha` is relative to the trace of the gram matrix.
     """
 
     def __init__(self, alpha: float = 1e-4) -> None:

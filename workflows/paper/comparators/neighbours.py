@@ -10,12 +10,7 @@ from dask_nrbfn.neighbors.exact import nearest_rows
 
 
 class MajorityOfNeighbors(ClassifierMixin, BaseEstimator):
-    """KNN of hu-nrbfn, Table 1: of equal votes the smallest label wins.
-
-    Parameters
-    ----------
-    n_neighbors : int, default=20
-    """
+    """KNN of hu-nrbfn, Table 1: of equal votes the smallest label wins."""
 
     def __init__(self, n_neighbors: int = 20) -> None:
         self.n_neighbors = n_neighbors

@@ -48,11 +48,7 @@ def mixture_step(X: Floats, mixture: Mixture, *, least_variance: float) -> Mixtu
 class NetlabNetwork(ClassifierMixin, BaseEstimator):
     """RBFNnl of hu-nrbfn, Table 1: no penalty, a bias, sigma the largest distance of centres.
 
-    Parameters
-    ----------
-    n_basis : int
-    random_state : int, default=0
-        Seeds k-means, which the mixture starts from.
+    `random_state` seeds k-means, which the mixture starts from.
     """
 
     def __init__(self, n_basis: int, random_state: int = 0) -> None:

@@ -52,17 +52,7 @@ def widest_union(
 class SensitivityNetwork(ClassifierMixin, BaseEstimator):
     """R_SM of Xue, Chen & Zeng: of networks with 1, 2, ... centres the one of the widest Q.
 
-    Parameters
-    ----------
-    most_centres : int, default=30
-    rho : float, default=0.25
-        Targets are 0 and 1.
-    random_state : int, default=0
-        Seeds k-means.
-
-    Attributes
-    ----------
-    n_centres_ : int
+    Targets are 0 and 1; `random_state` seeds k-means.
     """
 
     def __init__(self, most_centres: int = 30, rho: float = 0.25, random_state: int = 0) -> None:
@@ -88,7 +78,7 @@ class SensitivityNetwork(ClassifierMixin, BaseEstimator):
                 rows, centres, weights[:-1], width=width, empirical=errors, rho=self.rho
             )
             if found > best:
-                best, self.n_centres_ = found, count
+                best = found
                 self._features, self._weights = features, weights
         return self
 

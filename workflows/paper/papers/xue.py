@@ -86,22 +86,20 @@ class LocalRecipe(Recipe):
     Alone R is singular: rows next to another class have no neighbours.
     """
 
-    def system(
-        self, features: RadialFeatures, X: NDArray[Any], taught: NDArray[Any]
-    ) -> RidgeSystem:
+    def system(self, features: RadialFeatures, X: NDArray[Any], codes: NDArray[Any]) -> RidgeSystem:
         """Return the ridge system of rows, with R."""
         everyone = np.arange(len(X))
         near = exact_neighbors(X, everyone, n_neighbors=min(NEIGHBORS, len(X) - 1))
         counted = neighbor_shares(
             near.distances,
             scale=mean_distance(X, X),
-            codes=taught,
-            neighbor_codes=taught[near.indices],
+            codes=codes,
+            neighbor_codes=codes[near.indices],
         )
         sums = LocalitySums(len(features.basis))
         sums.add(features.activations(X), everyone, near.indices, counted)
         R = sums.sum().matrix(len(features.basis))
-        return replace(super().system(features, X, taught), locality=Locality(1.0, R))
+        return replace(super().system(features, X, codes), locality=Locality(1.0, R))
 
     def solutions(
         self, system: RidgeSystem, alphas: Sequence[float]
