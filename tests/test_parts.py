@@ -117,6 +117,7 @@ def bits(total):
     return total.n_rows, total.squares.tobytes()
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_parts", [1, 5, 17])
 def test_reduce_parts__of_all_rows_with_the_same_bits_whoever_is_first(dataset, expected, n_parts):
     for seed in (None, 1):
@@ -216,6 +217,7 @@ def finishing(reduction, *, killed=False):
     return reduction._replace(finish=finish), finished
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_parts", [1, 2, 17])
 def test_reduce_parts__finished_once_outside_the_parts(dataset, expected, n_parts):
     run, reduction = begin(dataset, n_parts)

@@ -10,9 +10,7 @@ import zarr
 from distributed import Client
 from sklearn.base import clone
 from sklearn.datasets import load_wine
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import GridSearchCV
 
 from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNClassifierCV, NRBFNError, Run
 from dask_nrbfn.errors import ParameterError, RecallError
@@ -82,17 +80,6 @@ def test_classifier__labels_come_back_in_their_type(tmp_path, table, label):
 
 
 @pytest.mark.slow
-def test_classifier__in_pipelines_and_searches():
-    X, y = load_wine(return_X_y=True)
-    pipeline = make_pipeline(StandardScaler(), NRBFNClassifier(alpha=1e-6))
-    inside = NRBFNClassifier(alpha=1e-6, scale="standard")
-    scores = cross_val_score(pipeline, X, y), cross_val_score(inside, X, y)
-    np.testing.assert_allclose(*scores)
-    search = GridSearchCV(inside, {"alpha": [1e-3, 1e-9]}).fit(X, y)
-    assert search.best_score_ > 0.95
-
-
-@pytest.mark.slow
 def test_classifier__approximate_neighbors_in_the_processes_of_a_search():
     X, y = load_wine(return_X_y=True)
     network = NRBFNClassifier(neighbors="approximate", alpha=1e-6, scale="standard")
@@ -124,13 +111,6 @@ def same_network(network, expected):
     np.testing.assert_array_equal(network.basis_indices_, expected.basis_indices_)
     np.testing.assert_allclose(network.weights_, expected.weights_, rtol=1e-9)
     assert network.classes_.tolist() == expected.classes_.tolist()
-
-
-@pytest.mark.slow
-def test_classifier__fits_zarr_arrays(table, expected):
-    X, y = (zarr.array(values, chunks=(70, *values.shape[1:])) for values in table)
-    same_network(clone(expected).fit(X, y), expected)
-    np.testing.assert_array_equal(expected.predict(X), expected.predict(table[0]))
 
 
 def test_classifier__fits_dask_arrays(table, expected):
@@ -226,6 +206,9 @@ def test_classifier__bad_parameters_at_fit(table):
     for name, value in bad.items():
         with pytest.raises(ParameterError, match=f"{name} is {value!r}"):
             NRBFNClassifier(**{name: value}).fit(*table)
+    weights = np.minimum(np.arange(len(table[0])), 1.0)
+    with pytest.raises(ValueError, match="weight"):
+        NRBFNClassifier(class_weight={0: -1.0}).fit(*table, sample_weight=weights)
 
 
 def test_classifier__columns_in_another_order(tmp_path, table):
@@ -329,15 +312,6 @@ def test_classifier__rows_of_weight_zero_keep_their_numbers(table):
     np.testing.assert_array_equal(X[network.basis_indices_], network.basis_)
     assert np.isnan(network.confidence_[:50]).all()
     assert np.isfinite(network.confidence_[50:]).all()
-
-
-def test_classifier__class_weights_below_zero(table):
-    X, y = table
-    weights = np.ones(len(X))
-    weights[0] = 0
-    network = NRBFNClassifier(n_neighbors=5, class_weight={0: -1.0})
-    with pytest.raises(ValueError, match="weight"):
-        network.fit(X, y, sample_weight=weights)
 
 
 def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, table):
