@@ -127,8 +127,3 @@ def test_choices__every_line_names_an_object(parameter, table):
     assert names == list(table) == sorted(table)
     kinds = {type(each).__mro__[-2] for each in table.values()}
     assert len(kinds) == 1
-
-
-def test_choices__listing_names_loads_no_scipy():
-    command = "import sys, dask_nrbfn.params; print({'numpy', 'scipy', 'sklearn'} & {*sys.modules})"
-    assert run_python(Path.cwd(), "-c", command).strip() == "set()"

@@ -64,16 +64,12 @@ def make(kind):
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_error__pickles(kind):
+def test_error__pickles_and_is_a_builtin_too(kind):
     error, made = pickle.loads(pickle.dumps(make(kind))), make(kind)
     assert type(error) is kind
     assert vars(error) == vars(made)
     assert (error.problem, error.remedy) == ("X is bad.", "Mend it.")
     assert str(error) == "X is bad. Mend it."
-
-
-@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_error__is_a_builtin_too(kind):
     ours = {base for base in kind.__mro__ if issubclass(base, NRBFNError)}
     bases = set(kind.__mro__) - ours - {Exception, BaseException, object}
     assert bool(bases) == (kind is not NRBFNError)

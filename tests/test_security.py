@@ -89,9 +89,7 @@ def test_fit__a_basis_file_of_pickled_objects_is_refused(tmp_path):
     assert not (tmp_path / "run-it").exists()
 
 
-@pytest.mark.parametrize(
-    "codec", ["pickle", "numcodecs.pickle", "numcodecs.json2", "builtins.eval"]
-)
+@pytest.mark.parametrize("codec", ["pickle", "numcodecs.pickle", "builtins.eval"])
 def test_model__a_codec_that_runs_code_is_refused(tmp_path, run, codec):
     weights = tmp_path / "run" / "model" / "weights"
     payload = pickle.dumps(Payload(tmp_path / "run-it"))
@@ -106,17 +104,17 @@ def test_model__a_codec_that_runs_code_is_refused(tmp_path, run, codec):
     assert not (tmp_path / "run-it").exists()
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_group__no_name_leads_outside(tmp_path, run, name):
+def test_group__no_name_leads_outside(tmp_path, run):
     write_table(tmp_path / "outside", *spirals(60))
-    with pytest.raises(DamagedDataError, match=r"'\.' or '\.\.'"):
-        get_array(open_group(run.location, kind="run"), name)
-    with pytest.raises(DamagedResultError):
-        run.read(name)
     writable = open_group(run.location, kind="run", writable=True)
-    for use in (writable.require_group, writable.__delitem__):
-        with pytest.raises(ValueError, match=r"'\.' or '\.\.'"):
-            use(name)
+    for name in OUTSIDE:
+        with pytest.raises(DamagedDataError, match=r"'\.' or '\.\.'"):
+            get_array(open_group(run.location, kind="run"), name)
+        with pytest.raises(DamagedResultError):
+            run.read(name)
+        for use in (writable.require_group, writable.__delitem__):
+            with pytest.raises(ValueError, match=r"'\.' or '\.\.'"):
+                use(name)
     assert (tmp_path / "outside" / "X").is_dir()
 
 

@@ -39,7 +39,11 @@ for arguments in json.loads(sys.argv[1]):
     commands.main(arguments, standalone_mode=False)
 """
 HELP_OF_ALL = """
+import dask_nrbfn
+dask_nrbfn.FitParams(), dask_nrbfn.NRBFNError
+assert "click" not in sys.modules
 from dask_nrbfn.cli import commands
+commands.main(["--help"], standalone_mode=False)
 for name in commands.commands:
     commands.main([name, "--help"], standalone_mode=False)
 """
@@ -58,10 +62,6 @@ def loaded(code, *arguments):
     return set(process.stderr.split()), process.stdout
 
 
-def program(*arguments):
-    return loaded("from dask_nrbfn.cli import main; main()", *arguments)
-
-
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """Directory with a dataset and a run."""
@@ -71,44 +71,47 @@ def fitted(tmp_path_factory):
     return place
 
 
-def test_start__import():
-    modules, _ = loaded("import dask_nrbfn; dask_nrbfn.FitParams(), dask_nrbfn.NRBFNError")
-    assert not modules & (HEAVY | COMPUTING | {"click", "numpy", "zarr"})
-
-
-def test_start__help_lists_every_command():
-    modules, out = program("--help")
+def test_start__help_of_every_command():
+    modules, out = loaded(HELP_OF_ALL)
     assert not modules & (HEAVY | COMPUTING | {"numpy", "zarr"})
+    assert out.count("Usage: ") == len(commands.commands) + 1
     for name, command in commands.commands.items():
         shown = command.get_short_help_str(limit=40).removesuffix("...")
         assert f"  {name} " in out
         assert shown in " ".join(out.split())
 
 
-def test_start__help_of_every_command():
-    modules, out = loaded(HELP_OF_ALL)
-    assert not modules & (HEAVY | COMPUTING | {"numpy", "zarr"})
-    assert out.count("Usage: ") == len(commands.commands)
-
-
-def programs(*calls):
-    """Return the modules after several commands of one process, and what they printed."""
-    return loaded(SEVERAL, json.dumps([[*map(str, call)] for call in calls]))
-
-
-def test_start__inspect(fitted):
-    modules, out = programs(("inspect", fitted / "data"), ("inspect", fitted / "run"))
+def test_start__inspect_and_the_log_of_a_cluster_that_is_loaded_later(fitted):
+    code = (
+        "import logging\n"
+        "from dask_nrbfn.cli import commands\n"
+        f"for path in {[str(fitted / name) for name in ('data', 'run')]!r}:\n"
+        "    commands.main(['inspect', path], standalone_mode=False)\n"
+        f"assert not {HEAVY | COMPUTING!r} & {{*sys.modules}}\n"
+        "import distributed\n"
+        "logging.getLogger('distributed.scheduler').info('noise')\n"
+        "logging.getLogger('distributed.scheduler').warning('trouble')\n"
+        "logging.getLogger('dask_nrbfn.engine').info('work')\n"
+    )
+    words, out = loaded(code)
     assert out.count("n_rows             60") == 2
-    assert not modules & (HEAVY | COMPUTING)
+    assert words >= {"trouble", "work"}
+    assert "noise" not in words
 
 
-def test_start__new_rows_need_no_neighbours(fitted, tmp_path):
+def test_start__new_rows_need_no_neighbours_and_no_charts(fitted, tmp_path):
     run, more = shutil.copytree(fitted / "run", tmp_path / "run"), tmp_path / "more"
     write_table(more, *spirals(60, seed=1), chunk_rows=30)
-    modules, _ = programs(
-        ("evaluate", run, more), ("predict", run, more, tmp_path / "out"), ("update", run, more)
-    )
-    assert not modules & {"pandas", "pynndescent", "sklearn"}
+    calls = ("evaluate", run, more), ("predict", run, more, tmp_path / "out"), ("update", run, more)
+    modules, _ = loaded(SEVERAL, json.dumps([[*map(str, call)] for call in calls]))
+    assert "dask_nrbfn.report.console" in modules
+    assert not modules & {
+        "pandas",
+        "pynndescent",
+        "sklearn",
+        "matplotlib",
+        "dask_nrbfn.report.page",
+    }
 
 
 @pytest.mark.slow
@@ -138,29 +141,10 @@ def test_start__two_threads_load_parts_of_scikit_learn():
 def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("a,b\n1,2\n3,4\n")
-    modules, _ = program("--quiet", "ingest", table, tmp_path / "rows")
+    code = "from dask_nrbfn.cli import main; main()"
+    modules, _ = loaded(code, "--quiet", "ingest", table, tmp_path / "rows")
     assert "pyarrow" in modules
     assert not modules & (HEAVY - {"pyarrow"})
-
-
-def test_start__log_of_a_cluster_that_is_loaded_later(fitted):
-    code = (
-        "import logging\n"
-        "from dask_nrbfn.cli import commands\n"
-        f"commands.main(['inspect', {str(fitted / 'run')!r}], standalone_mode=False)\n"
-        "import distributed\n"
-        "logging.getLogger('distributed.scheduler').info('noise')\n"
-        "logging.getLogger('distributed.scheduler').warning('trouble')\n"
-        "logging.getLogger('dask_nrbfn.engine').info('work')\n"
-    )
-    words, _ = loaded(code)
-    assert words >= {"trouble", "work"}
-    assert "noise" not in words
-
-
-def test_start__tables_of_the_console_need_no_charts():
-    modules, _ = loaded("import dask_nrbfn.report.console")
-    assert not modules & {"matplotlib", "dask_nrbfn.report.page"}
 
 
 def declared(package):
@@ -176,7 +160,7 @@ def declared(package):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_lazy__names_are_those_that_type_checkers_see(package):
+def test_lazy__names_are_those_that_type_checkers_see_and_no_modules(package):
     imported, lazy = declared(package)
     assert lazy == imported
     module = import_module(package)
@@ -185,21 +169,10 @@ def test_lazy__names_are_those_that_type_checkers_see(package):
     for name, home in lazy.items():
         assert getattr(module, name) is getattr(import_module(home), name)
         assert name in dir(module)
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_lazy__no_name_is_that_of_a_module(package):
-    """The import system would put the module in its place."""
-    _, lazy = declared(package)
-    room = Path(import_module(package).__file__).parent
-    modules = {path.stem for path in room.iterdir()}
-    assert not modules & set(lazy)
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_lazy__unknown_name(package):
+    # The import system would put a module of that name in its place.
+    assert not {path.stem for path in Path(module.__file__).parent.iterdir()} & set(lazy)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'fit_datset'"):
-        _ = import_module(package).fit_datset
+        _ = module.fit_datset
 
 
 def test_package__says_that_it_is_typed():

@@ -26,8 +26,17 @@ T = np.column_stack([y, 10.0 - 2.0 * y + X[:, 2]])
 NETWORK = NRBFNRegressor(alpha=1e-5, basis_size=20, scale="standard", n_parts=3)
 
 
-def test_regressor__one_and_several_targets():
-    one, several = clone(NETWORK).fit(X, y), clone(NETWORK).fit(X, T)
+@pytest.fixture(scope="module")
+def one():
+    return clone(NETWORK).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def several():
+    return clone(NETWORK).fit(X, T)
+
+
+def test_regressor__one_and_several_targets(one, several):
     assert one.predict(X).shape == (len(X),)
     assert several.predict(X).shape == T.shape
     np.testing.assert_allclose(several.predict(X)[:, 0], one.predict(X), rtol=1e-9)
@@ -50,8 +59,7 @@ def test_regressor__numbers_outside_the_training_targets_are_clipped():
 
 
 @pytest.mark.slow
-def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path):
-    expected = clone(NETWORK).fit(X, T)
+def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path, several):
     stored = zarr.array(X, chunks=(100, X.shape[1]), store=str(tmp_path / "X"))
     lazy, lazy_T = da.from_array(X, chunks=(90, -1)), da.from_array(T, chunks=(90, -1))
     frame = dd.from_pandas(pd.DataFrame(X).rename(columns=str), npartitions=3)
@@ -60,13 +68,12 @@ def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path):
     for rows, targets in ((stored, T), (lazy, lazy_T), (frame, named), (dataset, None)):
         found = clone(NETWORK).fit(rows, targets).predict(rows)
         found = found.compute() if hasattr(found, "compute") else found
-        np.testing.assert_allclose(found, expected.predict(X), rtol=1e-8)
+        np.testing.assert_allclose(found, several.predict(X), rtol=1e-8)
 
 
-def test_regressor__predicts_lazily():
+def test_regressor__predicts_lazily(one, several):
     lazy = da.from_array(X, chunks=(90, -1))
-    for targets in (y, T):
-        network = clone(NETWORK).fit(X, targets)
+    for network, targets in ((one, y), (several, T)):
         predicted = network.predict(lazy)
         assert (predicted.shape, predicted.dtype) == (targets.shape, np.float64)
         np.testing.assert_allclose(predicted.compute(), network.predict(X), rtol=1e-12)
@@ -105,33 +112,29 @@ def test_regressor__batches_know_the_names_of_targets(tmp_path):
     np.testing.assert_allclose(stored.predict(X), before, rtol=1e-8)
 
 
-def test_regressor__saved_and_loaded(tmp_path):
-    network = clone(NETWORK).fit(X, T)
-    network.save(tmp_path / "model")
+def test_regressor__saved_and_loaded(tmp_path, several):
+    several.save(tmp_path / "model")
     loaded = NRBFNRegressor.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
-    assert loaded.get_params() == network.get_params() | {
+    np.testing.assert_array_equal(loaded.predict(X), several.predict(X))
+    assert loaded.get_params() == several.get_params() | {
         "n_parts": 3,
         "n_neighbors": 20,
         "cells": 1,
     }
     with pytest.raises(DataError, match="the model predicts numbers"):
         NRBFNClassifier.load(tmp_path / "model")
-    NRBFNClassifier(n_neighbors=5).fit(X[:60], np.arange(60) % 2).save(tmp_path / "classes")
+    NRBFNClassifier(basis=X[:9]).fit(X[:60], np.arange(60) % 2).save(tmp_path / "classes")
     with pytest.raises(DataError, match="the model predicts classes"):
         NRBFNRegressor.load(tmp_path / "classes")
 
 
-def test_regressor__datasets_of_the_other_kind_are_refused():
+def test_regressor__what_belongs_to_classes_is_refused():
     labelled = ingest_arrays(X, np.arange(len(X)) % 2, MemoryStore())
     numbers = ingest_arrays(X, None, MemoryStore(), target=y)
     with pytest.raises(DataError, match="has no numeric targets"):
         NRBFNRegressor().fit(labelled)
     with pytest.raises(DataError, match="has numeric targets, not labels"):
         NRBFNClassifier().fit(numbers)
-
-
-def test_regressor__sknn_is_refused():
     with pytest.raises(ParameterError, match="basis=sknn needs class labels"):
         NRBFNRegressor(basis="sknn").fit(X, y)
 

@@ -13,7 +13,7 @@ from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report import write_report
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages import context, trials
 from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
 from dask_nrbfn.storage.model import Model
