@@ -318,10 +318,10 @@ def test_fit__budget_is_checked_before_any_task():
     X, y = spirals(3000)
     table = write_table(MemoryStore(), X, y)
     tight = CountingEngine(0)
-    tight.memory_bytes = 380 * 2**20
+    tight.memory_bytes = 400 * 2**20
     message = refused(MemoryBudgetError, table, FitParams(basis_size=2900), tight)
     assert "basis_size: from 2900 basis rows to at most" in message
-    assert "workers have 380.00 MiB" in message
+    assert "workers have 400.00 MiB" in message
     allowed = int(message.split("at most ")[1].split(",")[0])
     with pytest.raises(StoppedError):
         fit_dataset(table, MemoryStore(), FitParams(basis_size=allowed), tight)
