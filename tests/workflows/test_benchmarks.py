@@ -27,6 +27,9 @@ PRINTED = {
         # Of no stage may the peak be above its plan.
         r"all +[\d.]+ +[\d.]+ +[\d.]+ .* 0\.\d+",
     ),
+    "predict": ("DATASET --basis-size 50", r"ratio +[\d.]+ .*"),
+    "files": ("--rows 3000 --basis-size 50", r"ratio +[\d.]+ .*"),
+    "tables": ("--bytes 1", r"SQL( +\d+){5}  \w+"),
     "onnx_models": ("--basis-size 40 --repeats 1 --only numbers", r"numbers +\d\.\de-[01]\d .*"),
     "soak": ("--nights 1 --rows 300 --basis-size 20 --scratch .", "same model: yes"),
 }
