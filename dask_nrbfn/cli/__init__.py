@@ -2,11 +2,14 @@
 
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from glob import glob
 from typing import Any, NoReturn
 
 import click
@@ -115,10 +118,12 @@ def _stop(number: int, _: object) -> NoReturn:
 
 
 def _end_at_once(code: int) -> NoReturn:
-    """End the process without the destructors of libraries.
+    """End the process without the destructors of libraries, but for their scratch directories.
 
     They warn of what was not finished: zarr of coroutines, dask of workers.
     """
+    for scratch in glob(os.path.join(tempfile.gettempdir(), f"dask-nrbfn-{os.getpid()}-*")):
+        shutil.rmtree(scratch, ignore_errors=True)
     logging.shutdown()
     # The reader of the output may be gone.
     with suppress(OSError):

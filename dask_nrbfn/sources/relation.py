@@ -3,7 +3,9 @@
 import datetime
 import os
 import re
+import shutil
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -200,14 +202,16 @@ def explained(origin: str) -> Iterator[None]:
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    scratch = tempfile.mkdtemp(prefix=f"dask-nrbfn-{os.getpid()}-")
     connection = duckdb.connect(
         config={
             "memory_limit": _MEMORY,
             "threads": threads,
-            "temp_directory": os.path.join(tempfile.gettempdir(), f"duckdb-{os.getpid()}"),
+            "temp_directory": scratch,
             "python_enable_replacements": False,
         }
     )
+    weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
     # A bar would be printed among the output of commands; times must not hang on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
     # It takes no NaN to be in Parquet files.

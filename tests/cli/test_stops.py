@@ -32,11 +32,12 @@ def place(tmp_path_factory):
     return directory
 
 
-def started(place, *arguments):
+def started(place, *arguments, env=None):
     """Start the program in a process group of its own, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *map(str, arguments)],
         cwd=place,
+        env=env,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -99,9 +100,13 @@ def test_predict__stopped_keeps_nothing(place, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ingest__stopped_while_a_query_runs(tmp_path, number, code):
     endless = "SELECT range AS a, range % 2 AS y FROM range(1_000_000_000_000)"
-    job = started(tmp_path, "ingest", "--sql", endless, "rows", "--label", "y")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    job = started(tmp_path, "ingest", "--sql", endless, "rows", "--label", "y", env=environment)
     wait_until(lambda: psutil.Process(job.pid).cpu_times().user > 1.5)
     lines = stopped(job, os.kill, number)
     assert job.returncode == code
     assert NOT_KEPT in lines[-1]
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["scratch"]
+    assert os.listdir(scratch) == []

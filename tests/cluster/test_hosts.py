@@ -16,7 +16,7 @@ from tests.tables import spirals
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 N_ROWS, N_NEW = 20_000, 2_000
-FIT = "--basis-size 1200 --n-parts 8 --neighbors exact"
+FIT = "--basis-size 1200 --set n_parts=8 --set neighbors=exact"
 
 STORE = {
     "AWS_ENDPOINT_URL": "http://store:5000",
