@@ -60,12 +60,12 @@ BUDGETS = {
     "neighbors": (1027, 6),
     "storage": (3922, 15),
     "engine": (850, 8),
-    "sources": (3258, 17),
+    "sources": (3290, 17),
     "stages": (6473, 18),
     "commands": (4640, 17),
     "estimators": (1891, 8),
     "report": (1149, 9),
-    "cli": (1480, 9),
+    "cli": (1485, 9),
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 700
 # Lines without the docstring of functions that are longer, and of files. These numbers go down too.

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -78,6 +78,7 @@ class Table:
     connection: what a signal interrupts; None for the relation of a user.
     types: SQL type of each column. Elements of an array type are columns NAME_0, NAME_1, ...
     found: types that the text of a column has, by the first rows of a text table.
+    plain: columns of numbers, dates and truth among these, which have NULL in place of marks.
     marks: texts that mean a missing value; NULL always does.
     written: how text tables are written, for `Schema.written`.
     """
@@ -87,6 +88,7 @@ class Table:
     connection: Any
     types: Mapping[str, str]
     found: Mapping[str, str] = field(default_factory=dict)
+    plain: Container[str] = ()
     marks: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
 
@@ -297,14 +299,18 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
             f"{origin} is not split into columns: some row has fewer or more cells than the first.",
             "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
         )
+    found = dict(zip(typed.columns, map(str, typed.types), strict=True))
+    kept_marks = {*marks} & {*kept}
+    plain = [name for name, of in found.items() if kind_of(of) != "category" and not kept_marks]
     written = dict(zip(("dateformat", "timestampformat"), formats, strict=True))
     written |= {"delimiter": reading.delimiter, "no_header": not has_header}
     return Table.of(
         origin,
         relation,
         connection,
-        found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
-        marks=tuple(mark for mark in marks if mark in kept),
+        found=found,
+        plain=plain,
+        marks=marks,
         written={name: value for name, value in written.items() if value},
     )
 

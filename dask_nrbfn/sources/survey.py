@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.bins import Bins, median
@@ -22,6 +23,7 @@ _FEW_ROWS = 50
 _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
+_NUMBER = r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 Values = dict[str, tuple[Kind, str]]
 """Kind and SQL of the values of each column."""
 
@@ -53,8 +55,8 @@ def value_of(table: Table, name: str, kind: Kind) -> str:
         return f"(epoch_us({own}) / 86400e6)"
     if given in ("number", "boolean") and kind != "date":
         return f"{own}::DOUBLE"
-    # Text tables have NULL in place of their marks. The time to plan grows with the square of SQL.
-    text = own if name in table.found and not table.marks else text_of(table, name)
+    # The time to plan a query grows with the square of its length.
+    text = own if name in table.plain else text_of(table, name)
     value = f"TRY_CAST({text} AS DOUBLE)"
     if kind == "boolean":
         value = f"TRY_CAST(trim({text}) AS BOOLEAN)::DOUBLE"
@@ -88,6 +90,7 @@ class Cells:
     low, high: the smallest and the largest number, in days for dates.
     times: the first and the last time of day of dates, as shares of a day.
     texts: number of rows with each text; None for more than 65,536 texts.
+    n_numbers: number of rows with a text that is a number without leading zeros.
     bins: counts of the numbers or dates, where they were asked for.
     """
 
@@ -101,6 +104,7 @@ class Cells:
     high: float = -np.inf
     times: tuple[float, float] = (np.inf, -np.inf)
     texts: Counter[str] | None = field(default_factory=Counter)
+    n_numbers: int = 0
     bins: Bins | None = None
 
     @classmethod
@@ -108,9 +112,14 @@ class Cells:
         """Return the statistics of texts or values of `value_of`."""
         n_rows, given = len(column), column.drop_null()
         if kind == "category":
-            texts, counts = (each.to_pylist() for each in given.value_counts().flatten())
-            counted = Counter(dict(zip(texts, counts, strict=True)))
-            return cls(kind=kind, n_rows=n_rows, n_values=len(given), texts=counted)
+            texts, counts = given.value_counts().flatten()
+            counted = Counter(dict(zip(texts.to_pylist(), counts.to_pylist(), strict=True)))
+            are_numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+            n_numbers = int(counts.to_numpy()[are_numbers.astype(bool)].sum())
+            n_values = len(given)
+            return cls(
+                kind=kind, n_rows=n_rows, n_values=n_values, texts=counted, n_numbers=n_numbers
+            )
         values = given.to_numpy(zero_copy_only=False).astype(np.float64)
         return cls._of_numbers(kind, values, n_rows, fills=fills)
 
@@ -136,7 +145,7 @@ class Cells:
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
         self.differ = self.differ if self.n_values else other.differ
-        for name in ("n_rows", "n_values", "n_unread"):
+        for name in ("n_rows", "n_values", "n_unread", "n_numbers"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.are_whole &= other.are_whole
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
@@ -191,7 +200,7 @@ def survey(table: Table, values: Sequence[tuple[Kind, str]], *, fills: bool) -> 
     """Return statistics of values of SQL of these kinds; `fills`: whether medians are needed."""
     bins = Bins.of_sorts(1) if fills else None
     cells = [Cells(kind=kind, bins=bins) for kind, _ in values]
-    for batch in table.batches([sql for _, sql in values]):
+    for batch in table.batches([sql for _, sql in values]) if values else ():
         for own, column in zip(cells, batch.columns, strict=True):
             own.add(Cells.of(own.kind, column, fills=fills))
     return cells

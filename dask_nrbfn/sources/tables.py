@@ -224,6 +224,10 @@ def open_rows(reading: Reading) -> TableSource:
     of_roles = dict(zip(roles, found, strict=False))
     cells = dict(zip(columns, found[len(roles) :], strict=True))
     if known is None:
+        numbers = values_of(table, _numbers_as_text(table, cells, reading))
+        columns |= numbers
+        more = survey(table, [*numbers.values()], fills=reading.missing == "impute")
+        cells |= dict(zip(numbers, more, strict=True))
         ignored = tuple(name for name in table.names if name not in roles | columns)
         schema = replace(schema, ignored=ignored)
         schema = decide(cells, reading, schema, table.origin, "ingest: ")
@@ -309,6 +313,15 @@ def kinds_of(
                 f"{name}::FLOAT[LENGTH].",
             )
     return kinds  # type: ignore[return-value]
+
+
+def _numbers_as_text(table: Table, cells: Mapping[str, Cells], reading: Reading) -> dict[str, Kind]:
+    """Return the columns of a text table that have numbers only, but for marks between blanks."""
+    return {
+        name: "number"
+        for name, own in cells.items()
+        if name in table.found and name not in reading.kinds and own.n_numbers == own.n_values > 0
+    }
 
 
 def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:

@@ -76,7 +76,8 @@ def test_tls__pipeline_by_the_command_line(cluster, work):
     options = {"environment": secured(cluster.certificates), "start": [str(START)]}
     runs = {"remote": f"--scheduler {cluster.address}", "inline": "--workers 0 --threads 1"}
     for name, where in runs.items():
-        fit = f"fit data.zarr {name}.zarr --basis-size 100 --set n_parts=12 --set neighbors=exact {where}"
+        exact = "--set n_parts=12 --set neighbors=exact"
+        fit = f"fit data.zarr {name}.zarr --basis-size 100 {exact} {where}"
         log = succeed(nrbfn(fit, work, **options))
         assert (f"up to {N_WORKERS} tasks at a time on tls://" in log) == (name == "remote")
         succeed(nrbfn(f"predict {name}.zarr data.zarr {name}.csv {where}", work, **options))
