@@ -224,6 +224,8 @@ def connected() -> duckdb.DuckDBPyConnection:
 def table_of(reading: Reading) -> Table:
     """Return the table that a query or files of one suffix hold."""
     connection, suffix, files = connected(), _suffix_of(reading.place), reading.files
+    is_text = suffix not in _DUCKDB + _SQLITE and bool(files)
+    is_text = is_text and _suffix_of(files[0]) not in _PARQUET + _JSON + _ARROW
     origin = _QUERY if reading.query else str(reading.place)
     if reading.query is not None:
         _check_query(connection, reading.query)
@@ -231,11 +233,13 @@ def table_of(reading: Reading) -> Table:
         raise ParameterError(
             f"{reading.place} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
         )
-    elif files and _suffix_of(files[0]) not in _PARQUET + _JSON + _ARROW:
+    elif is_text:
         return _of_text(connection, reading)
     with explained(origin):
         relation = _relation_of(connection, reading)
-    return Table.of(origin, relation, connection, marks=reading.marks())
+    # The label of a text table has the type of all its texts in a query too.
+    found = {reading.label_name: "VARCHAR"} if is_text and reading.label_name else {}
+    return Table.of(origin, relation, connection, marks=reading.marks(), found=found)
 
 
 def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
@@ -273,8 +277,15 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in _JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
-    options = _text_options(reading, reading.marks(MISSING_VALUES))
-    return connection.sql(f"FROM read_csv({paths}, {options}, union_by_name = true)")
+    options = _text_options(reading, reading.marks(MISSING_VALUES)) + ", union_by_name = true"
+    rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
+    if label is not None and (label, "BOOLEAN") in zip(
+        rows.columns, map(str, rows.types), strict=True
+    ):
+        # Labels yes and no are text.
+        options += f", types = {{{literal(label)}: 'VARCHAR'}}"
+        rows = connection.sql(f"FROM read_csv({paths}, {options})")
+    return rows
 
 
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:

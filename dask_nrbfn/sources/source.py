@@ -177,6 +177,11 @@ class Reading:
         return None if given is None else named_columns(option, given)
 
     @property
+    def label_name(self) -> str | None:
+        """The label column of a table, by an option or the schema."""
+        return self.label or (None if self.schema is None else self.schema.label)
+
+    @property
     def kinds(self) -> dict[str, Kind]:
         """The kinds of columns that options or the schema give."""
         if self.schema is not None:

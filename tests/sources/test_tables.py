@@ -549,6 +549,15 @@ def test_query__types_of_a_file_are_those_of_the_fit(tmp_path):
     assert again[:, 0].tolist() == [10.0, 10.0]
 
 
+@pytest.mark.parametrize("labels", ["yes,no", "true,false", "3,4"])
+def test_query__labels_of_a_file_are_those_of_the_file(tmp_path, labels):
+    first, second = labels.split(",")
+    text = f"a,y\n1,{first}\n2,{second}\n"
+    expected = labels_of(ingest_text(tmp_path, text, label="y"))
+    found = ingest(tmp_path / "d.csv", sql="FROM source WHERE a < 9", label="y")
+    assert labels_of(found) == expected
+
+
 def test_dates__are_in_utc_on_every_machine(tmp_path):
     (tmp_path / "d.csv").write_text("t,x\n2026-01-01T10:00:00+02:00,1\n2026-01-02T08:00:00Z,2\n")
     code = "from tests.sources.test_tables import features\nprint(features('d.csv')[:, 0].tolist())"

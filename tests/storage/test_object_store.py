@@ -350,7 +350,7 @@ def command(options, *arguments):
 def called_here(options, *arguments):
     """Call a command in this process, which has loaded its libraries; return click's result."""
     with fresh_logging():
-        done = CliRunner().invoke(commands, [*map(str, arguments), *storage_arguments(options)])
+        done = CliRunner().invoke(commands, [*storage_arguments(options), *map(str, arguments)])
     assert SECRET not in done.output
     return done
 
