@@ -60,7 +60,7 @@ BUDGETS = {
     "neighbors": (1027, 6),
     "storage": (3922, 15),
     "engine": (850, 8),
-    "sources": (3306, 17),
+    "sources": (3303, 17),
     "stages": (6473, 18),
     "commands": (4640, 17),
     "estimators": (1891, 8),

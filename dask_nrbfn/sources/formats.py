@@ -27,9 +27,11 @@ class Format(NamedTuple):
 
 
 _ARRAYS = ("y", "target", "weights")
-_TYPED = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".arrow", ".feather")
-_DATABASES = (".duckdb", ".ddb", ".sqlite", ".sqlite3", ".db")
-_TEXT = tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", ".gz", ".zst"))
+PARQUET, ARROW = (".parquet", ".pq"), (".arrow", ".feather")
+DUCKDB, SQLITE = (".duckdb", ".ddb"), (".sqlite", ".sqlite3", ".db")
+_PACKED = ("", ".gz", ".zst")
+JSON = tuple(suffix + packed for suffix in (".json", ".jsonl", ".ndjson") for packed in _PACKED)
+_TEXT = tuple(suffix + packed for suffix in (".csv", ".tsv", ".txt") for packed in _PACKED)
 _OF_TABLES = (
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
     *("missing", "missing_values", "max_categories", "schema"),
@@ -37,7 +39,7 @@ _OF_TABLES = (
 FORMATS = {
     "npz": Format("arrays", (".npz",), ("x", *_ARRAYS)),
     "npy": Format("arrays", (".npy",), _ARRAYS),
-    "table": Format("tables", _TYPED + _DATABASES, _OF_TABLES),
+    "table": Format("tables", PARQUET + JSON + ARROW + DUCKDB + SQLITE, _OF_TABLES),
     "text": Format("tables", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
     "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
     "anndata": Format("anndata", (".h5ad",), ("x", *_ARRAYS)),

@@ -21,6 +21,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
@@ -34,13 +35,6 @@ _QUERY = "the query"
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PROTOCOL = re.compile(r"\b(\w+)://")
-_PARQUET, _JSON = (".parquet", ".pq"), (".json", ".jsonl", ".ndjson")
-_ARROW, _DUCKDB, _SQLITE = (
-    (".arrow", ".feather"),
-    (".duckdb", ".ddb"),
-    (".sqlite", ".sqlite3", ".db"),
-)
-_PACKED = (".gz", ".zst")
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
 _KINDS |= {"UUID": "category", "TIME": "category", '"NULL"': "category", "DATE": "date"}
 _NUMBER_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL")
@@ -216,20 +210,19 @@ def connected() -> duckdb.DuckDBPyConnection:
     weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
     # A bar would be printed among the output of commands; times must not hang on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
-    # It takes no NaN to be in Parquet files.
+    # This optimizer assumes that Parquet files have no NaN.
     connection.execute("SET disabled_optimizers = 'statistics_propagation'")
     return connection
 
 
 def table_of(reading: Reading) -> Table:
     """Return the table that a query or files of one suffix hold."""
-    connection, suffix, files = connected(), _suffix_of(reading.place), reading.files
-    is_text = suffix not in _DUCKDB + _SQLITE and bool(files)
-    is_text = is_text and _suffix_of(files[0]) not in _PARQUET + _JSON + _ARROW
+    connection, suffix = connected(), reading.place.suffix
+    is_text = any(SUFFIXES.get(file.suffix, "text") == "text" for file in reading.files[:1])
     origin = _QUERY if reading.query else str(reading.place)
     if reading.query is not None:
         _check_query(connection, reading.query)
-    elif suffix in _DUCKDB + _SQLITE:
+    elif suffix in DUCKDB + SQLITE:
         raise ParameterError(
             f"{reading.place} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
         )
@@ -247,10 +240,9 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
     query, place = reading.query, reading.place
     if query is None:
         return _of_files(connection, reading)
-    suffix = _suffix_of(place)
-    if suffix in _SQLITE:
+    if place.suffix in SQLITE:
         return _of_sqlite(connection, place, query)
-    if suffix in _DUCKDB:
+    if place.suffix in DUCKDB:
         connection.execute(f"ATTACH {literal(place)} AS given (READ_ONLY); USE given")
     elif reading.files:
         return _once(connection, _of_files(connection, reading).query("source", query), query)
@@ -262,20 +254,20 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
 def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     """Return the rows of files, with the types that DuckDB gives to the columns."""
     files, place = reading.files, reading.place
-    suffix, paths = _suffix_of(files[0]), _registered(connection, files)
-    if suffix in _ARROW:
+    suffix, paths = files[0].suffix, _registered(connection, files)
+    if suffix in ARROW:
         from pyarrow import dataset
 
         fs = files[0].file_system()[0] if files[0].is_remote else None
         inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
         with files[0].explained() if fs else nullcontext():
             return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
-    if suffix in _PARQUET:
+    if suffix in PARQUET:
         inside = [file.path.removeprefix(place.path) for file in files]
         keyed = "*" not in place.path and any("=" in path for path in inside)
         how = f"union_by_name = true, hive_partitioning = {str(keyed).lower()}"
         return connection.sql(f"FROM read_parquet({paths}, {how})")
-    if suffix in _JSON:
+    if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
     options = _text_options(reading, reading.marks(MISSING_VALUES)) + ", union_by_name = true"
     rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
@@ -293,7 +285,8 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     paths, first = _registered(connection, reading.files), _path(reading.files[0])
     marks, origin = reading.marks(MISSING_VALUES), str(reading.place)
     # The mark of a missing label stays in the label column; elsewhere it is a gap.
-    kept = () if means_empty(reading.unlabelled) else (str(reading.unlabelled),)
+    is_kept = reading.unlabelled is not None and not means_empty(reading.unlabelled)
+    kept = [mark for mark in marks if is_kept and mark == str(reading.unlabelled)]
     options = _text_options(reading, marks)
     with explained(origin):
         wanted = "HasHeader, DateFormat, TimestampFormat"
@@ -311,8 +304,7 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
             "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
         )
     found = dict(zip(typed.columns, map(str, typed.types), strict=True))
-    kept_marks = {*marks} & {*kept}
-    plain = [name for name, of in found.items() if kind_of(of) != "category" and not kept_marks]
+    plain = [name for name, of in found.items() if kind_of(of) != "category" and not kept]
     written = dict(zip(("dateformat", "timestampformat"), formats, strict=True))
     written |= {"delimiter": reading.delimiter, "no_header": not has_header}
     return Table.of(
@@ -351,15 +343,8 @@ def _text_options(reading: Reading, marks: Iterable[str]) -> str:
 
 def _path(file: File) -> str:
     """Return the SQL of a path, in which no mark stands for other characters."""
-    return literal(
-        file if file.path.startswith("http") else re.sub(r"([\[?*])", r"[\1]", file.path)
-    )
-
-
-def _suffix_of(file: File) -> str:
-    """Return the suffix of a file in small letters, without that of its compression."""
-    stem, suffix = os.path.splitext(file.name.lower())
-    return os.path.splitext(stem)[1] if suffix in _PACKED else suffix
+    is_web = file.path.startswith(("http://", "https://"))
+    return literal(file if is_web else re.sub(r"([\[?*])", r"[\1]", file.path))
 
 
 def _registered(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> str:

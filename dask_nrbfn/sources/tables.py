@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import duckdb
@@ -67,19 +68,16 @@ class TableSource(Source):
             self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
             self.unseen += unseen_in(X, own)
             floats = [_numbers(column) for column in others[: len(numbers)]]
+            y = np.stack(floats[: len(own.targets)], axis=1) if own.targets else None
             texts = [
                 self._names(name, column, first_row)
                 for (name, _), column in zip(names, others[len(numbers) :], strict=True)
             ]
             yield Block(
                 X.astype(self.x_dtype, copy=False),
-                np.stack(floats[: len(own.targets)], axis=1)
-                if own.targets
-                else texts[0]
-                if own.label is not None
-                else None,
-                floats[-1] if own.weights is not None else None,
-                texts[-1] if own.id is not None else None,
+                y if own.label is None else texts[0],
+                None if own.weights is None else floats[-1],
+                None if own.id is None else texts[-1],
             )
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
@@ -153,14 +151,24 @@ def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
         )
 
 
-def _names_type(table: Table, name: str | None, classes: Sequence[int | str] | None = None) -> str:
-    """Return the SQL type of labels or ids: text, whole numbers or truth; empty without a name."""
-    if name is None:
-        return ""
+def _names_types(
+    table: Table, schema: Schema, classes: Sequence[int | str] | None
+) -> tuple[str, str]:
+    """Return the SQL types of labels and ids: text, whole numbers or truth; empty without them."""
+    names = [name for name in (schema.label, schema.id) if name is not None]
+    types = _types_of_texts(table, [name for name in names if name in table.found])
+    types |= {name: _names_type(table, name) for name in names if name not in types}
+    label_type, id_type = (types.get(name or "", "") for name in (schema.label, schema.id))
+    if schema.label in table.found and any(isinstance(known, str) for known in classes or ()):
+        label_type = "VARCHAR"
+    # Fractions name rows, but no classes.
+    return label_type, id_type.replace("DOUBLE", "VARCHAR")
+
+
+def _names_type(table: Table, name: str) -> str:
+    """Return the SQL type as which a column with a type is read."""
     of = table.types[name]
     kind = kind_of(of)
-    if name in table.found:
-        return "VARCHAR" if _has_text(classes) else _type_of_texts(table, name)
     if kind not in ("number", "boolean", "category"):
         raise DataError(
             f"Column {name!r} of {table.origin} has type {of}.",
@@ -171,23 +179,26 @@ def _names_type(table: Table, name: str | None, classes: Sequence[int | str] | N
     return "BOOLEAN" if kind == "boolean" else "VARCHAR"
 
 
-def _has_text(classes: Sequence[int | str] | None) -> bool:
-    return any(isinstance(known, str) for known in classes or ())
-
-
-def _type_of_texts(table: Table, name: str) -> str:
-    """Return the SQL type that all texts of a column have."""
-    text = _names_text(table, name)
-    are = {
-        "BOOLEAN": f"lower({text}) IN ('true', 'false')",
-        "BIGINT": f"TRY_CAST({text} AS BIGINT)::VARCHAR = {text}",
-        # Numbers with leading zeros, as of postal codes, are text.
-        "DOUBLE": f"TRY_CAST({text} AS DOUBLE) IS NOT NULL "
-        f"AND NOT regexp_full_match({text}, '[+-]?0[0-9].*')",
-    }
-    counts = table.aggregate([f"count({text})", *(f"count_if({sql})" for sql in are.values())])
-    fitting = [of for of, n in zip(are, counts[1:], strict=True) if n == counts[0] > 0]
-    return fitting[0] if fitting else "VARCHAR"
+def _types_of_texts(table: Table, names: Sequence[str]) -> dict[str, str]:
+    """Return the SQL type that all texts of each column have, from one pass."""
+    counted = []
+    for name in names:
+        text = _names_text(table, name)
+        counted += [
+            f"count({text})",
+            f"count_if(lower({text}) IN ('true', 'false'))",
+            f"count_if(TRY_CAST({text} AS BIGINT)::VARCHAR = {text})",
+            # Numbers with leading zeros, as of postal codes, are text.
+            f"count_if(TRY_CAST({text} AS DOUBLE) IS NOT NULL "
+            f"AND NOT regexp_full_match({text}, '[+-]?0[0-9].*'))",
+        ]
+    counts = iter(table.aggregate(counted) if counted else ())
+    types = {}
+    for name in names:
+        n_texts, *fitting = islice(counts, 4)
+        fits = zip(("BOOLEAN", "BIGINT", "DOUBLE"), fitting, strict=True)
+        types[name] = next((of for of, n in fits if n == n_texts > 0), "VARCHAR")
+    return types
 
 
 def _names_text(table: Table, name: str) -> str:
@@ -209,9 +220,7 @@ def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
     table, known = _table(reading), reading.schema
     schema = _roles(table, reading)
-    label_type = _names_type(table, schema.label, reading.classes)
-    # Fractions name rows, but no classes.
-    id_type = _names_type(table, schema.id).replace("DOUBLE", "VARCHAR")
+    label_type, id_type = _names_types(table, schema, reading.classes)
     roles = _role_values(table, schema, label_type, id_type)
     columns: Values
     if known is None:

@@ -71,6 +71,11 @@ def as_json(table, path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_dict("records")))
 
 
+def as_packed_json(table, path):
+    as_json(table, path)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
 def as_duckdb(table, path):
     with duckdb.connect(path) as database:
         database.from_arrow(pa.Table.from_pandas(table)).create("people")
@@ -95,6 +100,7 @@ FORMS = {
     "d.parquet": as_parquet,
     "d.feather": as_feather,
     "d.jsonl": as_json,
+    "d.jsonl.gz": as_packed_json,
     "d.duckdb": as_duckdb,
     "d.sqlite": as_sqlite,
     "parquet files": in_files,
@@ -317,6 +323,11 @@ def test_labels__of_later_files_decide_too(tmp_path):
 def test_labels__as_text_beside_whole_ids(tmp_path):
     dataset = ingest_text(tmp_path, "id,x,y\n1,2,a\n2,3,b\n", label="y", id="id")
     assert (labels_of(dataset), dataset.ids[:].tolist()) == (["a", "b"], [1, 2])
+
+
+def test_labels__that_are_marks_of_text_tables_are_missing(tmp_path):
+    dataset = ingest_text(tmp_path, "x,y\n1,u\n2,None\n3,v\n", label="y", unlabelled="")
+    assert dataset.n_unlabelled == 1
 
 
 def test_labels__of_nan_are_missing_in_parquet(tmp_path):
