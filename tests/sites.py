@@ -1,9 +1,10 @@
-"""A site: a copy of a run that has other rows than the run, and can be merged into it."""
+"""A site, which is a copy of a run with other rows than the run; and the moments of a run."""
 
 from dask_nrbfn.commands.update import kept_stages, update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.stages.moments import MOMENTS
+from dask_nrbfn.stages.moments import MOMENTS, read_sums
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import latest_place
 
 
 def write_site(run, place, first, *added) -> Run:
@@ -13,3 +14,9 @@ def write_site(run, place, first, *added) -> Run:
         update_run(place, dataset, InlineEngine())
     update_run(place, first, InlineEngine(), forget=True)
     return Run.open(place)
+
+
+def read_latest_moments(location):
+    """Return the moments of the latest model of a run."""
+    run = Run.open(location)
+    return read_sums(run, latest_place(run.attributes) or MOMENTS.name)

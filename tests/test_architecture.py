@@ -62,7 +62,7 @@ BUDGETS = {
     "engine": (850, 8),
     "sources": (3303, 17),
     "stages": (6473, 18),
-    "commands": (4640, 17),
+    "commands": (4634, 17),
     "estimators": (1891, 8),
     "report": (1149, 9),
     "cli": (1485, 9),

@@ -57,7 +57,7 @@ from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import FORGET, latest_place, model_name, version_name
+from dask_nrbfn.storage.versions import FORGET, model_name, version_name
 from dask_nrbfn.weighting import Reading, RowWeights
 
 # Largest rounding error of a difference, relative to the subtracted sums. A network with a smaller
@@ -101,12 +101,6 @@ def read_full_model(run: Run, place: str) -> Model:
     weights = np.zeros((model.n_targets, basis.shape[0]))
     weights[:, model.places] = model.weights
     return replace(model, basis=basis, weights=weights, places=None)
-
-
-def read_latest_moments(location: Location) -> Moments:
-    """Return the moments of the latest model of a run."""
-    run = Run.open(location)
-    return _read_moments(run, latest_place(run.attributes))
 
 
 def _read_moments(run: Run, place: str) -> Moments:

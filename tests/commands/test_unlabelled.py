@@ -18,12 +18,12 @@ from dask_nrbfn import (
     update_run,
 )
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.report.console import run_table
 from dask_nrbfn.report.finished import Confidences, FinishedRun
 from tests.cli.program import refuse, succeed
+from tests.sites import read_latest_moments
 from tests.tables import spirals, surfaces, write_table
 
 NONE, ENGINE = -1, InlineEngine()

@@ -20,7 +20,6 @@ from dask_nrbfn.commands.update import (
     merge_runs,
     update_run,
 )
-from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.measure import measure
 from dask_nrbfn.errors import (
@@ -40,7 +39,7 @@ from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances
-from tests.sites import write_site
+from tests.sites import read_latest_moments, write_site
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.storage.written import flip_byte
 from tests.tables import spirals, surfaces, write_table
