@@ -22,7 +22,7 @@ from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.exact_search import RECALL, check_recall
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
@@ -31,7 +31,6 @@ from dask_nrbfn.stages.neighbors import CONFIDENCE, NEIGHBORS, decided_search, p
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
 from dask_nrbfn.storage.array import write_array
@@ -97,8 +96,7 @@ def check_fit(context: FitContext) -> None:
 
 def with_search(context: FitContext) -> FitContext:
     """Return a context with the neighbour search of a new fit."""
-    seen = context.dataset.of_labelled()
-    return replace(context, search=plan_search(seen, context.needing_confidence, context.engine))
+    return replace(context, search=plan_search(context))
 
 
 def in_run(context: FitContext, run: Run) -> FitContext:
@@ -128,7 +126,7 @@ def largest_basis(context: FitContext) -> int:
 
 def with_planned_basis(context: FitContext) -> FitContext:
     """Return a context with the known basis size, or with its upper limit."""
-    if context.found_basis or context.asked_size:
+    if context.found_basis or context.requested_size:
         return context
     most = max(min(largest_basis(context), MOST_FOUND), context.dataset.n_classes)
     return replace(context, found_basis=most)
@@ -145,7 +143,7 @@ def _check_stage_budget(stage: Stage, context: FitContext) -> StageCost:
     remedy = stage.remedy(context.params)
     if stage.grows_with_basis and cost.held_bytes > engine.memory_bytes:
         change = "Give a lower `basis_size`"
-        if context.asked_size is None:
+        if context.requested_size is None:
             change = "Lower `confidence_threshold`, or give `basis_size`"
         # 0: no basis is small enough.
         if most := largest_basis(context):

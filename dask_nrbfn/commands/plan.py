@@ -26,9 +26,8 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, Trials, planned_cells
 from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
-from dask_nrbfn.stages.trials import Trials, planned_cells
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 
@@ -215,7 +214,7 @@ def _scale_rates(rates: Rates, factor: float) -> Rates:
 
 def measure_rates(context: FitContext) -> Rates:
     """Return the rates of a worker of the engine of a fit, measured by `_measure`."""
-    n_basis, k = context.asked_size or context.dataset.n_rows, context.params.n_neighbors
+    n_basis, k = context.requested_size or context.dataset.n_rows, context.params.n_neighbors
     location = context.dataset.location
     return run_task(context.engine, _measure, location, n_basis, k, label="calibrate")
 

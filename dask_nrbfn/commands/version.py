@@ -40,6 +40,7 @@ from dask_nrbfn.parts import (
     run_tasks,
 )
 from dask_nrbfn.stages import cells_record
+from dask_nrbfn.stages.bases import search_block_rows
 from dask_nrbfn.stages.cells import (
     CELLS,
     FITS,
@@ -50,7 +51,6 @@ from dask_nrbfn.stages.cells import (
     routed_rows,
 )
 from dask_nrbfn.stages.moments import MOMENTS, MomentsPass, read_sums, read_targets, write_sums
-from dask_nrbfn.stages.neighbor_search import search_block_rows
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group

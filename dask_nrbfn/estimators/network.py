@@ -41,10 +41,10 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.stored import schema_of
+from dask_nrbfn.stages.bases import of_searched
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.neighbors import name_rows
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset

@@ -85,7 +85,7 @@ def basis_rule(finished: FinishedRun) -> str | None:
     params, record = finished.params, finished.stages["basis"]
     n_below = record.get("n_below_threshold")
     filled = n_below is not None and record["n_basis"] > n_below
-    return source_of(params).described(params, record.get("cap") is not None, filled)
+    return source_of(params.basis).described(params, record.get("cap") is not None, filled)
 
 
 def _frequent(confused: Mapping[str, Sequence[Table]], rows: str) -> dict[str, Any]:

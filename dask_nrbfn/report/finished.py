@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record, judged_record
-from dask_nrbfn.stages.neighbor_search import of_searched
+from dask_nrbfn.stages.bases import of_searched
 from dask_nrbfn.stages.neighbors import codes_of_places, name_rows
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.storage.dataset import Dataset

@@ -1,4 +1,4 @@
-"""What a source of basis rows is, and the pools of rows from which a source chooses.
+"""What a source of basis rows is, the rows that have neighbours, and the pools to choose from.
 
 Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """
@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.numeric.confidence import RowPool, choose_basis, keep_best
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.neighbor_search import has_candidates
+from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 
 # Basis rows of a fit without `basis_size`, unless the source finds its own number.
-_MOST_UNASKED = 1000
+_DEFAULT_SIZE = 1000
 
 # Maximum number of basis rows that a source finds, because noisy labels would give an unbounded
 # basis. The largest basis of hu-nrbfn, of MNIST, has 8,787 rows.
@@ -103,7 +104,7 @@ class BasisSource:
     # basis of the whole dataset. None: `choose` needs no rows.
     sampled: Callable[[SampledRows, Sequence[tuple[int, str]]], list[Chosen]] | None = None
     # Returns the basis of a fit without `basis_size`, up to a number of rows. None: such a fit has
-    # the number of rows that `asked_size` returns.
+    # the number of rows that `requested_size` returns.
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
     # Returns a description, given whether the basis was capped, and whether it has more rows than
     # are below the threshold.
@@ -129,9 +130,9 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 _GIVEN = BasisSource(choose=_given, described=lambda params, capped, filled: "given", draws=False)
 
 
-def source_of(params: FitParams) -> BasisSource:
-    """Return the source of the basis of a fit."""
-    source: BasisSource = _GIVEN if params.basis_is_given else BASES[params.basis]
+def source_of(basis: str) -> BasisSource:
+    """Return the source of basis rows that the parameter `basis` names."""
+    source: BasisSource = _GIVEN if basis.startswith(GIVEN_PREFIX) else BASES[basis]
     return source
 
 
@@ -140,14 +141,92 @@ def names_search_of_all(params: FitParams) -> bool:
     return params.neighbors == "approximate" or params.n_partitions not in (None, 1)
 
 
-def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
+def requested_candidates(params: FitParams, dataset: Dataset) -> int | None:
     """Return the number of candidates for a basis by confidence; None: all labelled rows."""
-    n_rows, asked = dataset.of_labelled().n_rows, params.candidates
-    if asked == "auto" and params.basis_size is not None and not names_search_of_all(params):
-        wanted = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
+    n_rows, size = dataset.of_labelled().n_rows, params.candidates
+    if size == "auto" and params.basis_size is not None and not names_search_of_all(params):
+        size = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
         # The search for most of the rows takes as long as for all rows.
-        asked = wanted if wanted <= n_rows // 2 else "all"
-    return asked if isinstance(asked, int) and asked < n_rows else None
+        return size if size <= n_rows // 2 else None
+    return size if isinstance(size, int) and size < n_rows else None
+
+
+# The decision of a run on candidates: the parts of arrays with a row for each candidate.
+CANDIDATES = "candidates"
+
+
+def has_candidates(run: Run) -> bool:
+    """Return whether only candidates have neighbours."""
+    return CANDIDATES in run.decisions
+
+
+def of_searched(run: Run) -> Run:
+    """Return the run restricted to the rows that have neighbours."""
+    labelled = run.of_labelled()
+    if not has_candidates(run):
+        return labelled
+    layout = PartLayout(**run.decisions[CANDIDATES])
+    return replace(labelled, n_rows=layout.n_rows, layout=layout)
+
+
+def searched_rows(run: Run) -> NDArray[np.int64] | None:
+    """Return the candidates among the labelled rows, ascending, int64 (N,); None: all rows."""
+    return run.read("neighbors/rows") if has_candidates(run) else None
+
+
+def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
+    """Check that there are enough rows for `n_neighbors` neighbours."""
+    n_searched = dataset.of_labelled().n_rows if labelled_only else dataset.n_rows
+    if n_neighbors >= n_searched:
+        labelled = " with a label" if n_searched < dataset.n_rows else ""
+        raise ParameterError(
+            f"`n_neighbors`={n_neighbors} needs at least {n_neighbors + 1} rows, but X has "
+            f"n_samples = {n_searched}{labelled}.",
+            f"Set `n_neighbors` to at most {n_searched - 1}.",
+        )
+
+
+def searched_in(dataset: Dataset, params: FitParams) -> SearchedRows:
+    """Return the sizes of the rows of a dataset, for their search."""
+    return SearchedRows(
+        n_rows=dataset.n_rows,
+        n_features=dataset.n_features,
+        row_values=dataset.row_values,
+        width=dataset.row_width,
+        is_sparse=dataset.is_sparse,
+        dtype=dataset.dtype,
+        params=params,
+    )
+
+
+# A neighbour is a row number and a distance.
+LIST_BYTES = 16
+
+# Bytes of the rows of one block in double precision, or of their neighbour lists. For blocks that
+# need more memory than their rows: the search of a thousand rows, or the routing to partitions.
+_BLOCK_BYTES = 2**26
+
+
+def most_lists(overlap: int) -> int:
+    """Return the largest number of lists of a row: one more than `overlap`, and its copies."""
+    return overlap + 2
+
+
+def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
+    """Return the rows of a block of a search, a whole number of a run's chunks.
+
+    The larger of a row and of the neighbour lists that are merged for the row decides the size.
+    """
+    row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
+    return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
+
+
+def pieces_of(counts: NDArray[np.int64], group: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the blocks with rows of a group, and their first and last place; blocks are sorted."""
+    firsts = np.cumsum(counts, axis=1) - counts
+    for block in np.flatnonzero(counts[:, group]).tolist():
+        first = int(firsts[block, group])
+        yield block, first, first + int(counts[block, group])
 
 
 def check_distinct(run: Run, n_distinct: int) -> None:
@@ -163,11 +242,11 @@ def check_distinct(run: Run, n_distinct: int) -> None:
     )
 
 
-def asked_size(params: FitParams, dataset: Dataset) -> int | None:
+def requested_size(params: FitParams, dataset: Dataset) -> int | None:
     """Return the requested number of basis rows; None: all that the source finds."""
-    if params.basis_size is not None or source_of(params).choose_all is not None:
+    if params.basis_size is not None or source_of(params.basis).choose_all is not None:
         return params.basis_size
-    share = max(min(_MOST_UNASKED, dataset.n_rows // 4), (params.components or 0) + 1)
+    share = max(min(_DEFAULT_SIZE, dataset.n_rows // 4), (params.components or 0) + 1)
     return max(dataset.n_classes, min(share, dataset.n_rows))
 
 
@@ -196,12 +275,3 @@ def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
     for block in blocks:
         pool = keep_best(pool, block, size=size, n_classes=n_classes)
     return pool
-
-
-def rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
-    """Yield all rows in blocks, with the hashes of their row numbers as tiebreak."""
-    codes = dataset.codes()
-    for start in range(0, len(codes), SELECTION_ROWS):
-        rows = np.arange(start, min(start + SELECTION_ROWS, len(codes)))
-        hashes = hash_numbers(rows, seed=run.chosen_params.random_state)
-        yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)

@@ -26,17 +26,18 @@ from dask_nrbfn.stages.bases import (
     BasisSource,
     Chosen,
     SampledRows,
-    asked_size,
     check_distinct,
     classes_of_pool,
     names_search_of_all,
+    of_searched,
     pool_bytes,
     pool_of,
+    requested_size,
+    searched_rows,
     source_of,
 )
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import of_searched, searched_rows
 from dask_nrbfn.stages.neighbors import CONFIDENCE, name_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
@@ -58,7 +59,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """
     run, dataset = job.run, job.dataset
     cap = None
-    if asked_size(run.chosen_params, dataset) is None:
+    if requested_size(run.chosen_params, dataset) is None:
         # A run that is resumed with more or less memory keeps its first limit.
         most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
@@ -66,7 +67,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         job.engine, _choose_basis, run, dataset, cap, label="basis"
     )
     n_below = None
-    if source_of(run.chosen_params).by_confidence:
+    if source_of(run.chosen_params.basis).by_confidence:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
         _log_threshold(job, n_below, n_beyond, cap if capped else None)
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
@@ -101,8 +102,8 @@ def _log_threshold(job: StageJob, n_below: int, n_beyond: int, cap: int | None) 
 
 def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> tuple[int, int, bool]:
     """Store the basis rows, at most `cap` if the fit has no `basis_size`; return their figures."""
-    params, source = run.chosen_params, source_of(run.chosen_params)
-    size = asked_size(params, dataset)
+    params, source = run.chosen_params, source_of(run.chosen_params.basis)
+    size = requested_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)
     else:
@@ -126,16 +127,15 @@ def read_labelled_rows(run: Run) -> NDArray[np.int64]:
 
 def _cost(s: FitSizes) -> StageCost:
     # Centres are arrays; k-means holds a few copies of them and of its sample.
-    chosen = round(s.r * s.block_row_bytes) if s.draws else 3 * 8 * s.r * s.p
+    draws = all(source.draws for source in s.sources)
+    chosen = round(s.r * s.block_row_bytes) if draws else 3 * 8 * s.r * s.p
+    n_sampled = max(source.n_sampled(s.n, s.row_values, s.r) for source in s.sources)
+    pool = pool_bytes(s.n, s.K, s.r, n_sampled)
     return StageCost(
         shared_s=_SELECTION_S * s.n,
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
-        held_bytes=s.held(
-            pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
-            + 2 * chosen
-            + 3 * 8 * s.n_basis_sample * s.width
-        ),
+        held_bytes=s.held(pool + 2 * chosen + 3 * 8 * n_sampled * s.width),
     )
 
 
@@ -176,12 +176,11 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
 def _check(context: FitContext) -> None:
     """Raise ParameterError if the rows do not allow this basis."""
     _check_candidates(context)
-    params, dataset = context.needing_confidence, context.dataset
+    params, dataset = context.params, context.dataset
     if context.basis is not None or params.basis_is_given:
         _check_given(context)
     elif params.basis_size is not None:
-        by_confidence = source_of(params).by_confidence
-        most = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
+        most = dataset.of_labelled().n_rows if context.tried.by_confidence else dataset.n_rows
         least = max(dataset.n_classes, 1)
         if not least <= params.basis_size <= most:
             reason = "; each class needs a basis row" if dataset.n_classes else ""
@@ -192,24 +191,19 @@ def _check(context: FitContext) -> None:
 
 
 def _check_candidates(context: FitContext) -> None:
-    params, named = context.needing_confidence, context.basis_option
-    asked, n_classes = params.candidates, context.dataset.n_classes
-    if asked != "auto" and not source_of(params).by_confidence:
+    params, size = context.params, context.params.candidates
+    least = max(params.basis_size or 0, context.dataset.n_classes)
+    problem = None
+    if size != "auto" and not context.tried.by_confidence:
+        problem, remedy = f"{context.basis_option} does not use confidences", "give a sknn basis"
+    elif isinstance(size, int) and names_search_of_all(params):
+        problem = "`neighbors` or `n_partitions` name a search of all rows"
+        remedy = "leave out both `neighbors` and `n_partitions`"
+    elif isinstance(size, int) and size < least:
+        problem, remedy = f"the basis has at least {least} rows", f"give at least {least}"
+    if problem is not None:
         raise ParameterError(
-            f"`candidates` is {asked}, but `{named}`={params.basis} does not use confidences.",
-            f"Leave `candidates` out, or give `{named}`=sknn.",
-        )
-    if isinstance(asked, int) and names_search_of_all(params):
-        raise ParameterError(
-            f"`candidates` is {asked}, but `neighbors` or `n_partitions` name a search of all "
-            "rows.",
-            "Leave `candidates` out, or both `neighbors` and `n_partitions`.",
-        )
-    least = max(params.basis_size or 0, n_classes)
-    if isinstance(asked, int) and asked < least:
-        raise ParameterError(
-            f"`candidates` is {asked}, but the basis has at least {least} rows.",
-            f"Set `candidates` to all, or to at least {least}.",
+            f"`candidates` is {size}, but {problem}.", f"Leave `candidates` out, or {remedy}."
         )
 
 

@@ -36,9 +36,25 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.bases import (
+    SampledRows,
+    classes_of_pool,
+    pieces_of,
+    search_block_rows,
+    source_of,
+)
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import (
+    ALPHAS_BESIDE,
+    MOST_CELLS,
+    FitContext,
+    Trials,
+    basis_of_cell,
+    most_rows_of_cell,
+    planned_cells,
+    search_rows,
+    trials_of,
+)
 from dask_nrbfn.stages.metric import (
     JudgedRows,
     bases_of_sample,
@@ -52,18 +68,7 @@ from dask_nrbfn.stages.metric import (
     trying_side_by_side,
     write_rows,
 )
-from dask_nrbfn.stages.neighbor_search import pieces_of, search_block_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
-from dask_nrbfn.stages.trials import (
-    ALPHAS_BESIDE,
-    MOST_CELLS,
-    Trials,
-    basis_of_cell,
-    most_rows_of_cell,
-    planned_cells,
-    search_rows,
-    trials_of,
-)
 from dask_nrbfn.stages.validation import calibration_figures
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import LabelledBlock
@@ -213,7 +218,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         numbers=of_cell.numbers,
         n_all=len(of_cell.X),
     )
-    source = source_of(params)
+    source = source_of(params.basis)
     assert source.sampled is not None
     (basis,) = source.sampled(sampled, [(min(asked, len(of_cell.X)), params.basis_rule)])
     folds = folds_of_numbers(of_cell.numbers, n_folds=n_folds, seed=params.random_state)
@@ -606,7 +611,7 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unfit = context.tried.unfit_for_cells(sparse=dataset.is_sparse)
+    unfit = context.tried.unsupported_by_cells(sparse=dataset.is_sparse)
     unfit["a validation dataset"] = context.validation is not None
     for what, given in unfit.items():
         if given:

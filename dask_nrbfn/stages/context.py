@@ -1,29 +1,355 @@
-"""The inputs of a fit, with every "auto" resolved once."""
+"""The inputs of a fit, with every "auto" resolved once, and what the fit tries."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Self
+from itertools import product
+from math import ceil, log2
+from typing import Any, NamedTuple, Self
 
 from numpy.typing import ArrayLike
 
+from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors.plan import NeighborSearch
+from dask_nrbfn.numeric.kernels import kernel_named
+from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
-from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.trials import Trials, planned_cells, resolve_tuning
+from dask_nrbfn.stages.bases import requested_size, source_of
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
+
+# Elements of the sample if the number of rows is not given, and the limits of that number. On
+# 40,000 rows an error of 1 % is known to within 0.05 %.
+_SAMPLE_ELEMENTS = 2**25
+_MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
+
+# Number of alphas on either side of the best alpha of a search that are tried with the whole basis.
+# The best alpha falls as a basis grows.
+ALPHAS_BESIDE = 3
 
 # A tuning tries cells only on tables of at least this many rows. With fewer held-out rows the
 # comparison depends on chance.
 _LEAST_ROWS = 4000
 
+# Basis rows of a cell without `basis_size`, and the maximum number of rows for each basis row.
+_BASIS_ROWS, _ROWS_OF_BASIS_ROW = 1000, 3
+
+# More cells would make more tasks and a larger, but hardly a better model. Larger tables have
+# larger cells instead.
+MOST_CELLS = 1024
+
 # Default number of coordinates of an embedding: enough for a picture.
-_UNASKED_COORDINATES = 2
+_DEFAULT_COORDINATES = 2
+
+# Values that are tried for a parameter that the fit leaves at its default.
+_NORMAL: dict[str, tuple[str, ...]] = {
+    "kernels": ("gaussian", "laplacian", "laplace-l1"),
+    "penalties": ("weights", "kernel"),
+    "bases": ("sknn", "random"),
+    "basis_rules": ("least-confident", "uniform"),
+}
+_TRIED: dict[str, dict[str, tuple[str, ...]]] = {
+    "quick": {},
+    "normal": _NORMAL,
+    "thorough": _NORMAL
+    | {
+        "kernels": tuple(KERNELS),
+        "penalties": tuple(PENALTIES),
+        "losses": tuple(LOSSES),
+        "bases": ("sknn", "random", "kmeans"),
+    },
+}
+_REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
+
+# Scales that are tried in addition to the scale of the fit.
+_SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARNED)}
+
+
+def resolve_tuning(
+    params: FitParams,
+    tuning: TuneParams,
+    *,
+    numbers: bool,
+    sparse: bool = False,
+    mixed: bool = False,
+) -> TuneParams:
+    """Return a tuning with the values that its effort selects, for resolved parameters."""
+    sized = params.basis_size is not None
+    if tuning.bases is not None and (params.basis_is_given or not sized):
+        reason, remedy = "the basis rows are given", "or give no basis rows"
+        if not params.basis_is_given:
+            reason = "the default sizes of these bases differ"
+            remedy = "or give `basis_size`"
+        raise ParameterError(
+            f"`bases` are {', '.join(tuning.bases)}, but {reason}.",
+            f"Leave `bases` out, {remedy}.",
+        )
+    tried = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}
+    if tuning.effort != "quick" and params.scale in _SCALES:
+        tried["scales"] = tuple(
+            each for each in _SCALES[params.scale] if not (sparse and each == LEARNED)
+        )
+    if mixed and "kernels" in tried:
+        tried["kernels"] = tuple(sorted(tried["kernels"], key=lambda name: name != "laplace-l1"))
+    spectral = Trials(params, tuning).components != [None]
+    unsupported = {
+        "bases": not sized,
+        "basis_rules": not sized,
+        "losses": numbers or spectral,
+        "penalties": spectral,
+    }
+    changes: dict[str, Any] = {
+        name: each
+        for name, each in tried.items()
+        if getattr(tuning, name) is None and not unsupported.get(name)
+    }
+    if "penalties" in changes:
+        bases = tuning.bases or changes.get("bases", (params.basis,))
+        changes["penalties"] = tuple(
+            name for name in changes["penalties"] if _supports_any(name, tuning.features, bases)
+        )
+    return replace(tuning, **changes)
+
+
+def _is_open(name: str, params: FitParams) -> bool:
+    """Return whether the parameter of the fit that a tuning tries has its default."""
+    tuned = str(TuneParams.options()[name].tunes)
+    default = "sknn" if tuned == "basis" else FitParams.options()[tuned].default
+    return bool(getattr(params, tuned) == default)
+
+
+def _supports_any(penalty: str, features: Sequence[str], bases: Sequence[str]) -> bool:
+    """Return whether a penalty supports one of these features with one of these bases."""
+    values = {"features": features, "basis": bases}
+    return all(need in values[name] for name, need in penalty_named(penalty).needs.items())
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A combination of parameters that is tried."""
+
+    scale: str
+    basis: str
+    basis_rule: str
+    features: str
+    kernel: str
+    width_factor: float
+
+
+class Trials(NamedTuple):
+    """What a fit tries: the values of its parameters, or those of its tuning."""
+
+    params: FitParams
+    tuning: TuneParams | None
+
+    @property
+    def scales(self) -> Sequence[str]:
+        """The scales."""
+        return (self.tuning and self.tuning.scales) or (self.params.scale,)
+
+    @property
+    def kernels(self) -> Sequence[str]:
+        """The kernels."""
+        return (self.tuning and self.tuning.kernels) or (self.params.kernel,)
+
+    @property
+    def bases(self) -> Sequence[str]:
+        """The sources of the basis."""
+        return (self.tuning and self.tuning.bases) or (self.params.basis,)
+
+    @property
+    def localities(self) -> list[float]:
+        """The localities, ascending."""
+        return sorted(set((self.tuning and self.tuning.localities) or (self.params.locality,)))
+
+    @property
+    def all_penalties(self) -> Sequence[str]:
+        """The penalties, also those that do not support the other parameters of the fit."""
+        return (self.tuning and self.tuning.penalties) or (self.params.penalty,)
+
+    @property
+    def penalties(self) -> list[str]:
+        """The penalties that support the other parameters of the fit."""
+        return [name for name in self.all_penalties if not penalty_named(name).unmet(self.params)]
+
+    @property
+    def components(self) -> list[int | None]:
+        """The numbers of eigenfunctions; [None] without any."""
+        return [*((self.tuning and self.tuning.components) or (self.params.components,))]
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses, in the order in which they are tried."""
+        return [*dict.fromkeys((self.tuning and self.tuning.losses) or (self.params.loss,))]
+
+    @property
+    def refined_losses(self) -> list[str]:
+        """The losses that need passes over the rows."""
+        return [name for name in self.losses if not loss_named(name).solved_at_once]
+
+    @property
+    def combinations(self) -> list[Combination]:
+        """All combinations to try, wide kernels first.
+
+        Basis rules differ only for a basis of a given size by confidence. Features that no penalty
+        supports are left out, and so are plain features if eigenfunctions are combined.
+        """
+        tuning, params = self._given, self.params
+        sized, plain = params.basis_size is not None, self.components == [None]
+        return [
+            Combination(scale, basis, rule, features, kernel, factor)
+            for scale in self.scales
+            for basis in self.bases
+            for rule in (
+                (sized and source_of(basis).by_confidence and tuning.basis_rules)
+                or (params.basis_rule,)
+            )
+            for features in tuning.features
+            if (plain or features == "normalized")
+            and any(_supports_any(name, [features], [basis]) for name in self.all_penalties)
+            for kernel in self.kernels
+            for factor in width_factors_of(kernel, tuning)
+        ]
+
+    @property
+    def ridges(self) -> list[Ridge]:
+        """The ridges to try with the features and basis of the fit, ordered by `shared`."""
+        tried = product(self.penalties, self.localities, self._given.alphas, self.components)
+        return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
+
+    @property
+    def n_ridges(self) -> int:
+        """Largest number of ridges that are tried with the whole basis."""
+        n_penalties, n_alphas = len(self.all_penalties), len(self._given.alphas)
+        if self.is_searched:
+            n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
+        return n_penalties * n_alphas * len(self.localities) * len(self.components)
+
+    @property
+    def chooses_size(self) -> bool:
+        """Whether a tuning chooses the number of basis rows.
+
+        A given size, confidence threshold, basis or number of eigenfunctions decides the number.
+        """
+        return (
+            self.tuning is not None
+            and self.params.basis_size is None
+            and self.params.confidence_threshold == FitParams.confidence_threshold
+            and self.components == [None]
+        )
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether a tuning tries several combinations or sizes on a sample."""
+        return self.tuning is not None and (self.chooses_size or len(self.combinations) > 1)
+
+    @property
+    def tries_cells(self) -> bool:
+        """Whether a tuning compares one network with networks of cells."""
+        return self.tuning is not None and self.params.cells == "auto"
+
+    @property
+    def is_of_cells(self) -> bool:
+        """Whether the fit certainly has several cells, each with its own network."""
+        return self.params.asks_for_cells and not self.tries_cells
+
+    @property
+    def confident_basis(self) -> str | None:
+        """The first tried basis that needs the confidence of rows; None if no basis does."""
+        return next((name for name in self.bases if source_of(name).by_confidence), None)
+
+    @property
+    def by_confidence(self) -> bool:
+        """Whether a tried basis needs the confidence of rows."""
+        return self.confident_basis is not None
+
+    def unsupported_by_cells(self, *, sparse: bool) -> dict[str, bool]:
+        """Return the options that cells do not support, each with whether the fit has it."""
+        fit = self if isinstance(self.params.cells, int) else self._replace(tuning=None)
+        return {
+            "sparse rows": sparse,
+            "given basis rows": self.params.basis_is_given,
+            "`prune`": self.params.prune is not None,
+            "`components`": self.components != [None],
+            "`locality`": any(self.localities),
+            "a `loss` other than squared": bool(fit.refined_losses),
+        }
+
+    def check_penalties(self) -> None:
+        """Raise ParameterError if a penalty does not support any tried features and basis."""
+        features, bases = self._given.features, self.bases
+        for name in self.all_penalties:
+            if not _supports_any(name, features, bases):
+                last = replace(self.params, penalty=name, features=features[-1], basis=bases[-1])
+                check_penalty(last, named="penalties" if self._given.penalties else "penalty")
+
+    @property
+    def _given(self) -> TuneParams:
+        assert self.tuning is not None
+        return self.tuning
+
+
+def basis_of_cell(params: FitParams) -> int:
+    """Return the number of basis rows of every cell by the first parameters of a fit."""
+    return params.basis_size or _BASIS_ROWS
+
+
+def most_rows_of_cell(params: FitParams, n_rows: int, n_basis: int) -> float:
+    """Return the maximum number of rows of a cell; larger cells are split."""
+    if isinstance(params.cells, int):
+        return 1.0
+    return max(_ROWS_OF_BASIS_ROW * n_basis, n_rows / MOST_CELLS)
+
+
+def planned_cells(params: FitParams, n_rows: int) -> int:
+    """Return the planned number of cells of a fit."""
+    if isinstance(params.cells, int):
+        return params.cells
+    most = most_rows_of_cell(params, n_rows, basis_of_cell(params))
+    # Cells are halved until none has more rows.
+    return int(min(2 ** max(0, ceil(log2(n_rows / most))), MOST_CELLS))
+
+
+def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
+    """Return the width factors to try with a kernel, the widest first."""
+    factors = tuning.width_factors or kernel_named(kernel).width_factors
+    return sorted(set(factors), reverse=True)
+
+
+def n_refinements(tuning: TuneParams) -> int:
+    """Return the number of times that the search refines widths; 0 if widths are given."""
+    return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
+
+
+def trials_of(run: Run) -> Trials:
+    """Return what a run tries, without the values that finished stages have chosen."""
+    return Trials(run.chosen_params, run.remaining_tuning)
+
+
+def ridges_of(run: Run) -> list[Ridge]:
+    """Return the ridges that a run tries with its whole basis."""
+    return trials_of(run).ridges
+
+
+def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
+    """Return the number of rows of the sample, at most all rows."""
+    affordable = int(_SAMPLE_ELEMENTS / max(row_values, 1))
+    default = max(_MIN_SAMPLE_ROWS, min(affordable, _MAX_SAMPLE_ROWS))
+    return min(tuning.search_rows or default, n_rows)
+
+
+def search_basis_size(dataset: Dataset, params: FitParams, tuning: TuneParams) -> int:
+    """Return the basis size of the search, at most the basis size of the fit."""
+    size = requested_size(params, dataset) or dataset.n_rows
+    return max(min(tuning.search_basis, size, dataset.n_rows), dataset.n_classes)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,22 +390,23 @@ class FitContext:
     ) -> Self:
         """Return the context of a fit that begins now, with every "auto" resolved."""
         FitLimits(min_recall=min_recall)
-        asked = 1 if embeds else params.cells
+        cells = 1 if embeds else params.cells
         params = _resolve_params(dataset, params, embeds=embeds)
-        open_cells = replace(params, cells=asked)
-        params = replace(params, cells=_resolve_cells(dataset, open_cells, tuning, validation))
+        if cells is None:
+            cells = _default_cells(dataset, params, tuning, validation)
+        params = replace(params, cells=cells)
         if tuning is not None:
             if validation is not None:
                 validation = of_same_table(dataset, validation).of_labelled()
-            shown = None if validation is None else validation.fingerprint
-            if tuning.validation not in (None, shown):
+            fingerprint = None if validation is None else validation.fingerprint
+            if tuning.validation not in (None, fingerprint):
                 raise ParameterError(
                     "tuning.validation is not the fingerprint of the validation dataset.",
                     "Leave tuning.validation out: the fingerprint is read from the dataset.",
                 )
             tuning = resolve_tuning(
                 params,
-                replace(tuning, validation=shown),
+                replace(tuning, validation=fingerprint),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse,
                 mixed=dataset.is_mixed,
@@ -107,25 +434,21 @@ class FitContext:
         """What the fit tries."""
         return Trials(self.params, self.tuning)
 
-    @cached_property
-    def needing_confidence(self) -> FitParams:
-        """`params` with a basis that is tried; if possible, a basis chosen by confidence."""
-        return self.tried.params_needing_confidence
-
     @property
     def basis_option(self) -> str:
-        """Name of the option that selects the basis of `needing_confidence`."""
-        return "basis" if self.needing_confidence.basis == self.params.basis else "bases"
+        """The option that selects a tried basis, by confidence if possible, as ``name=value``."""
+        basis = self.tried.confident_basis or self.tried.bases[0]
+        return f"`{'basis' if basis == self.params.basis else 'bases'}`={basis}"
 
     @property
-    def asked_size(self) -> int | None:
+    def requested_size(self) -> int | None:
         """Requested number of basis rows; None: all that the source finds."""
-        return asked_size(self.params, self.dataset)
+        return requested_size(self.params, self.dataset)
 
     @property
     def n_basis(self) -> int:
         """Number of basis rows, chosen or requested; if both are unknown, the smallest possible."""
-        return self.found_basis or self.asked_size or self.dataset.n_classes
+        return self.found_basis or self.requested_size or self.dataset.n_classes
 
 
 def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> FitParams:
@@ -135,7 +458,7 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
     """
     if embeds:
         basis = "random" if params.basis == "auto" else params.basis
-        components = params.components or _UNASKED_COORDINATES
+        components = params.components or _DEFAULT_COORDINATES
         params = replace(params, basis=basis, components=components)
     numbers = dataset.of_numbers and not embeds
     n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
@@ -149,19 +472,17 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
     return resolved
 
 
-def _resolve_cells(
+def _default_cells(
     dataset: Dataset, params: FitParams, tuning: TuneParams | None, validation: Dataset | None
 ) -> int | str:
-    """Return the number of cells of a fit: "auto" for a tuning that may use several cells."""
-    if params.cells is not None:
-        return params.cells
+    """Return the default number of cells: "auto" for a tuning that may use several cells."""
     if tuning is None or tuning.effort == "quick" or (validation or tuning.validation):
         return 1
-    asked = replace(params, cells="auto")
-    unfit = any(Trials(asked, tuning).unfit_for_cells(sparse=dataset.is_sparse).values())
+    auto = replace(params, cells="auto")
     n_rows = dataset.of_labelled().n_rows
-    few = n_rows < _LEAST_ROWS or planned_cells(asked, n_rows) == 1
-    return 1 if few or unfit else "auto"
+    unsupported = Trials(auto, tuning).unsupported_by_cells(sparse=dataset.is_sparse)
+    few = n_rows < _LEAST_ROWS or planned_cells(auto, n_rows) == 1
+    return 1 if few or any(unsupported.values()) else "auto"
 
 
 def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:

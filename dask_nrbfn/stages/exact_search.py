@@ -18,8 +18,8 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages.bases import of_searched, search_block_rows
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
-from dask_nrbfn.stages.neighbor_search import of_searched, search_block_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset

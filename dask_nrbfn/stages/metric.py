@@ -37,9 +37,8 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import Chosen, SampledRows, classes_of_pool, source_of
 from dask_nrbfn.stages.columns import column_name, read_scaling, unlearned_scaling
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -127,7 +126,7 @@ def bases_of_sample(
     run: Run, dataset: Dataset, stage: str, params: FitParams, asked: Sequence[tuple[int, str]]
 ) -> list[Chosen]:
     """Return bases of a stored sample, with fewer rows where fewer are distinct."""
-    source = source_of(params)
+    source = source_of(params.basis)
     if source.sampled is None:
         return [source.choose(run, dataset, *each) for each in asked]
     return source.sampled(_sampled_rows(run, dataset, stage, params), asked)
@@ -136,7 +135,7 @@ def bases_of_sample(
 def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
     """Return the rows of the sample for a basis; numbers count the rows with labels."""
     labelled = dataset.of_labelled()
-    of_all = dataset.n_unlabelled and not source_of(params).by_confidence
+    of_all = dataset.n_unlabelled and not source_of(params.basis).by_confidence
     prefix = f"{stage}/{ALL if of_all else ''}"
     X, targets, numbers = (run.read(prefix + name) for name in ("X", "targets", "rows"))
     if of_all:

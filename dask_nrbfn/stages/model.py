@@ -13,13 +13,13 @@ from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
+from dask_nrbfn.stages.bases import of_searched
 from dask_nrbfn.stages.cells import CELLS, cells_basis, read_networks
 from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.context import trials_of
 from dask_nrbfn.stages.moments import WIDTH, read_coefficients, read_features
-from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import trials_of
 from dask_nrbfn.stages.weights import WEIGHTS, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset

@@ -29,14 +29,12 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, reduce_parts, run_task
-from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.bases import check_neighbors, of_searched, source_of
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, Trials, trials_of
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
-from dask_nrbfn.stages.neighbor_search import check_neighbors, of_searched
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
-from dask_nrbfn.stages.trials import Trials, trials_of
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
@@ -252,7 +250,7 @@ def _check_components(context: FitContext) -> None:
     features = (params.features,) if tuning is None else tuning.features
     unfit = {
         "features": (features, "normalized"),
-        "penalty": (tried.asked_penalties, "weights"),
+        "penalty": (tried.all_penalties, "weights"),
         "locality": ([each for each in tried.localities if each] or [0.0], 0.0),
         "loss": (tried.refined_losses or ["squared"], "squared"),
         "prune": ((params.prune,), None),
@@ -502,7 +500,7 @@ def read_locality(run: Run, strength: float) -> Locality | None:
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     """Store the neighbours of drawn rows; the search of all rows is used if there was one."""
     run = job.run
-    if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
+    if source_of(run.chosen_params.basis).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
         run_task(job.engine, _take_lists, run, label="locality")
     else:

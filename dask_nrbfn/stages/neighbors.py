@@ -3,8 +3,8 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +23,33 @@ from dask_nrbfn.neighbors.plan import (
     search_dtype,
     update_rate,
 )
-from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, choose_candidates, soft_confidence
-from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.confidence import (
+    LEAST_OF_CLASS,
+    RowPool,
+    choose_candidates,
+    soft_confidence,
+)
+from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
-    asked_candidates,
+    CANDIDATES,
+    LIST_BYTES,
+    SELECTION_ROWS,
     check_distinct,
+    check_neighbors,
+    has_candidates,
+    most_lists,
+    of_searched,
+    pieces_of,
     pool_bytes,
     pool_of,
-    rows_by_number,
-    source_of,
+    requested_candidates,
+    search_block_rows,
+    searched_in,
+    searched_rows,
 )
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
@@ -45,26 +59,11 @@ from dask_nrbfn.stages.exact_search import (
     repair_lists,
     search_rows_exactly,
 )
-from dask_nrbfn.stages.neighbor_search import (
-    LIST_BYTES,
-    check_neighbors,
-    decide_candidates,
-    has_candidates,
-    most_lists,
-    of_searched,
-    pieces_of,
-    search_block_rows,
-    searched_in,
-    searched_rows,
-    searching_bytes,
-    worker_bytes,
-)
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known, worker_bytes
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import narrow_block_rows
-from dask_nrbfn.storage.location import View
+from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     logger.info("neighbors: %s search, %s", search.method, partitions)
     k = run.chosen_params.n_neighbors
     if search.n_candidates is not None:
-        decide_candidates(run, search.n_candidates)
+        run.decide(CANDIDATES, asdict(PartLayout.of(search.n_candidates, run.params.n_parts)))
     searched = of_searched(run)
     searched.require_row_array("neighbors/indices", np.int64, k)
     searched.require_row_array("neighbors/distances", np.float64, k)
@@ -133,10 +132,7 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
 
 
 def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Store the row numbers of the candidates and their neighbours among all rows.
-
-    Only lists are written: each part writes the neighbours among its rows.
-    """
+    """Store the row numbers of the candidates and their neighbours among all rows."""
     if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
         run_task(engine, _draw, run, dataset, label="neighbors")
     rows = run.read("neighbors/rows")
@@ -144,10 +140,19 @@ def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, 
     return {"distance_sum": run_task(engine, _store_lists, run, label="neighbors")}
 
 
+def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
+    """Yield all rows in blocks, with the hashes of their row numbers as tiebreak."""
+    codes = dataset.codes()
+    for start in range(0, len(codes), SELECTION_ROWS):
+        rows = np.arange(start, min(start + SELECTION_ROWS, len(codes)))
+        hashes = hash_numbers(rows, seed=run.chosen_params.random_state)
+        yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
+
+
 def _draw(run: Run, dataset: Dataset) -> None:
     """Draw candidates; store their row numbers and the hashes of their values."""
     size = of_searched(run).n_rows
-    pool = pool_of(rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
+    pool = pool_of(_rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
     drawn = choose_candidates(pool, size=size)
     hashes = hash_rows(dataset.take(drawn), seed=run.chosen_params.random_state)
     check_distinct(run, len(np.unique(hashes)))
@@ -171,26 +176,31 @@ def decided_search(run: Run) -> NeighborSearch:
     return NeighborSearch(**run.decisions["neighbors"])
 
 
-def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search for `params`, with every "auto" resolved by rows and memory."""
-    if not source_of(params).by_confidence:
-        return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
-    n_candidates, searched = asked_candidates(params, dataset), searched_in(dataset, params)
-    if n_candidates is not None:
+def plan_search(context: FitContext) -> NeighborSearch:
+    """Return the search of a new fit, with every "auto" resolved by rows and memory."""
+    dataset, params, engine = context.dataset.of_labelled(), context.params, context.engine
+    threads, by_confidence = engine.threads, context.tried.by_confidence
+    n_candidates = requested_candidates(params, dataset) if by_confidence else None
+    if n_candidates is not None or not by_confidence:
         return NeighborSearch(
-            method="exact", n_partitions=1, threads=engine.threads, n_candidates=n_candidates
+            method="exact", n_partitions=1, threads=threads, n_candidates=n_candidates
         )
-    buffers = buffer_bytes(searched.width, params.n_neighbors, threads=engine.threads)
+    searched = searched_in(dataset, params)
     search = searched.plan(
-        threads=engine.threads,
-        free_bytes=lambda method: (
-            engine.memory_bytes - worker_bytes(method) - dataset.reading_bytes - buffers
-        ),
+        threads=threads,
+        free_bytes=lambda method: engine.memory_bytes - _held(dataset, params, method, threads),
     )
     if params.n_partitions is None and search.n_partitions > 1:
-        needed = searching_bytes(dataset, params, search.method, searched.smallest_partition)
-        engine.check_budget("neighbors", needed + buffers, remedy="Lower `n_neighbors`")
+        needed = searched.search_bytes(searched.smallest_partition, search.method)
+        needed += _held(dataset, params, search.method, threads)
+        engine.check_budget("neighbors", needed, remedy="Lower `n_neighbors`")
     return search
+
+
+def _held(dataset: Dataset, params: FitParams, method: str, threads: int) -> int:
+    """Return the bytes of a worker that searches, without those of the searched rows."""
+    buffers = buffer_bytes(dataset.row_width, params.n_neighbors, threads=threads)
+    return worker_bytes(method) + dataset.reading_bytes + buffers
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
@@ -230,13 +240,6 @@ def _all_rows(run: Run, dataset: Dataset) -> Rows:
     return gathered((space.apply(X) for X, *_ in blocks), shape)
 
 
-class _Block(NamedTuple):
-    """Rows ``start`` to ``stop``, divided into partitions by one task."""
-
-    start: int
-    stop: int
-
-
 def _search_in_partitions(
     run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch
 ) -> dict[str, Any]:
@@ -256,7 +259,9 @@ def _search_in_partitions(
     write_array(run.group("partitions"), "counts", counts, "block", "partition")
     sizes = counts.sum(axis=0)
     logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), sizes.min(), sizes.max())
-    held = searching_bytes(dataset, run.chosen_params, search.method, int(sizes.max()))
+    params = run.chosen_params
+    held = searched_in(dataset, params).search_bytes(int(sizes.max()), search.method)
+    held += _held(dataset, params, search.method, search.threads)
     engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
     map_parts(
         run,
@@ -290,14 +295,14 @@ def _search_in_partitions(
     }
 
 
-def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
-    return [block for start, stop in run.spans for block in _blocks_of(run, dataset, start, stop)]
-
-
-def _blocks_of(run: Run, dataset: Dataset, start: int, stop: int) -> Iterator[_Block]:
-    rows = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
-    for first in range(start, stop, rows):
-        yield _Block(first, min(first + rows, stop))
+def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
+    """Return the first and the last-plus-one row of the blocks that one task each divides."""
+    size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    return [
+        (first, min(first + size, stop))
+        for start, stop in run.spans
+        for first in range(start, stop, size)
+    ]
 
 
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
@@ -387,15 +392,16 @@ def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
     """Merge the candidates of every row of a span, block by block."""
     counts = run.read("partitions/counts")
     k = run.chosen_params.n_neighbors
-    first_block = [block.start for block in _blocks(run, dataset)].index(start)
     distance_sums, incomplete = [], []
-    for index, block in enumerate(_blocks_of(run, dataset, start, stop), start=first_block):
-        indices, distances = _candidates_of_block(run, index, block, counts)
+    for index, (first, last) in enumerate(_blocks(run, dataset)):
+        if not start <= first < stop:
+            continue
+        indices, distances = _candidates_of_block(run, index, first, last - first, counts)
         neighbors = merge_neighbors(indices, distances, n_neighbors=k)
-        _store_neighbors(run, block.start, neighbors)
+        _store_neighbors(run, first, neighbors)
         complete = neighbors.indices[:, -1] != MISSING
         distance_sums.append(float(neighbors.distances[complete].sum()))
-        incomplete.append(block.start + np.flatnonzero(~complete))
+        incomplete.append(first + np.flatnonzero(~complete))
     rows = np.concatenate(incomplete)
     return PartResult(
         {"distance_sum": math.fsum(distance_sums), "n_incomplete": len(rows)}, {"incomplete": rows}
@@ -403,17 +409,17 @@ def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
 
 
 def _candidates_of_block(
-    run: Run, index: int, block: _Block, counts: NDArray[np.int64]
+    run: Run, index: int, start: int, n_rows: int, counts: NDArray[np.int64]
 ) -> Neighbors:
     """Return all neighbours found for the rows of a block, list after list."""
-    k, n_rows = run.chosen_params.n_neighbors, block.stop - block.start
+    k = run.chosen_params.n_neighbors
     before = counts[:index].sum(axis=0)
-    places = run.read_part("partitions", index, "numbers") - block.start
+    places = run.read_part("partitions", index, "numbers") - start
     lists = most_lists(run.chosen_params.overlap)
     indices = np.full((n_rows, lists, k), MISSING)
     distances = np.full((n_rows, lists, k), np.inf)
     # The last list has repeated rows; the others are filled in the order of the partitions.
-    repeated = run.read_part("partitions", index, "repeated") - block.start
+    repeated = run.read_part("partitions", index, "repeated") - start
     indices[repeated, -1] = run.read_part("partitions", index, "copies")
     distances[repeated, -1] = 0.0
     filled = np.zeros(n_rows, dtype=np.int64)
@@ -425,7 +431,7 @@ def _candidates_of_block(
             for name in ("numbers", *Neighbors._fields)
         )
         rows = places[done : done + count]
-        if not np.array_equal(numbers, rows + block.start):
+        if not np.array_equal(numbers, rows + start):
             raise DamagedResultError(
                 f"part {partition} of the candidates does not match the rows of its partition.",
                 "Start the fit again.",
@@ -509,14 +515,13 @@ def _remedy(params: FitParams) -> str:
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if the rows have no classes, or if there are too few rows."""
-    dataset, params, named = context.dataset, context.needing_confidence, context.basis_option
-    asked = f"`{named}`={params.basis} needs class labels"
-    remedy = f"Set `{named}` to kmeans or random."
-    if context.embeds and not dataset.n_classes:
-        raise ParameterError(f"{asked}, but {dataset.location} has no labels.", remedy)
-    if dataset.of_numbers:
-        raise ParameterError(f"{asked}, but the targets are numbers.", remedy)
-    check_neighbors(params.n_neighbors, dataset, labelled_only=True)
+    dataset = context.dataset
+    has = "the targets are numbers" if dataset.of_numbers else f"{dataset.location} has no labels"
+    if dataset.of_numbers or (context.embeds and not dataset.n_classes):
+        raise ParameterError(
+            f"{context.basis_option} needs class labels, but {has}.", "Give kmeans or random."
+        )
+    check_neighbors(context.params.n_neighbors, dataset, labelled_only=True)
 
 
 NEIGHBORS = Stage(
@@ -550,9 +555,7 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
     """
     group, rows = run.group("confidence"), searched_rows(run)
     if dataset.labelled_only:
-        assert isinstance(dataset.location, View)
-        assert dataset.location.form == "of_labelled"
-        labelled = Dataset.open(dataset.location.place).labelled_rows()
+        labelled = replace(dataset, labelled_only=False).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:
         write_array(group, "rows", rows, "row")

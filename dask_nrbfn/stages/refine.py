@@ -32,10 +32,9 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task, run_tasks
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, Trials, ridges_of
 from dask_nrbfn.stages.moments import read_features, read_moments, read_system
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Trials, ridges_of
 from dask_nrbfn.stages.validation import (
     VALIDATION,
     HeldOutPass,

@@ -13,12 +13,20 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctio
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import Entry, try_bytes, try_networks
+from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, Chosen, asked_size
+from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, Chosen, requested_size
 from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.context import (
+    ALPHAS_BESIDE,
+    Combination,
+    Trials,
+    n_refinements,
+    search_basis_size,
+    search_rows,
+)
 from dask_nrbfn.stages.metric import (
     ALL,
     METRIC,
@@ -35,14 +43,6 @@ from dask_nrbfn.stages.metric import (
 )
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import (
-    ALPHAS_BESIDE,
-    Combination,
-    Trials,
-    n_refinements,
-    search_basis_size,
-    search_rows,
-)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -111,8 +111,8 @@ _CHEAP = 256
 # Sampled rows for each row of the largest basis.
 _ROWS_OF_BASIS_ROW = 2
 
-_Asked = tuple[Combination, Sequence[int], dict[str, Any]]
-"""A combination, sizes of the basis, and the penalties and alphas to try."""
+Left = dict[str, Any]
+"""The penalties and alphas of a tuning that are left to try with a combination."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,21 +184,22 @@ def finalists(ordered: Sequence[Combination]) -> list[Combination]:
 def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
     """Return the largest size of a basis that is tried on a sample."""
     if not Trials(params, tuning).chooses_size:
-        return min(asked_size(params, dataset) or _MOST_COMPARED, _MOST_COMPARED)
+        return min(requested_size(params, dataset) or _MOST_COMPARED, _MOST_COMPARED)
     most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
 
 
-def _judge(job: StageJob, stage: str, sample: str, asked: Sequence[_Asked]) -> list[Final]:
+def _judge(
+    job: StageJob, stage: str, sizes: Sequence[int], tried: Sequence[tuple[Combination, Left]]
+) -> list[Final]:
     """Try combinations with bases of some sizes; leave out combinations with singular systems."""
-    run = job.run
-    units = [(sample, asdict(each), [*sizes], left) for each, sizes, left in asked]
-    parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_judge_sizes, units=units)
-    weights, smooth = run.read(f"{sample}/weights"), judged_sums(job.dataset).smooth
-    finals = []
-    for place, ((combination, _, _), part) in enumerate(zip(asked, parts, strict=True)):
+    run, smooth = job.run, judged_sums(job.dataset).smooth
+    units = [([*sizes], [(asdict(each), left)]) for each, left in tried]
+    parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_try_sizes, units=units)
+    weights, finals = run.read(f"{_SAMPLE}/weights"), []
+    for place, ((combination, _), part) in enumerate(zip(tried, parts, strict=True)):
         all_losses = run.read_part(stage, place, "losses")
-        for entry, losses in zip(part["entries"], all_losses, strict=True):
+        for entry, losses in zip(part["tried"], all_losses, strict=True):
             seen = np.isfinite(losses[0])
             if entry[smooth] is not None:
                 shares = weights[seen] / weights[seen].sum()
@@ -206,55 +207,22 @@ def _judge(job: StageJob, stage: str, sample: str, asked: Sequence[_Asked]) -> l
     return finals
 
 
-def _judge_sizes(
-    run: Run,
-    dataset: Dataset,
-    sample: str,
-    combination: dict[str, Any],
-    sizes: list[int],
-    left: dict[str, Any],
-) -> PartResult:
-    tuning = run.tuning
-    assert tuning is not None
-    params = replace(run.chosen_params, **combination)
-    if Trials(params, tuning).chooses_size:
-        params = replace(params, basis_size=max(sizes))
-    scaling, entries, losses = read_scaling(run, params.scale), [], []
-    asked = [(size, params.basis_rule) for size in sizes]
-    for chosen in bases_of_sample(run, dataset, sample, params, asked):
-        table = read_sample(run, sample, chosen, n_folds=tuning.folds, n_targets=dataset.n_targets)
-        ((entry, scores),) = try_networks(
-            table,
-            scaling,
-            [network_of(params, replace(tuning, **left))],
-            scored=True,
-            held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
-            n_components=most_components(run),
-            threads=blas_threads(),
-        )
-        entries.append(entry | {"n_basis": len(chosen.rows)})
-        losses.append(table.losses(scores, entry))
-    return PartResult({"entries": entries}, {"losses": np.array(losses)})
-
-
-def _learning_curve(
-    job: StageJob, stage: str, sample: str, best: Combination, left: dict[str, Any], most: int
-) -> list[Final]:
+def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> list[Final]:
     """Return the results of a combination with larger and larger bases, until no gain is left.
 
-    Several for each size if the tuning compares bases; `left` is penalties and alphas.
+    Except with the effort "quick", drawn bases are tried too.
     """
-    tuning = job.run.tuning
+    params, tuning = job.run.chosen_params, job.run.tuning
     assert tuning is not None
-    bases = Trials(job.run.chosen_params, tuning).sized_bases
-    tried = [replace(best, basis=basis, basis_rule="uniform") for basis in bases]
+    bases = dict.fromkeys((params.basis, *(() if tuning.effort == "quick" else ("random",))))
+    tried = [(replace(best, basis=basis, basis_rule="uniform"), left) for basis in bases]
     sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
     if not sizes or most <= _FIRST_SIZES[-1]:
         sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
-    curve = _judge(job, f"{stage}first", sample, [(each, sizes, left) for each in tried])
+    curve = _judge(job, f"{_FINALS}size-first", sizes, tried)
     size = 2 * sizes[-1]
     while curve and size <= most:
-        larger = _judge(job, f"{stage}{size}", sample, [(each, [size], left) for each in tried])
+        larger = _judge(job, f"{_FINALS}size-{size}", [size], tried)
         if not larger:
             break
         gains, errors = best_of(larger).gains_over(best_of(curve))
@@ -270,11 +238,10 @@ class _Search:
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
-        judged = judged_sums(job.dataset)
-        self._compared, self._figures = judged.compared, (judged.compared[0], judged.smooth)
+        sums = judged_sums(job.dataset)
+        self._compared, self._figures = sums.compared, (sums.compared[0], sums.smooth)
         assert job.run.tuning is not None
-        self._given_alphas = job.run.tuning.alphas
-        self._alphas = sorted(set(self._given_alphas), reverse=True)
+        self._alphas = job.run.tuning.alphas
         self.judged: dict[Combination, dict[str, Any]] = {}
         self.rounds: list[dict[str, Any]] = []
 
@@ -288,7 +255,7 @@ class _Search:
         units = [
             (
                 self._bases.index(names[:2]),
-                [(asdict(each), self._narrowed(each)) for each in group],
+                [(asdict(each), self._left(each)) for each in group],
                 *size[1:],
             )
             for names, group in together.items()
@@ -306,7 +273,7 @@ class _Search:
         self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
         return ordered
 
-    def _narrowed(self, combination: Combination) -> dict[str, Any]:
+    def _left(self, combination: Combination) -> Left:
         """Return the alphas and penalties to try: those next to the best so far, if there are any.
 
         The first of several rounds tries every second alpha.
@@ -314,23 +281,24 @@ class _Search:
         like = [combination] if combination in self.judged else self._like(combination)
         solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
         if solved:
-            return self.beside(solved[0], _ALPHAS_BESIDE)
-        return {"alphas": self._alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
-
-    def beside(self, combination: Combination, n_beside: int) -> dict[str, Any]:
-        """Return the result of `_beside` for the last round of a combination."""
-        return _beside(self._given_alphas, self.judged[combination], n_beside)
+            return _left_beside(self._alphas, self.judged[solved[0]], _ALPHAS_BESIDE)
+        descending = sorted(set(self._alphas), reverse=True)
+        return {"alphas": descending[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
     @property
-    def ordered(self) -> list[Combination]:
-        """The combinations with a solution: from the last round to the first, the best first.
+    def finalists(self) -> list[tuple[Combination, Left]]:
+        """The combinations to compare, see `finalists`, from the last round to the first.
 
         Refinements belong to the last round.
         """
         last = self._n_rounds - 1
         rounds = {each: min(judged["round"], last) for each, judged in self.judged.items()}
         ordered = sorted(self._in_order([*rounds]), key=lambda each: -rounds[each])
-        return [each for each in ordered if self.judged[each]["alpha"] is not None]
+        solved = [each for each in ordered if self.judged[each]["alpha"] is not None]
+        return [
+            (each, _left_beside(self._alphas, self.judged[each], ALPHAS_BESIDE))
+            for each in finalists(solved)
+        ]
 
     def _in_order(self, tried: list[Combination]) -> list[Combination]:
         def standing(each: Combination) -> list[float]:
@@ -344,7 +312,7 @@ class _Search:
     ) -> tuple[Combination, str | None]:
         """Try widths next to the best; return the best combination, and why the search ended."""
         for _ in range(n_steps):
-            if self.judged[best][self._figures[0]] is None:
+            if self.judged[best]["alpha"] is None:
                 return best, "singular systems"
             tried = [each.width_factor for each in self._like(best)]
             factors = _factors_beside(best.width_factor, tried)
@@ -364,7 +332,7 @@ class _Search:
         return sorted(same, key=lambda each: each.width_factor)
 
 
-def _beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> dict[str, Any]:
+def _left_beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> Left:
     """Return the penalty of a network and the alphas next to its alpha; empty if it is singular."""
     if judged["alpha"] is None:
         return {}
@@ -382,7 +350,11 @@ def _factors_beside(factor: float, tried: list[float]) -> list[float]:
         math.sqrt(factor * near) if near else factor**2 / (far or factor)
         for near, far in ((below, above), (above, below))
     ]
-    return [float(f"{each:.3g}") for each in beside]
+    return [_rounded(each) for each in beside]
+
+
+def _rounded(factor: float) -> float:
+    return float(f"{factor:.3g}")
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -393,8 +365,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     penalty and the alphas that are left to try, "curve" a combination with bases of several sizes,
     and "finals" the combinations that were compared in the end.
     """
-    run, dataset, engine = job.run, job.dataset, job.engine
-    assert run.tuning is not None
+    run, dataset, engine, tuning = job.run, job.dataset, job.engine, job.run.tuning
+    assert tuning is not None
     tried = _different(run)
     n_rows = run_task(engine, _write_sample, run, dataset, label="sample")
     rules: dict[tuple[str, str], set[str]] = {}
@@ -403,20 +375,19 @@ def _compute(job: StageJob) -> dict[str, Any]:
     units = [(*names, sorted(rules[names])) for names in rules]
     found = map_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
     n_basis = max(record["n_basis"] for record in found)
-    rounds = planned_rounds(len(tried), n_rows, n_basis, run.tuning.folds)
+    rounds = planned_rounds(len(tried), n_rows, n_basis, tuning.folds)
     search = _Search(job, [*rules], len(rounds))
     for number, size in enumerate(rounds, start=1):
         tried = search.try_all(tried[: size.n_tried], size)
-        told = ", ".join(f"{name} {value}" for name, value in search.rounds[-1].items())
-        logger.info("search: round %d of %d, %s", number, len(rounds), told)
-    best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
+        shown = ", ".join(f"{name} {value}" for name, value in search.rounds[-1].items())
+        logger.info("search: round %d of %d, %s", number, len(rounds), shown)
+    best, stopped = search.refine(tried[0], rounds[-1], n_refinements(tuning))
     if stopped:
         logger.info("search: ended: %s", stopped)
     curve, compared, winner = _finals(job, search, best, n_rows)
-    n_chosen = smallest_of(curve).n_basis if curve else None
     chosen: dict[str, Any] = asdict(winner.combination if winner else best)
-    if n_chosen is not None:
-        chosen["basis_size"] = n_chosen
+    if curve:
+        chosen["basis_size"] = smallest_of(curve).n_basis
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     left = winner.entry if winner else search.judged[best]
     return {
@@ -426,7 +397,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "n_basis": n_basis,
         "rounds": search.rounds,
         "stopped": stopped,
-        "narrowed": _beside(run.tuning.alphas, left, ALPHAS_BESIDE),
+        "narrowed": _left_beside(tuning.alphas, left, ALPHAS_BESIDE),
         "curve": [each.record for each in curve],
         "finals": [each.record for each in compared],
     }
@@ -440,39 +411,39 @@ def _finals(
     assert tuning is not None
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
     curve: list[Final] = []
-    basis: dict[str, Any] = {}
+    tried = search.finalists
     if Trials(params, tuning).chooses_size:
-        beside = search.beside(best, ALPHAS_BESIDE)
-        curve = _learning_curve(job, f"{_FINALS}size-", _SAMPLE, best, beside, size)
+        left = _left_beside(tuning.alphas, search.judged[best], ALPHAS_BESIDE)
+        curve = _learning_curve(job, best, left, size)
         if not curve:
             return [], [], None
-        smallest = smallest_of(curve)
-        size, sized = smallest.n_basis, smallest.combination
-        basis = {"basis": sized.basis, "basis_rule": sized.basis_rule}
-        best_losses: dict[int, float] = {}
-        for each in sorted(curve, key=lambda each: -each.loss):
-            best_losses[each.n_basis] = each.loss
-        told = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in sorted(best_losses.items()))
-        logger.info("search: error by basis rows: %s; %d are chosen", told, size)
-    tried = [
-        (replace(each, **basis), [min(size, _MOST_COMPARED)], search.beside(each, ALPHAS_BESIDE))
-        for each in finalists(search.ordered)
-    ]
-    compared = _judge(job, f"{_FINALS}kinds", _SAMPLE, tried)
+        chosen = smallest_of(curve)
+        size, sized = chosen.n_basis, chosen.combination
+        tried = [
+            (replace(each, basis=sized.basis, basis_rule=sized.basis_rule), left)
+            for each, left in tried
+        ]
+        _log_curve(curve, size)
+    compared = _judge(job, f"{_FINALS}kinds", [min(size, _MOST_COMPARED)], tried)
     if not compared:
         return curve, [], None
     winner = winner_of(compared)
     if n_refinements(tuning):
-        beside = _beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
-        factors = [float(f"{winner.combination.width_factor * step:.3g}") for step in _STEPS]
-        widths = [
-            (replace(winner.combination, width_factor=factor), [winner.n_basis], beside)
-            for factor in factors
-        ]
-        others = _judge(job, f"{_FINALS}widths", _SAMPLE, widths)
+        left = _left_beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
+        factors = [_rounded(winner.combination.width_factor * step) for step in _STEPS]
+        widths = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
+        others = _judge(job, f"{_FINALS}widths", [winner.n_basis], widths)
         compared += others
         winner = best_of([winner, *others])
     return curve, compared, winner
+
+
+def _log_curve(curve: Sequence[Final], size: int) -> None:
+    best: dict[int, float] = {}
+    for each in curve:
+        best[each.n_basis] = min(each.loss, best.get(each.n_basis, math.inf))
+    errors = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in sorted(best.items()))
+    logger.info("search: error by basis rows: %s; %d are chosen", errors, size)
 
 
 def _different(run: Run) -> list[Combination]:
@@ -512,86 +483,113 @@ def _choose_bases(
     return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
 
 
+Tried = list[tuple[dict[str, Any], Left]]
+"""Combinations with the same scale, basis and kernel, each with the ridges that are left."""
+
+
 def _try(
-    run: Run,
-    dataset: Dataset,
-    place: int,
-    combinations: list[tuple[dict[str, Any], dict[str, Any]]],
-    n_rows: int,
-    n_basis: int,
-    n_folds: int,
+    run: Run, dataset: Dataset, place: int, tried: Tried, n_rows: int, n_basis: int, n_folds: int
 ) -> PartResult:
-    """Try combinations with one basis; a locality is summed only for the whole basis."""
-    assert run.tuning is not None
-    networks = []
-    for combination, narrowed in combinations:
-        params = replace(run.chosen_params, **combination)
-        networks.append(network_of(params, replace(run.tuning, **narrowed)))
-    names = (f"{name}_{params.basis_rule}" for name in ("values", "rows"))
-    values, rows = (run.read_part(_BASES, place, name) for name in names)
-    sample = read_sample(
-        run, _SAMPLE, Chosen(values, rows), n_folds=run.tuning.folds, n_targets=dataset.n_targets
-    ).thinned(n_rows, n_basis)
-    tried_networks = try_side_by_side(
+    """Try combinations with one stored basis; a locality is summed only for the whole basis."""
+    params, networks = _networks(run, tried)
+    rule = params.basis_rule
+    values, rows = (run.read_part(_BASES, place, f"{name}_{rule}") for name in ("values", "rows"))
+    sample = _read_sample(run, dataset, Chosen(values, rows)).thinned(n_rows, n_basis)
+    found = try_side_by_side(
         sample,
         read_scaling(run, params.scale),
         networks,
         held_out=range(n_folds),
         n_components=most_components(run),
     )
-    return PartResult({"tried": tried_networks})
+    return PartResult({"tried": found})
+
+
+def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> PartResult:
+    """Try a combination with bases of some sizes; keep the losses of every held-out row."""
+    (params, networks), tuning = _networks(run, tried), run.tuning
+    assert tuning is not None
+    if Trials(params, tuning).chooses_size:
+        params = replace(params, basis_size=max(sizes))
+    scaling, entries, losses = read_scaling(run, params.scale), [], []
+    rules = [(size, params.basis_rule) for size in sizes]
+    for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules):
+        table = _read_sample(run, dataset, basis)
+        ((entry, scores),) = try_networks(
+            table,
+            scaling,
+            networks,
+            scored=True,
+            held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
+            n_components=most_components(run),
+            threads=blas_threads(),
+        )
+        entries.append(entry | {"n_basis": len(basis.rows)})
+        losses.append(table.losses(scores, entry))
+    return PartResult({"tried": entries}, {"losses": np.array(losses)})
+
+
+def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
+    """Return parameters with the scale and basis of combinations, and their networks."""
+    assert run.tuning is not None
+    params = [replace(run.chosen_params, **combination) for combination, _ in tried]
+    return params[0], [
+        network_of(each, replace(run.tuning, **left))
+        for each, (_, left) in zip(params, tried, strict=True)
+    ]
+
+
+def _read_sample(run: Run, dataset: Dataset, basis: Chosen) -> SmallTable:
+    assert run.tuning is not None
+    n_folds, n_targets = run.tuning.folds, dataset.n_targets
+    return read_sample(run, _SAMPLE, basis, n_folds=n_folds, n_targets=n_targets)
 
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
-    params, tuning, tried = s.params, s.tuning, s.tried
+    tuning, tried = s.tuning, s.tried
     assert tuning is not None
-    n_rows, r = search_rows(s.n, s.row_values, tuning), search_basis_size(s.dataset, params, tuning)
-    # The search does not sum a locality.
-    n_ridges = len(tried.asked_penalties) * len(tuning.alphas) * len(tried.components)
-    sizes = (n_rows, r, tuning.folds)
-    rounds = planned_rounds(len(tried.combinations), *sizes)
-    n_later = len(rounds) - 1 + n_refinements(tuning)
-    rounds += [Round(2, *sizes)] * n_refinements(tuning)
-    n_tried = sum(each.n_tried for each in rounds)
-    # The largest networks are those of the finals. A learning curve of two rules takes a third more
-    # than its last size.
-    r_last = max(min(s.r, largest_size(params, tuning, s.dataset, n_rows)), r)
+    n_rows = search_rows(s.n, s.row_values, tuning)
+    r = search_basis_size(s.dataset, s.params, tuning)
+    largest = max(min(s.r, largest_size(s.params, tuning, s.dataset, n_rows)), r)
+    rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
+    rounds += [rounds[-1]._replace(n_tried=2)] * n_refinements(tuning)
+    # A learning curve of two rules takes a third more than its last size.
+    n_finals = _N_COMPARED + 3 * tried.chooses_size
     n_judged = n_judged_folds(n_rows, tuning.folds)
-    finals = Round(_N_COMPARED + (3 if tried.chooses_size else 0), n_rows, r_last, n_judged)
-    n_beside = min(n_ridges, (2 * _ALPHAS_BESIDE + 1) * len(tried.components))
-    n_solved = [n_ridges, *([n_beside] * n_later), 2 * ALPHAS_BESIDE + 1]
-    products = exponentials = 0.0
-    for each, systems in zip((*rounds, finals), n_solved, strict=True):
+    # The search does not sum a locality. Only its first round tries all ridges.
+    n_ridges = len(tried.all_penalties) * len(tuning.alphas) * len(tried.components)
+    n_left, products, exponentials = n_ridges, 0.0, 0.0
+    for each in (*rounds, Round(n_finals, n_rows, largest, n_judged)):
         n, size = each.n_tried * each.n_rows, each.n_basis
         products += n * (size**2 + 3 * s.product_flops(size))
-        products += each.n_tried * each.n_folds * systems * size**3 / 3
+        products += each.n_tried * each.n_folds * n_left * size**3 / 3
+        if s.n_components:
+            products += each.n_tried * each.n_folds * eigenfunctions_flops(size)
         exponentials += 2 * n * size
+        n_left = min(n_ridges, (2 * ALPHAS_BESIDE + 1) * len(tried.components))
     products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
-    if s.n_components:
-        products += n_tried * tuning.folds * eigenfunctions_flops(r)
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
-    sample_bytes = round((2 if s.n_labelled else 1) * n_rows * (s.block_row_bytes + 3 * 8))
+    sample_bytes = (1 + bool(s.dataset.n_unlabelled)) * n_rows * (s.block_row_bytes + 3 * 8)
 
-    def tried_with(size: int, n_held_out: int, n_ridges: int) -> int:
+    def network_bytes(size: int, n_held_out: int, n_ridges: int) -> int:
         own = tried_bytes(size, s.q, n_held_out=n_held_out, n_ridges=n_ridges)
         if s.n_components:
             own += eigenfunctions_bytes(size) + components_bytes(size, min(s.n_components, size))
         return own + 8 * s.penalty_axes * size**2
 
-    first = try_bytes(n_rows, r) + trying_bytes(n_tried, tried_with(r, tuning.folds, n_ridges))
-    last = tried_with(r_last, n_judged, 2 * ALPHAS_BESIDE + 1)
+    n_tried, first = sum(each.n_tried for each in rounds), network_bytes(r, tuning.folds, n_ridges)
+    networks = max(
+        try_bytes(n_rows, r) + trying_bytes(n_tried, first),
+        network_bytes(largest, n_judged, 2 * ALPHAS_BESIDE + 1),
+    )
+    basis = s.basis_bytes(largest, copies=3)
     return StageCost(
         products=products,
         exponentials=exponentials,
-        read_bytes=s.rows_bytes + len(rounds) * len(tried.scales) * sample_bytes,
-        written_bytes=sample_bytes,
-        held_bytes=s.held(
-            3 * sample_bytes
-            + 16 * n_rows * s.width
-            + s.basis_bytes(r_last, copies=3)
-            + max(first, last)
-        ),
+        read_bytes=s.rows_bytes + round(len(rounds) * len(tried.scales) * sample_bytes),
+        written_bytes=round(sample_bytes),
+        held_bytes=s.held(3 * sample_bytes + 16 * n_rows * s.width + basis + networks),
         n_tasks=len(tried.scales),
     )
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import process_bytes
+from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES, process_bytes
 from dask_nrbfn.neighbors.exact import buffer_bytes
 from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
@@ -15,10 +15,8 @@ from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.bases import asked_size, source_of
-from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbor_search import LIST_BYTES, search_block_rows, worker_bytes
-from dask_nrbfn.stages.trials import Trials
+from dask_nrbfn.stages.bases import LIST_BYTES, BasisSource, search_block_rows, source_of
+from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.storage.array import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
@@ -67,6 +65,11 @@ class StageJob:
 _MARGIN = 0.25
 
 
+def worker_bytes(method: str) -> int:
+    """Return the bytes of a worker's process after a neighbour search."""
+    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if method == "approximate" else 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitSizes:
     """The sizes of a fit.
@@ -89,19 +92,19 @@ class FitSizes:
     k: int
     row_values: float
     width: int
-    # Labelled rows if other rows have no label; 0 if all rows have one.
-    n_labelled: int
-    # Whether the neighbours of all rows are searched.
-    by_confidence: bool
+    # Bytes of a worker's process that has searched neighbours and computed distances.
+    process_bytes: int
     # Folds with separate moments; the most ridges tried with the whole basis, 0 without tuning.
     n_folds: int
     n_ridges: int
     penalty_axes: int
-    asked_components: int
+    most_components: int
     has_locality: bool
-    # Rows of the sample that the source of the basis holds, and whether all bases are rows.
-    n_basis_sample: int
-    draws: bool
+    # The sources of the basis, the values of a basis row, and the BLAS flops that take as long as
+    # the distance of a row from it.
+    sources: list[BasisSource]
+    basis_values: float
+    distance_flops: float
 
     @classmethod
     def of(
@@ -109,11 +112,13 @@ class FitSizes:
     ) -> Self:
         """Return the sizes of a fit whose neighbour search is planned; by default of its basis."""
         dataset = context.dataset.of_labelled() if labelled_only else context.dataset
-        params, tuning, search = context.params, context.tuning, context.search
+        tuning, search, tried = context.tuning, context.search, context.tried
         assert search is not None
-        tried = Trials(params, tuning)
-        sources = [source_of(replace(params, basis=name)) for name in tried.bases]
-        asked = asked_size(params, dataset) or 0
+        sources = [source_of(name) for name in tried.bases]
+        kinds = [kernel_named(name).l1 for name in tried.kernels]
+        row_values, p = dataset.row_values, dataset.n_features
+        basis_values = row_values if all(source.draws for source in sources) else p
+        flops = [product_flops(p, row_values, basis_values, l1=l1) for l1 in kinds]
         return cls(
             dataset=dataset,
             judged=context.validation or dataset,
@@ -121,26 +126,22 @@ class FitSizes:
             search=search,
             layout=context.labelled_layout if labelled_only else context.layout,
             n=dataset.n_rows,
-            p=dataset.n_features,
+            p=p,
             K=dataset.n_classes,
             q=dataset.n_targets,
             r=context.n_basis if n_basis is None else n_basis,
-            k=params.n_neighbors,
-            row_values=dataset.row_values,
+            k=context.params.n_neighbors,
+            row_values=row_values,
             width=dataset.row_width,
-            n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
-            by_confidence=source_of(context.needing_confidence).by_confidence
-            and search.n_candidates is None
-            and not dataset.n_unlabelled,
+            process_bytes=max(worker_bytes(search.method), process_bytes(l1=any(kinds))),
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else tried.n_ridges,
-            penalty_axes=max(penalty_named(name).n_axes for name in tried.asked_penalties),
-            asked_components=max(size or 0 for size in tried.components),
+            penalty_axes=max(penalty_named(name).n_axes for name in tried.all_penalties),
+            most_components=max(size or 0 for size in tried.components),
             has_locality=any(tried.localities),
-            n_basis_sample=max(
-                source.n_sampled(dataset.n_rows, dataset.row_values, asked) for source in sources
-            ),
-            draws=all(source.draws for source in sources),
+            sources=sources,
+            basis_values=basis_values,
+            distance_flops=sum(flops) / len(flops),
         )
 
     @property
@@ -156,7 +157,13 @@ class FitSizes:
     @property
     def n_components(self) -> int:
         """Largest number of eigenfunctions of the basis; 0 without eigenfunctions."""
-        return min(self.asked_components, self.r)
+        return min(self.most_components, self.r)
+
+    @property
+    def by_confidence(self) -> bool:
+        """Whether the neighbours of all rows are searched."""
+        searches_all = self.search.n_candidates is None and not self.dataset.n_unlabelled
+        return self.tried.by_confidence and searches_all
 
     @property
     def n_kept(self) -> int:
@@ -186,25 +193,16 @@ class FitSizes:
 
     def product_flops(self, n_basis: int) -> float:
         """Return the BLAS flops that take as long as the distances of a row from a basis."""
-        kernels = [kernel_named(name) for name in self.tried.kernels]
-        flops = sum(
-            product_flops(self.p, self.row_values, self._basis_values, l1=each.l1)
-            for each in kernels
-        )
-        return n_basis * flops / len(kernels)
-
-    @property
-    def _basis_values(self) -> float:
-        return self.row_values if self.draws else self.p
+        return n_basis * self.distance_flops
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
         """Return the bytes of a basis in float64, of its scaled rows and of its factors."""
-        values = self._basis_values
-        return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)
+        sparse = self.dataset.is_sparse
+        return basis_bytes(n_basis, self.p, self.basis_values, copies=copies, of_sparse=sparse)
 
     def stored_basis_bytes(self, n_basis: int) -> int:
         """Return the bytes of a basis as a model stores it."""
-        return basis_bytes(n_basis, self.p, self._basis_values, copies=1, of_sparse=False)
+        return basis_bytes(n_basis, self.p, self.basis_values, copies=1, of_sparse=False)
 
     @property
     def block_rows(self) -> int:
@@ -245,12 +243,10 @@ class FitSizes:
     def held(self, *steps: float, reads: bool = True, margin: float = _MARGIN) -> int:
         """Return the peak memory of a worker whose steps hold these bytes.
 
-        The worker has searched neighbours and computed l1 distances; `reads` counts its chunks.
+        `reads` counts the chunks that the worker reads.
         """
-        kernels = [process_bytes(l1=kernel_named(each).l1) for each in self.tried.kernels]
         reading = self.dataset.reading_bytes if reads else 0
-        own = round((1 + margin) * max(steps, default=0))
-        return max(worker_bytes(self.search.method), *kernels) + reading + own
+        return self.process_bytes + reading + round((1 + margin) * max(steps, default=0))
 
 
 @dataclass(frozen=True, kw_only=True)

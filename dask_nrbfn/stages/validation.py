@@ -51,7 +51,7 @@ from dask_nrbfn.parts import (
 )
 from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.columns import check_targets
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, ridges_of
 from dask_nrbfn.stages.moments import (
     most_components,
     read_coefficients,
@@ -64,7 +64,6 @@ from dask_nrbfn.stages.moments import (
     read_targets,
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
-from dask_nrbfn.stages.trials import ridges_of
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.layout import PartLayout, block_rows

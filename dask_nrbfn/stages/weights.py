@@ -21,10 +21,9 @@ from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, ridges_of
 from dask_nrbfn.stages.moments import read_moments, read_system, read_targets
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
-from dask_nrbfn.stages.trials import ridges_of
 from dask_nrbfn.stages.validation import PATH, penalized_system, read_path_weights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run

@@ -8,7 +8,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.bases import asked_candidates
+from dask_nrbfn.stages.bases import requested_candidates
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
 from tests.tables import spirals, write_table
@@ -90,4 +90,4 @@ def test_confidence__of_candidates_is_that_of_the_naive_one():
 def test_candidates__auto_is_at_most_half_of_the_rows(n_rows, basis_size, expected):
     table = write_table(MemoryStore(), *spirals(30)).with_n_rows(n_rows)
     resolved = FitParams(basis_size=basis_size).resolve_auto(numbers=False)
-    assert asked_candidates(resolved, table) == expected
+    assert requested_candidates(resolved, table) == expected

@@ -14,7 +14,7 @@ from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
-from dask_nrbfn.stages import context, trials
+from dask_nrbfn.stages import context
 from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write
@@ -121,7 +121,7 @@ def test_cells__are_compared_on_the_same_rows():
 
 @pytest.mark.slow
 def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
-    monkeypatch.setattr(trials, "_BASIS_ROWS", 20)
+    monkeypatch.setattr(context, "_BASIS_ROWS", 20)
     monkeypatch.setattr(context, "_LEAST_ROWS", 100)
     normal = replace(TUNING, effort="normal", kernels=("gaussian",), scales=("none",))
     X, y = steps(600)

@@ -10,11 +10,11 @@ from dask_nrbfn.commands.fit import tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import search
-from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
-from dask_nrbfn.stages.trials import (
+from dask_nrbfn.stages.context import (
     Combination,
     Trials,
 )
+from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 

@@ -13,13 +13,13 @@ from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import (
+from dask_nrbfn.stages.context import (
     ALPHAS_BESIDE,
     Trials,
     resolve_tuning,
 )
+from dask_nrbfn.stages.metric import METRIC
+from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table

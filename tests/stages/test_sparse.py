@@ -16,8 +16,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import stage_costs, with_search
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.trials import resolve_tuning
+from dask_nrbfn.stages.context import FitContext, resolve_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 
