@@ -1,11 +1,11 @@
 """Stage "cells": a tree divides the table into cells, each with its own network."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,9 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
-    SampledRows,
-    classes_of_pool,
+    Chosen,
     pieces_of,
     search_block_rows,
-    source_of,
 )
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import (
@@ -57,16 +55,15 @@ from dask_nrbfn.stages.context import (
 )
 from dask_nrbfn.stages.metric import (
     JudgedRows,
-    bases_of_sample,
+    TableRows,
+    bases_of_rows,
     drawn_rows,
     judged_sums,
     n_judged_folds,
     network_of,
-    small_table,
     tried_bytes,
     trying_bytes,
     trying_side_by_side,
-    write_rows,
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import calibration_figures
@@ -173,66 +170,47 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
     return sizes
 
 
-class CellRows(NamedTuple):
-    """The rows of a cell, in row order."""
-
-    X: NDArray[Any]
-    targets: NDArray[Any]
-    weights: Floats
-    numbers: NDArray[np.int64]
-
-    @classmethod
-    def joined(cls, pieces: Sequence[Iterable[NDArray[Any]]]) -> Self:
-        """Return the rows of several pieces, one after another."""
-        return cls._make(np.concatenate(each) for each in zip(*pieces, strict=True))
-
-    def take(self, places: NDArray[Any] | slice) -> Self:
-        """Return some of the rows, by their places or bool (n,)."""
-        return self.joined([[each[places] for each in self]])
-
-
-def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[CellRows]:
+def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[TableRows]:
     """Yield the rows of a cell, block by block."""
     counts = run.read(f"{rows}-counts/counts")
     for block, first, last in pieces_of(counts, cell):
-        arrays = (run.read_part(rows, block, name, first, last) for name in CellRows._fields)
-        yield CellRows(*arrays)
+        arrays = (run.read_part(rows, block, name, first, last) for name in TableRows._fields)
+        yield TableRows(*arrays)
 
 
-def read_cell(run: Run, rows: str, cell: int) -> CellRows:
+def read_cell(run: Run, rows: str, cell: int) -> TableRows:
     """Return all rows of a cell."""
-    return CellRows.joined([*cell_pieces(run, rows, cell)])
+    return TableRows.joined([*cell_pieces(run, rows, cell)])
+
+
+def _table(run: Run, dataset: Dataset, rows: TableRows, basis: Chosen) -> SmallTable:
+    """Return rows with a basis, in the folds of their numbers."""
+    folds, basis_folds = (
+        folds_of_numbers(numbers, n_folds=_n_folds(run), seed=run.chosen_params.random_state)
+        for numbers in (rows.numbers, basis.rows)
+    )
+    return rows.with_basis(basis, _read_cell_targets(run, dataset), folds, basis_folds)
+
+
+def _n_folds(run: Run) -> int:
+    return (run.tuning or TuneParams()).folds
 
 
 def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bool) -> PartResult:
     """Fit the network of a cell, and sum the errors on its held-out rows."""
-    of_cell = read_cell(run, rows, cell)
-    params, tuning, scaling = run.chosen_params, run.tuning, read_scaling(run)
-    n_folds, asked = (tuning or TuneParams()).folds, basis_of_cell(run.params)
-    sampled = SampledRows(
-        params=replace(params, basis_size=asked),
-        X=of_cell.X,
-        scaling=scaling,
-        codes=of_cell.targets if of_cell.targets.ndim == 1 else np.zeros(len(of_cell.X), np.int64),
-        n_classes=classes_of_pool(dataset),
-        numbers=of_cell.numbers,
-        n_all=len(of_cell.X),
-    )
-    source = source_of(params.basis)
-    assert source.sampled is not None
-    (basis,) = source.sampled(sampled, [(min(asked, len(of_cell.X)), params.basis_rule)])
-    folds = folds_of_numbers(of_cell.numbers, n_folds=n_folds, seed=params.random_state)
-    of_basis = folds_of_numbers(basis.rows, n_folds=n_folds, seed=params.random_state)
-    X, y, weights, _ = of_cell
-    targets = _read_cell_targets(run, dataset)
-    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
+    of_cell, scaling = read_cell(run, rows, cell), read_scaling(run)
+    n_rows, size = len(of_cell.X), basis_of_cell(run.params)
+    params = replace(run.chosen_params, basis_size=size)
+    sizes = [(min(size, n_rows), params.basis_rule)]
+    (basis,) = bases_of_rows(run, dataset, of_cell, params, sizes, n_all=n_rows)
+    table = _table(run, dataset, of_cell, basis)
     network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
     fitted = fit_cell(
         table,
         scaling,
         network,
-        n_folds=n_folds,
-        n_rounds=ROUNDS if LEARNED in Trials(run.params, tuning).scales else 0,
+        n_folds=_n_folds(run),
+        n_rounds=ROUNDS if LEARNED in Trials(run.params, run.tuning).scales else 0,
         each=trying_side_by_side(table, n_held_out=1, n_ridges=len(network.ridges)),
         threads=blas_threads(),
     )
@@ -251,7 +229,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         arrays |= {"scores": fitted.held_out, "numbers": of_cell.numbers}
     return PartResult(
         {
-            "n_rows": len(of_cell.X),
+            "n_rows": n_rows,
             "n_basis": r,
             "learned": bool((fitted.root != 1.0).any()),
             "width": fitted.width,
@@ -274,7 +252,7 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
 
 
 def _judged(
-    run: Run, dataset: Dataset, of_cell: CellRows, fitted: CellFit
+    run: Run, dataset: Dataset, of_cell: TableRows, fitted: CellFit
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the error on the held-out rows of a cell, and the sums over these rows."""
     scores = fitted.held_out
@@ -315,7 +293,7 @@ ROWS, FITS = "cells-rows", "cells/networks"
 
 # Number of drawn cells, and the names of the groups that a comparison stores.
 _DRAWN = 8
-_SAMPLE, _ONE = "cells-sample", "cells-one"
+_ONE = "cells-one"
 _DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
 
 # Standard errors by which cells must do better: one network is trained on fewer rows here than in
@@ -357,11 +335,11 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:
-    of_cells = CellRows.joined([read_cell(run, rows, cell) for cell in drawn])
+    of_cells = TableRows.joined([read_cell(run, rows, cell) for cell in drawn])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
-    table, scaling = _table(run, dataset, of_cells), read_scaling(run)
-    tuning, params = run.remaining_tuning, run.chosen_params
+    tuning, params, scaling = run.remaining_tuning, run.chosen_params, read_scaling(run)
     assert tuning is not None
+    table = _table_of_one(run, dataset, of_cells, tuning)
     # Cells have chosen width and penalty by the first fold.
     n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
     judged_folds = range(tuning.folds - n_judged, tuning.folds)
@@ -398,26 +376,16 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     )
 
 
-def _table(run: Run, dataset: Dataset, of_cells: CellRows) -> SmallTable:
+def _table_of_one(
+    run: Run, dataset: Dataset, of_cells: TableRows, tuning: TuneParams
+) -> SmallTable:
     """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
-    params, tuning = run.chosen_params, run.remaining_tuning
-    assert tuning is not None
-    size = search_rows(run.n_rows, dataset.row_values, tuning)
-    numbers = write_rows(run.group(_SAMPLE), "", dataset, params, size)
-    wanted = params.basis_size or min(_MOST_BASIS, size)
-    (basis,) = bases_of_sample(run, dataset, _SAMPLE, params, [(wanted, params.basis_rule)])
-    further = ~np.isin(numbers, of_cells.numbers)
-
-    def joined(name: str, own: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([run.read(f"{_SAMPLE}/{name}")[further], own])
-
-    y = joined("targets", of_cells.targets)
-    rows = np.concatenate([numbers[further], of_cells.numbers])
-    folds = folds_of_numbers(rows, n_folds=tuning.folds, seed=params.random_state)
-    basis_folds = folds_of_numbers(basis.rows, n_folds=tuning.folds, seed=params.random_state)
-    X, weights = joined("X", of_cells.X), joined("weights", of_cells.weights)
-    targets = _read_cell_targets(run, dataset)
-    return small_table(X, y, weights, targets, folds, basis.values, basis_folds)
+    params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning)
+    sample = TableRows.drawn(dataset, params, size)
+    sizes = [(params.basis_size or min(_MOST_BASIS, size), params.basis_rule)]
+    (basis,) = bases_of_rows(run, dataset, sample, params, sizes, n_all=run.n_rows)
+    further = sample.take(~np.isin(sample.numbers, of_cells.numbers))
+    return _table(run, dataset, TableRows.joined([further, of_cells]), basis)
 
 
 # Prefix of the groups that are deleted once the networks are stored.

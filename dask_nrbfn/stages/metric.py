@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
@@ -54,24 +54,64 @@ _JUDGED_ROWS = 10_000
 ALL = "all_"
 
 
-def write_rows(
-    group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, size: int
-) -> NDArray[np.int64]:
-    """Store `size` drawn rows of a dataset; return their row numbers, int64 (size,)."""
-    rows = drawn_rows(dataset.n_rows, size, params.random_state)
-    numbers = dataset.of_numbers
-    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
-    own = dataset.take_weights(rows) if dataset.has_weights else None
-    weights = RowWeights.of(dataset, params).of_rows(targets, own)
-    columns = {
-        "rows": rows,
-        "X": dataset.take(rows),
-        "targets": targets,
-        "weights": np.ones(len(rows)) if weights is None else weights,
-    }
-    for name, values in columns.items():
-        write_array(group, prefix + name, values, *("row", "column")[: values.ndim])
-    return rows
+class TableRows(NamedTuple):
+    """Rows in memory, in row order; targets are class codes or numbers, numbers those of rows."""
+
+    X: Rows
+    targets: NDArray[Any]
+    weights: Floats
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def drawn(cls, dataset: Dataset, params: FitParams, size: int) -> Self:
+        """Return `size` drawn rows of a dataset."""
+        rows = drawn_rows(dataset.n_rows, size, params.random_state)
+        numbers = dataset.of_numbers
+        targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
+        own = dataset.take_weights(rows) if dataset.has_weights else None
+        weights = RowWeights.of(dataset, params).of_rows(targets, own)
+        weights = np.ones(len(rows)) if weights is None else weights
+        return cls(dataset.take(rows), targets, weights, rows)
+
+    @classmethod
+    def read(cls, run: Run, place: str) -> Self:
+        """Return rows that `write` has stored; `place` ends with their prefix."""
+        return cls._make(run.read(place + name) for name in cls._fields)
+
+    def write(self, group: zarr.Group, prefix: str = "") -> None:
+        """Store the rows."""
+        for name, values in self._asdict().items():
+            write_array(group, prefix + name, values, *("row", "column")[: values.ndim])
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Iterable[NDArray[Any]]]) -> Self:
+        """Return the rows of several pieces, one after another."""
+        return cls._make(np.concatenate(each) for each in zip(*pieces, strict=True))
+
+    def take(self, places: NDArray[Any] | slice) -> Self:
+        """Return some of the rows, by their places or bool (n,)."""
+        return self.joined([[each[places] for each in self]])
+
+    def with_basis(
+        self,
+        basis: Chosen,
+        targets: Targets,
+        folds: NDArray[np.int64],
+        basis_folds: NDArray[np.int64],
+    ) -> SmallTable:
+        """Return the rows with a basis; all rows decide the widths and clusters too."""
+        return SmallTable(
+            X=self.X,
+            y=self.targets,
+            targets=targets,
+            weights=self.weights,
+            folds=folds,
+            basis=basis.values,
+            basis_folds=basis_folds,
+            spread=self.X,
+            spread_weights=self.weights,
+            block_rows=block_rows(basis.values.shape[0]),
+        )
 
 
 def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
@@ -84,71 +124,56 @@ def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
 
 def read_sample(run: Run, stage: str, basis: Chosen, *, n_folds: int, n_targets: int) -> SmallTable:
     """Return the sample that a stage has stored, with a basis of some of its rows."""
-    names = ("X", "targets", "weights", "rows")
-    X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
+    rows = TableRows.read(run, f"{stage}/")
+    y, seed = rows.targets, run.chosen_params.random_state
     targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
-    seed = run.chosen_params.random_state
-    folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=seed)
-    places = places_among(rows, basis.rows)
-    of_basis = np.where(places < 0, -1, folds[places])
-    table = small_table(X, y, weights, targets, folds, basis.values, of_basis)
+    folds = folds_of_rows(0, len(y), n_folds=n_folds, seed=seed)
+    places = places_among(rows.numbers, basis.rows)
+    table = rows.with_basis(basis, targets, folds, np.where(places < 0, -1, folds[places]))
     if not run.has(f"{stage}/{ALL}X"):
         return table
-    spread, spread_weights = (run.read(f"{stage}/{ALL}{name}") for name in ("X", "weights"))
-    return replace(table, spread=spread, spread_weights=spread_weights)
-
-
-def small_table(
-    X: Rows,
-    y: NDArray[Any],
-    weights: Floats,
-    targets: Targets,
-    folds: NDArray[np.int64],
-    basis: Rows,
-    basis_folds: NDArray[np.int64],
-) -> SmallTable:
-    """Return rows in memory, all of which decide the widths and clusters too."""
-    return SmallTable(
-        X=X,
-        y=y,
-        targets=targets,
-        weights=weights,
-        folds=folds,
-        basis=basis,
-        basis_folds=basis_folds,
-        spread=X,
-        spread_weights=weights,
-        block_rows=block_rows(basis.shape[0]),
-    )
+    spread = TableRows.read(run, f"{stage}/{ALL}")
+    return replace(table, spread=spread.X, spread_weights=spread.weights)
 
 
 def bases_of_sample(
-    run: Run, dataset: Dataset, stage: str, params: FitParams, asked: Sequence[tuple[int, str]]
+    run: Run, dataset: Dataset, stage: str, params: FitParams, sizes: Sequence[tuple[int, str]]
 ) -> list[Chosen]:
-    """Return bases of a stored sample, with fewer rows where fewer are distinct."""
-    source = source_of(params.basis)
+    """Return bases of a stored sample, see `bases_of_rows`."""
+    if not dataset.n_unlabelled or source_of(params.basis).by_confidence:
+        rows, n_all = TableRows.read(run, f"{stage}/"), dataset.of_labelled().n_rows
+    else:
+        rows, n_all = TableRows.read(run, f"{stage}/{ALL}"), dataset.n_rows
+        rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
+    return bases_of_rows(run, dataset, rows, params, sizes, n_all=n_all)
+
+
+def bases_of_rows(
+    run: Run,
+    dataset: Dataset,
+    rows: TableRows,
+    params: FitParams,
+    sizes: Sequence[tuple[int, str]],
+    *,
+    n_all: int,
+) -> list[Chosen]:
+    """Return bases of drawn rows by their sizes and rules, smaller where fewer rows are distinct.
+
+    The numbers of the rows count the labelled rows; `n_all` rows were drawn from.
+    """
+    source, y = source_of(params.basis), rows.targets
     if source.sampled is None:
-        return [source.choose(run, dataset, *each) for each in asked]
-    return source.sampled(_sampled_rows(run, dataset, stage, params), asked)
-
-
-def _sampled_rows(run: Run, dataset: Dataset, stage: str, params: FitParams) -> SampledRows:
-    """Return the rows of the sample for a basis; numbers count the rows with labels."""
-    labelled = dataset.of_labelled()
-    of_all = dataset.n_unlabelled and not source_of(params.basis).by_confidence
-    prefix = f"{stage}/{ALL if of_all else ''}"
-    X, targets, numbers = (run.read(prefix + name) for name in ("X", "targets", "rows"))
-    if of_all:
-        numbers = places_among(dataset.labelled_rows(), numbers)
-    return SampledRows(
+        return [source.choose(run, dataset, *each) for each in sizes]
+    sampled = SampledRows(
         params=params,
-        X=X,
+        X=rows.X,
         scaling=read_scaling(run, params.scale),
-        codes=targets if targets.ndim == 1 else np.zeros(X.shape[0], dtype=np.int64),
+        codes=y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64),
         n_classes=classes_of_pool(dataset),
-        numbers=numbers,
-        n_all=(dataset if of_all else labelled).n_rows,
+        numbers=rows.numbers,
+        n_all=n_all,
     )
+    return source.sampled(sampled, sizes)
 
 
 def n_judged_folds(n_rows: int, n_folds: int) -> int:
@@ -331,15 +356,15 @@ def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
     """Store the rows of the sample, and a basis of distinct rows that are not held out."""
     group, seed = run.group(_SAMPLE), run.chosen_params.random_state
     size = sample_size(dataset.n_rows, dataset.n_features)
-    rows = write_rows(group, "", dataset, run.chosen_params, size)
-    X = run.read(f"{_SAMPLE}/X")
+    rows = TableRows.drawn(dataset, run.chosen_params, size)
+    rows.write(group)
     seen = np.flatnonzero(folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed) != _HELD_OUT)
-    _, distinct = np.unique(hash_rows(X[seen], seed=seed), return_index=True)
+    _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
     places = np.sort(seen[order[: sample_basis(size)]])
-    write_array(group, "basis_values", X[places], "basis", "feature")
-    write_array(group, "basis_rows", rows[places], "basis")
+    write_array(group, "basis_values", rows.X[places], "basis", "feature")
+    write_array(group, "basis_rows", rows.numbers[places], "basis")
     return {
         "n_rows": size,
         "n_held_out": size - len(seen) if len(seen) else 0,

@@ -1,7 +1,7 @@
 """Stage "refine": weights of another loss, by gradient descents from those of the squared loss.
 
 One descent leaves out each fold, one has all rows, and all descents share the passes over the rows.
-Each step stores the results so far and the weights of the next pass, and the sums of a pass are
+Each step stores all passes so far and the weights of the next pass, and the sums of a pass are
 parts. So a killed job continues with its last pass.
 """
 
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.descent import (
@@ -26,11 +27,18 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import Scratch
-from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task, run_tasks
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    Sums,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext, Trials, ridges_of
 from dask_nrbfn.stages.moments import read_features, read_moments, read_system
@@ -64,7 +72,7 @@ class _LossPass:
     def __init__(
         self, run: Run, dataset: Dataset, start: int, stop: int, descent: "_Descent", number: int
     ) -> None:
-        params, folds = run.chosen_params, held_out_folds(run)
+        params, folds = run.chosen_params, descent.folds[:-1]
         features, places = read_features(run), read_places(run)
         self._features = features if places is None else features.at(places)
         n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
@@ -75,7 +83,7 @@ class _LossPass:
             seed=params.random_state,
         )
         of_folds = [_read_next_model(descent, number, run, fold) for fold in folds]
-        of_all = run.read_part(_Descent(descent.loss).place, number, "next")
+        of_all = descent.read_next(run, number, None)
         weights = np.stack([*(each.weights[0] for each in of_folds), of_all])
         self._loss, self._shape = loss_named(descent.loss), weights.shape[:2]
         self._threads = blas_threads()
@@ -154,140 +162,101 @@ _DIGITS = 9
 # The prefix of the names of all groups.
 _PREFIX = "refine-"
 
-# Arrays with the values of all passes so far.
-_STORED = ("weights", "gradient")
+# Arrays of the fields of the points of all passes so far.
+_STORED = Point._fields
 
 
 class _Descent(NamedTuple):
-    """A descent to the weights of a loss without the rows of `fold`; None: with all rows."""
+    """The descents to the weights of a loss: without each fold, and last with all rows (None)."""
 
     loss: str
-    fold: int | None = None
+    folds: tuple[int | None, ...]
     # The parts of a validation dataset.
-    judged: PartLayout | None = None
+    judged: PartLayout | None
 
     @property
     def place(self) -> str:
-        """The stage whose parts are its steps."""
-        own = "" if self.fold is None else f"-{self.fold}"
-        return f"{_PREFIX}{self.loss}{own}"
+        """The stage whose parts are the steps, each after a pass."""
+        return f"{_PREFIX}{self.loss}"
 
-    def _sums_place(self, kind: str, number: int) -> str:
-        """Return the stage whose parts are the sums of a pass, which all folds share."""
-        return f"{_PREFIX}{self.loss}-{kind}-{number}"
+    @property
+    def start(self) -> str:
+        """The stage whose parts are the first weights, ridges and preconditioners."""
+        return f"{self.place}-start"
+
+    def read_next(self, run: Run, number: int, fold: int | None) -> Floats:
+        """Return the weights of a descent for pass `number`, float64 (K, r')."""
+        model = self.folds.index(fold)
+        if number == 0:
+            return run.read_part(self.start, model, "next")
+        return run.read_part(self.place, number, f"next-{model}")
+
+    def read_all(self, run: Run, number: int, fold: int | None, name: str) -> NDArray[Any]:
+        """Return a field of the points of `number` passes."""
+        return run.read_part(self.place, number, f"{name}-{self.folds.index(fold)}")
 
     def passing(self, run: Run, number: int) -> Reduction:
         """Return a pass over the training rows."""
-        judged = {_HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
+        kinds = {"": LossSums, **({_HELD_OUT: HeldOutSums} if len(self.folds) > 1 else {})}
         return Reduction(
-            self._sums_place("pass", number),
-            _LossPass,
-            {"": LossSums, **judged},
-            run.layout,
-            (self, number),
+            f"{self.place}-pass-{number}", _LossPass, kinds, run.layout, (self, number)
         )
 
     def judging(self, number: int, *context: Any) -> Reduction:
         """Return a pass over the validation dataset."""
         assert self.judged is not None
-        return Reduction(
-            self._sums_place("judged", number),
-            HeldOutPass,
-            {"": HeldOutSums},
-            self.judged,
-            (*context, partial(_read_next_model, self, number)),
-        )
+        context = (*context, partial(_read_next_model, self, number))
+        kinds = {"": HeldOutSums}
+        return Reduction(f"{self.place}-judged-{number}", HeldOutPass, kinds, self.judged, context)
 
 
-def _descend(job: StageJob, loss: str) -> dict[str, Any]:
-    """Descend until a rule stops the passes; return the record of the last step with all rows.
-
-    The part of that step, whose number is the number of passes, has the chosen weights as "values"
-    and, in a tuning, the "confusion" of the held-out rows.
-    """
-    run = job.run
-    judged = None
-    if job.validation is not None:
-        judged = PartLayout.of(job.validation.n_rows, run.params.n_parts)
-    folds: list[int | None] = [*held_out_folds(run), None]
-    descents = [_Descent(loss, fold, judged) for fold in folds]
-    of_all = descents[-1]
-    steps = run.finished_parts(of_all.place)
-    if steps and (last := steps[max(steps, key=min)])["stopped"]:
-        return last
-    _step(job, descents, 0)
-    # The last step that all descents have stored.
-    number = min(max(part.start for part in run.finished_parts(each.place)) for each in descents)
-    step = _step(job, descents, number)
+def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
+    """Descend until a rule stops the passes; return the record of the last step."""
+    run, dataset, engine = job.run, job.dataset, job.engine
+    steps = {part.start: record for part, record in run.finished_parts(descent.place).items()}
+    number = max(steps, default=0)
+    step = steps.get(number, {"stopped": None})
+    if step["stopped"]:
+        return step
+    units = [(descent.loss, fold) for fold in descent.folds]
+    map_parts(run, dataset, engine, stage=descent.start, task=_start, units=units)
     while not step["stopped"]:
-        reduce_parts(run, job.dataset, job.engine, of_all.passing(run, number))
+        reduce_parts(run, dataset, engine, descent.passing(run, number))
         if job.validation is not None:
-            codes = codes_in_training(job.dataset, job.validation)
-            context = (codes, job.dataset.n_targets)
-            reduce_parts(run, job.validation, job.engine, of_all.judging(number, *context))
+            context = (codes_in_training(dataset, job.validation), dataset.n_targets)
+            reduce_parts(run, job.validation, engine, descent.judging(number, *context))
         number += 1
-        step = _step(job, descents, number)
-        # Step 0 has arrays that all later steps read.
-        for each in descents if number > 1 else ():
-            run.flush(part_place(each.place, number))
-            run.drop_part(each.place, range(number - 1, number))
-    logger.info("refine: %s stopped by the %s after %d passes", loss, step["stopped"], number)
-    for each in descents:
-        run.drop_part(each.place, range(1))
-    return step
-
-
-def _step(job: StageJob, descents: Sequence[_Descent], number: int) -> dict[str, Any]:
-    """Compute a missing step of all descents; return the step of the descent with all rows."""
-    run, of_all = job.run, descents[-1]
-    missing = [each for each in descents if run.part_record(each.place, number) is None]
-    if missing:
-        # If the step was computed before and is lost, the stored sums belong to other weights.
-        for sums in ("pass", "judged"):
-            run.drop_groups(of_all._sums_place(sums, number))
-        arguments = [(run, each, number) for each in missing]
-        run_tasks(job.engine, _advance_step, arguments, label="refine")
-    step = run.part_record(of_all.place, number)
-    assert step is not None
-    if missing and number:
+        step = run_task(engine, _advance_step, run, descent, number, label="refine")
+        run.flush(part_place(descent.place, number))
+        run.drop_part(descent.place, range(number - 1, number))
         # Figures of held-out rows are None if a score overflowed.
         figures = {name: value for name, value in step["path"][-1].items() if value is not None}
         shown = ", ".join(f"{name} {value:.6g}" for name, value in figures.items())
-        logger.info("refine: pass %d of %s, %s", number, of_all.loss, shown)
+        logger.info("refine: pass %d of %s, %s", number, descent.loss, shown)
+    logger.info(
+        "refine: %s stopped by the %s after %d passes", descent.loss, step["stopped"], number
+    )
+    run.drop_parts(descent.start)
     return step
 
 
-def _advance_step(run: Run, descent: _Descent, number: int) -> None:
-    if run.part_record(descent.place, number) is not None:
-        # dask runs a task again when the worker that had its result is lost.
-        return
-    if number:
-        run.write_part(descent.place, number, *_go_on(run, descent, number))
-    else:
-        run.write_part(descent.place, 0, {"stopped": None, "path": []}, _start(run, descent))
-
-
-def _start(run: Run, descent: _Descent) -> dict[str, Floats]:
+def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResult:
     """Return the weights of the squared loss for targets +1 and -1, the ridge and the factor.
 
     The targets are ``2 T - 1``: twice the weights for T less their sum over the classes.
     """
-    alpha, (system, weights) = run.chosen_params.alpha, _squared(run, descent.fold)
-    ridge = system.ridge(alpha)
-    curvature = loss_named(descent.loss).curvature
-    preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
-    signed = 2.0 * weights - weights.sum(axis=0)
-    return {"next": signed, "ridge": ridge, "factor": preconditioner.factor}
-
-
-def _squared(run: Run, fold: int | None) -> tuple[RidgeSystem, Floats]:
-    """Return the ridge system of the rows outside a fold, and its weights (K, r')."""
     if fold is None:
-        return read_kept_system(run), run.read("weights/values")
-    squared, chosen = _read_squared(run, fold), Ridge.in_params(run.chosen_params)
-    system = read_system(run, read_moments(run, without=fold))
-    kept = squared.kept
-    return penalized_system(run, system, chosen).keep(kept), squared.weights[0][:, kept]
+        system, weights = read_kept_system(run), run.read("weights/values")
+    else:
+        squared, chosen = _read_squared(run, fold), Ridge.in_params(run.chosen_params)
+        system = read_system(run, read_moments(run, without=fold))
+        system = penalized_system(run, system, chosen).keep(squared.kept)
+        weights = squared.weights[0][:, squared.kept]
+    ridge = system.ridge(run.chosen_params.alpha)
+    curvature = loss_named(loss).curvature
+    factor = Preconditioner.of(system.gram, ridge, curvature=curvature).factor
+    signed = 2.0 * weights - weights.sum(axis=0)
+    return PartResult({}, {"next": signed, "ridge": ridge, "factor": factor})
 
 
 def _read_squared(run: Run, fold: int | None) -> FoldWeights:
@@ -296,58 +265,61 @@ def _read_squared(run: Run, fold: int | None) -> FoldWeights:
     return read_path_weights(run, fold, place)
 
 
-def _go_on(run: Run, descent: _Descent, number: int) -> tuple[dict[str, Any], dict[str, Floats]]:
-    """Return the record and arrays of the step after `number` passes."""
-    points, path = _read_points(run, descent, number)
-    preconditioner = Preconditioner(run.read_part(descent.place, 0, "factor"))
-    last = points[-1]
-    path.append({"objective": last.objective, "gradient": preconditioner.norm(last.gradient)})
-    judged = descent.fold is None and run.tuning is not None
-    held_out: HeldOutSums | None = None
+def _advance_step(run: Run, descent: _Descent, number: int) -> dict[str, Any]:
+    """Store the step after `number` passes: the points of all passes, and the next weights."""
+    if (stored := run.part_record(descent.place, number)) is not None:
+        # dask runs a task again when the worker that had its result is lost.
+        return stored
+    judged, held_out = run.tuning is not None, None
     if judged and descent.judged is None:
         held_out = read_total(run, descent.passing(run, number - 1), _HELD_OUT)
     elif judged:
         held_out = read_total(run, descent.judging(number - 1))
-    if held_out is not None:
-        path[-1] |= held_out.figures(0)
-    taken = _taken(points, path, judged=judged)
-    stopped = None if descent.fold is not None else _reason(points, path, taken, judged=judged)
-    arrays = {name: np.stack([getattr(each, name) for each in points]) for name in _STORED}
-    if stopped:
-        arrays = {"values": points[taken].weights}
-    else:
-        arrays["next"] = next_weights(points, preconditioner)
+    sums: LossSums = read_total(run, descent.passing(run, number - 1))
+    before = run.part_record(descent.place, number - 1) if number > 1 else None
+    path: list[dict[str, Any]] = [] if before is None else before["path"]
+    step: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for model, fold in enumerate(descent.folds):
+        points = _read_points(run, descent, number, fold, sums)
+        preconditioner = Preconditioner(run.read_part(descent.start, model, "factor"))
+        if fold is None:
+            norm = preconditioner.norm(points[-1].gradient)
+            figures = {} if held_out is None else held_out.figures(0)
+            path.append({"objective": points[-1].objective, "gradient": norm, **figures})
+            taken = _taken(points, path, judged=judged)
+            stopped = _reason(points, path, taken, judged=judged)
+            objective = points[taken].objective
+            step = {"stopped": stopped, "taken": taken, "objective": objective, "path": path}
+        for name in _STORED:
+            arrays[f"{name}-{model}"] = np.stack([getattr(each, name) for each in points])
+        if not step.get("stopped"):
+            arrays[f"next-{model}"] = next_weights(points, preconditioner)
     if held_out is not None:
         # The figures of the pass whose weights are chosen.
+        latest = step["taken"] == number - 1
         arrays["confusion"] = (
             held_out.confusion[0]
-            if taken == number - 1
+            if latest
             else run.read_part(descent.place, number - 1, "confusion")
         )
-    step = {"stopped": stopped, "taken": taken, "objective": points[taken].objective, "path": path}
-    return step, arrays
+    run.write_part(descent.place, number, step, arrays)
+    return step
 
 
 def _read_points(
-    run: Run, descent: _Descent, number: int
-) -> tuple[list[Point], list[dict[str, float]]]:
-    """Return the points of `number` passes, and the figures of all but the last pass."""
-    before = number - 1
-    weights = run.read_part(descent.place, before, "next")
-    sums: LossSums = read_total(run, descent.passing(run, before))
-    model = -1 if descent.fold is None else descent.fold
-    kept = slice(None) if descent.fold is None else kept_basis(run, descent.fold)
-    ridge = run.read_part(descent.place, 0, "ridge")
+    run: Run, descent: _Descent, number: int, fold: int | None, sums: LossSums
+) -> list[Point]:
+    """Return the points of `number` passes, the last one from the sums of its pass."""
+    model, before = descent.folds.index(fold), number - 1
+    kept = slice(None) if fold is None else kept_basis(run, fold)
+    ridge = run.read_part(descent.start, model, "ridge")
+    weights = descent.read_next(run, before, fold)
     last = Point.of(weights, sums.loss[model], sums.gradient[model][:, kept], ridge)
-    record = run.part_record(descent.place, before)
-    assert record is not None
-    path: list[dict[str, float]] = record["path"]
-    if not path:
-        return [last], path
-    stored = (run.read_part(descent.place, before, name) for name in _STORED)
-    earlier = zip(path, *stored, strict=True)
-    points = [Point(own, figures["objective"], gradient) for figures, own, gradient in earlier]
-    return [*points, last], path
+    if before == 0:
+        return [last]
+    stored = (descent.read_all(run, before, fold, name) for name in _STORED)
+    return [*(Point(*each) for each in zip(*stored, strict=True)), last]
 
 
 def _taken(points: Sequence[Point], path: Sequence[dict[str, Any]], *, judged: bool) -> int:
@@ -381,16 +353,14 @@ def _reason(
 
 def _read_next_model(descent: _Descent, number: int, run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of a pass as `WeightsOf`, without intercepts."""
-    own = run.read_part(descent._replace(fold=fold).place, number, "next")
-    return _as_model(run, fold, own)
+    return _as_model(run, fold, descent.read_next(run, number, fold))
 
 
-def _read_taken(loss: str, n_passes: int, taken: int, run: Run, fold: int | None) -> FoldWeights:
-    """Return the weights of pass `taken` of an ended descent without a fold, as `WeightsOf`."""
-    place = _Descent(loss, fold).place
-    if fold is None:
-        return _as_model(run, fold, run.read_part(place, n_passes, "values"))
-    return _as_model(run, fold, run.read_part(place, n_passes, "weights")[taken])
+def _read_taken(
+    descent: _Descent, number: int, taken: int, run: Run, fold: int | None
+) -> FoldWeights:
+    """Return the weights of pass `taken` of ended descents as `WeightsOf`."""
+    return _as_model(run, fold, descent.read_all(run, number, fold, "weights")[taken])
 
 
 def _as_model(run: Run, fold: int | None, own: Floats) -> FoldWeights:
@@ -413,8 +383,14 @@ def _compute(job: StageJob) -> dict[str, Any]:
     pass the objective and the norm of its gradient, see `Preconditioner`, and in a tuning the
     figures of held-out rows too. The squared loss has no passes.
     """
-    run = job.run
-    steps = {name: _descend(job, name) for name in Trials(run.params, run.tuning).refined_losses}
+    run, judged_layout = job.run, None
+    if job.validation is not None:
+        judged_layout = PartLayout.of(job.validation.n_rows, run.params.n_parts)
+    descents = {
+        name: _Descent(name, (*held_out_folds(run), None), judged_layout)
+        for name in Trials(run.params, run.tuning).refined_losses
+    }
+    steps = {name: _descend(job, descent) for name, descent in descents.items()}
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
     if loss not in steps:
@@ -423,13 +399,13 @@ def _compute(job: StageJob) -> dict[str, Any]:
         return {"loss": loss, "n_passes": 0, "stopped": None, "objective": None, "path": []} | (
             judged | own
         )
-    step = steps[loss]
-    n_passes = len(step["path"])
+    step, descent = steps[loss], descents[loss]
+    n_passes, taken = len(step["path"]), step["taken"]
     if run.tuning is not None:
-        weights_of = partial(_read_taken, loss, n_passes, step["taken"])
+        weights_of = partial(_read_taken, descent, n_passes, taken)
         place, temperature = f"{_PREFIX}calibration", judged["temperature"]
         judged |= calibrate(job, place, weights_of, loss=loss, temperature=temperature)
-    run_task(job.engine, _take, run, loss, n_passes, label="refine")
+    run_task(job.engine, _take, run, descent, n_passes, taken, label="refine")
     named = {name: step[name] for name in ("stopped", "objective", "path")}
     return {"loss": loss, "n_passes": n_passes, **named, **judged}
 
@@ -473,13 +449,12 @@ def _standing(outcome: Mapping[str, Any]) -> list[float]:
     return [first, *(round(other, _DIGITS) for other in others), outcome["n_passes"]]
 
 
-def _take(run: Run, loss: str, n_passes: int) -> None:
-    """Store the chosen weights of a descent as the weights of the model."""
-    ended = _Descent(loss).place
-    values = run.read_part(ended, n_passes, "values")
+def _take(run: Run, descent: _Descent, n_passes: int, taken: int) -> None:
+    """Store the weights of pass `taken` as the weights of the model."""
+    values = descent.read_all(run, n_passes, None, "weights")[taken]
     write_array(run.group("refine"), "values", values, "target", "basis")
     if run.tuning is not None:
-        confusion = run.read_part(ended, n_passes, "confusion")
+        confusion = run.read_part(descent.place, n_passes, "confusion")
         write_array(run.group("refine"), "confusion", confusion, "class", "label")
 
 

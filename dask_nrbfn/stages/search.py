@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from dask_nrbfn.stages.metric import (
     ALL,
     METRIC,
     JudgedRows,
+    TableRows,
     bases_of_sample,
     judged_sums,
     n_judged_folds,
@@ -39,7 +40,6 @@ from dask_nrbfn.stages.metric import (
     tried_bytes,
     try_side_by_side,
     trying_bytes,
-    write_rows,
 )
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
@@ -96,10 +96,8 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
 # 12,000 rows of the sample each network takes a second.
 _MOST_COMPARED = 2048
 
-# Number of combinations that differ in more than the width, and factors of the best width.
+# Number of compared combinations that differ in more than the width; see `finalists`.
 _N_KINDS = 3
-_STEPS = (1 / math.sqrt(2), math.sqrt(2))
-_N_COMPARED = _N_KINDS + 1 + len(_STEPS)
 
 # Sizes that are tried at once; the last is the largest of --effort quick. Larger sizes double until
 # a doubling gains nothing.
@@ -267,7 +265,7 @@ class _Search:
             for each, entry in zip(group, part["tried"], strict=True):
                 found = asdict(each) | entry
                 self.judged[each] = {name: found.get(name) for name in kept} | {"round": number}
-        ordered = self._in_order(tried)
+        ordered = sorted(tried, key=self._standing)
         best = self.judged[ordered[0]]
         size = size._replace(n_tried=len(tried))
         self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
@@ -278,58 +276,27 @@ class _Search:
 
         The first of several rounds tries every second alpha.
         """
-        like = [combination] if combination in self.judged else self._like(combination)
-        solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
-        if solved:
-            return _left_beside(self._alphas, self.judged[solved[0]], _ALPHAS_BESIDE)
+        if beside := self.left_beside(combination, _ALPHAS_BESIDE):
+            return beside
         descending = sorted(set(self._alphas), reverse=True)
         return {"alphas": descending[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
+    def left_beside(self, combination: Combination, n_beside: int) -> Left:
+        """Return the result of `_left_beside` for the last round of a combination."""
+        judged = self.judged.get(combination)
+        return {} if judged is None else _left_beside(self._alphas, judged, n_beside)
+
     @property
-    def finalists(self) -> list[tuple[Combination, Left]]:
-        """The combinations to compare, see `finalists`, from the last round to the first.
+    def ordered(self) -> list[Combination]:
+        """The combinations with a solution: from the last round to the first, the best first."""
+        ordered = sorted(
+            self.judged, key=lambda each: (-self.judged[each]["round"], *self._standing(each))
+        )
+        return [each for each in ordered if self.judged[each]["alpha"] is not None]
 
-        Refinements belong to the last round.
-        """
-        last = self._n_rounds - 1
-        rounds = {each: min(judged["round"], last) for each, judged in self.judged.items()}
-        ordered = sorted(self._in_order([*rounds]), key=lambda each: -rounds[each])
-        solved = [each for each in ordered if self.judged[each]["alpha"] is not None]
-        return [
-            (each, _left_beside(self._alphas, self.judged[each], ALPHAS_BESIDE))
-            for each in finalists(solved)
-        ]
-
-    def _in_order(self, tried: list[Combination]) -> list[Combination]:
-        def standing(each: Combination) -> list[float]:
-            figures = [self.judged[each][name] for name in self._figures]
-            return [math.inf if figure is None else figure for figure in figures]
-
-        return sorted(tried, key=standing)
-
-    def refine(
-        self, best: Combination, size: Round, n_steps: int
-    ) -> tuple[Combination, str | None]:
-        """Try widths next to the best; return the best combination, and why the search ended."""
-        for _ in range(n_steps):
-            if self.judged[best]["alpha"] is None:
-                return best, "singular systems"
-            tried = [each.width_factor for each in self._like(best)]
-            factors = _factors_beside(best.width_factor, tried)
-            new = [replace(best, width_factor=factor) for factor in factors]
-            self.try_all(new, size)
-            better = self._in_order([best, *new])[0]
-            if better == best:
-                return best, "no width beside the best does better"
-            best = better
-        limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
-        return best, limit if n_steps else None
-
-    def _like(self, combination: Combination) -> list[Combination]:
-        """Return the combinations that were tried with other widths, the narrowest first."""
-        factor = combination.width_factor
-        same = [each for each in self.judged if replace(each, width_factor=factor) == combination]
-        return sorted(same, key=lambda each: each.width_factor)
+    def _standing(self, combination: Combination) -> list[float]:
+        figures = [self.judged[combination][name] for name in self._figures]
+        return [math.inf if figure is None else figure for figure in figures]
 
 
 def _left_beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> Left:
@@ -342,7 +309,7 @@ def _left_beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: i
     return {"penalties": [judged["penalty"]], "alphas": [each for each in alphas if each in beside]}
 
 
-def _factors_beside(factor: float, tried: list[float]) -> list[float]:
+def _factors_beside(factor: float, tried: Iterable[float]) -> list[float]:
     """Return the geometric means of a factor and its neighbours; at an end, a factor outside."""
     below = max((each for each in tried if each < factor), default=None)
     above = min((each for each in tried if each > factor), default=None)
@@ -350,11 +317,7 @@ def _factors_beside(factor: float, tried: list[float]) -> list[float]:
         math.sqrt(factor * near) if near else factor**2 / (far or factor)
         for near, far in ((below, above), (above, below))
     ]
-    return [_rounded(each) for each in beside]
-
-
-def _rounded(factor: float) -> float:
-    return float(f"{factor:.3g}")
+    return [float(f"{each:.3g}") for each in beside]
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -381,10 +344,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
         tried = search.try_all(tried[: size.n_tried], size)
         shown = ", ".join(f"{name} {value}" for name, value in search.rounds[-1].items())
         logger.info("search: round %d of %d, %s", number, len(rounds), shown)
-    best, stopped = search.refine(tried[0], rounds[-1], n_refinements(tuning))
+    best = tried[0]
+    curve, compared, winner, stopped = _finals(job, search, best, n_rows)
     if stopped:
         logger.info("search: ended: %s", stopped)
-    curve, compared, winner = _finals(job, search, best, n_rows)
     chosen: dict[str, Any] = asdict(winner.combination if winner else best)
     if curve:
         chosen["basis_size"] = smallest_of(curve).n_basis
@@ -405,18 +368,17 @@ def _compute(job: StageJob) -> dict[str, Any]:
 
 def _finals(
     job: StageJob, search: _Search, best: Combination, n_rows: int
-) -> tuple[list[Final], list[Final], Final | None]:
-    """Return the learning curve, the compared combinations, and the chosen parameters."""
+) -> tuple[list[Final], list[Final], Final | None, str | None]:
+    """Return the learning curve, the compared combinations, the best, and why no more are tried."""
     params, tuning = job.run.chosen_params, job.run.tuning
     assert tuning is not None
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
+    tried = [(each, search.left_beside(each, ALPHAS_BESIDE)) for each in finalists(search.ordered)]
     curve: list[Final] = []
-    tried = search.finalists
     if Trials(params, tuning).chooses_size:
-        left = _left_beside(tuning.alphas, search.judged[best], ALPHAS_BESIDE)
-        curve = _learning_curve(job, best, left, size)
+        curve = _learning_curve(job, best, search.left_beside(best, ALPHAS_BESIDE), size)
         if not curve:
-            return [], [], None
+            return [], [], None, "singular systems"
         chosen = smallest_of(curve)
         size, sized = chosen.n_basis, chosen.combination
         tried = [
@@ -426,16 +388,24 @@ def _finals(
         _log_curve(curve, size)
     compared = _judge(job, f"{_FINALS}kinds", [min(size, _MOST_COMPARED)], tried)
     if not compared:
-        return curve, [], None
-    winner = winner_of(compared)
-    if n_refinements(tuning):
+        return curve, [], None, "singular systems"
+    winner, n_steps = winner_of(compared), n_refinements(tuning)
+    widths = {
+        each.width_factor for each in search.judged if each.kernel == winner.combination.kernel
+    }
+    for step in range(n_steps):
         left = _left_beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
-        factors = [_rounded(winner.combination.width_factor * step) for step in _STEPS]
-        widths = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
-        others = _judge(job, f"{_FINALS}widths", [winner.n_basis], widths)
+        factors = _factors_beside(winner.combination.width_factor, widths)
+        new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
+        others = _judge(job, f"{_FINALS}widths-{step}", [winner.n_basis], new)
         compared += others
-        winner = best_of([winner, *others])
-    return curve, compared, winner
+        widths.update(factors)
+        better = best_of([winner, *others])
+        if better is winner:
+            return curve, compared, winner, "no width beside the best does better"
+        winner = better
+    limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
+    return curve, compared, winner, limit if n_steps else None
 
 
 def _log_curve(curve: Sequence[Final], size: int) -> None:
@@ -458,15 +428,14 @@ def _different(run: Run) -> list[Combination]:
 
 def _write_sample(run: Run, dataset: Dataset) -> int:
     """Store the rows on which combinations are tried; return their number."""
-    params, tuning = run.chosen_params, run.tuning
+    params, tuning, group = run.chosen_params, run.tuning, run.group(_SAMPLE)
     assert tuning is not None
-    group = run.group(_SAMPLE)
     labelled = dataset.of_labelled()
     n_rows = search_rows(labelled.n_rows, dataset.row_values, tuning)
-    write_rows(group, "", labelled, params, n_rows)
+    TableRows.drawn(labelled, params, n_rows).write(group)
     if dataset.n_unlabelled:
         n_all = search_rows(dataset.n_rows, dataset.row_values, tuning)
-        write_rows(group, ALL, dataset, params, n_all)
+        TableRows.drawn(dataset, params, n_all).write(group, ALL)
     return n_rows
 
 
@@ -553,9 +522,8 @@ def _cost(s: FitSizes) -> StageCost:
     r = search_basis_size(s.dataset, s.params, tuning)
     largest = max(min(s.r, largest_size(s.params, tuning, s.dataset, n_rows)), r)
     rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
-    rounds += [rounds[-1]._replace(n_tried=2)] * n_refinements(tuning)
     # A learning curve of two rules takes a third more than its last size.
-    n_finals = _N_COMPARED + 3 * tried.chooses_size
+    n_finals = _N_KINDS + 1 + 2 * n_refinements(tuning) + 3 * tried.chooses_size
     n_judged = n_judged_folds(n_rows, tuning.folds)
     # The search does not sum a locality. Only its first round tries all ridges.
     n_ridges = len(tried.all_penalties) * len(tuning.alphas) * len(tried.components)
