@@ -44,10 +44,6 @@ class Chosen(NamedTuple):
     values: Rows
     # Row numbers; -1 for a point that is not a row of the dataset.
     rows: NDArray[np.int64]
-    # Number of basis rows that are not below the threshold of confidence.
-    n_beyond: int = 0
-    # Whether a limit reduced the number of basis rows.
-    capped: bool = False
 
     @classmethod
     def of_points(cls, values: NDArray[Any]) -> Self:

@@ -58,58 +58,39 @@ def _compute(job: StageJob) -> dict[str, Any]:
     limit by memory or `MOST_FOUND`, if the limit reduced the basis.
     """
     run, dataset = job.run, job.dataset
-    cap = None
-    if requested_size(run.chosen_params, dataset) is None:
+    params, most, n_below, cap = run.chosen_params, None, None, None
+    if requested_size(params, dataset) is None:
         # A run that is resumed with more or less memory keeps its first limit.
         most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
-        cap = run.decide("basis", {"cap": most})["cap"]
-    n_basis, n_beyond, capped = run_task(
-        job.engine, _choose_basis, run, dataset, cap, label="basis"
-    )
-    n_below = None
-    if source_of(run.chosen_params.basis).by_confidence:
-        n_below = CONFIDENCE.recorded(run).n_below_threshold
-        _log_threshold(job, n_below, n_beyond, cap if capped else None)
+        most = run.decide("basis", {"cap": most})["cap"]
+    n_basis = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
-    return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap if capped else None)}
+    if source_of(params.basis).by_confidence:
+        n_below = CONFIDENCE.recorded(run).n_below_threshold
+        if most == n_basis < n_below:
+            cap = most
+            at_most = "the memory allows" if cap < MOST_FOUND else "without a size a basis has"
+            logger.warning(
+                "basis: %d rows are below the threshold %g, but %s at most %d basis rows. Give a "
+                "basis size to choose another number.",
+                n_below,
+                params.confidence_threshold,
+                at_most,
+                cap,
+            )
+    return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap)}
 
 
-def _log_threshold(job: StageJob, n_below: int, n_beyond: int, cap: int | None) -> None:
-    """Log how many rows below the threshold are left out, or how many beyond it are chosen."""
-    params = job.run.chosen_params
-    uniform = params.basis_rule == "uniform"
-    searched = "rows" if searched_rows(job.run) is None else "candidates"
-    below = f"{n_below} {searched} are below the threshold {params.confidence_threshold:g}"
-    if cap is not None:
-        by_memory = cap < MOST_FOUND
-        logger.warning(
-            "basis: %s, but %s %d basis rows: %s are chosen. Give a basis size%s to choose another "
-            "number.",
-            below,
-            "the memory allows only" if by_memory else "a fit without a basis size has at most",
-            cap,
-            "drawn ones" if uniform else "the least confident ones",
-            " or more memory" if by_memory else "",
-        )
-    if uniform and n_beyond:
-        logger.info(
-            "basis: %s; %d basis rows are not, because too few distinct rows, or no rows of a "
-            "class, are below",
-            below,
-            n_beyond,
-        )
-
-
-def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> tuple[int, int, bool]:
-    """Store the basis rows, at most `cap` if the fit has no `basis_size`; return their figures."""
+def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
+    """Store the basis rows, at most `most` if the fit has no `basis_size`; return their number."""
     params, source = run.chosen_params, source_of(run.chosen_params.basis)
     size = requested_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)
     else:
         assert source.choose_all is not None
-        assert cap is not None
-        basis = source.choose_all(run, dataset, cap)
+        assert most is not None
+        basis = source.choose_all(run, dataset, most)
     check_distinct(run, len(basis.rows))
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
@@ -117,7 +98,7 @@ def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> tuple[int, int
     if dataset.n_unlabelled:
         places = places_among(dataset.labelled_rows(), basis.rows)
         write_array(group, "labelled", places, "basis")
-    return len(basis.rows), basis.n_beyond, basis.capped
+    return len(basis.rows)
 
 
 def read_labelled_rows(run: Run) -> NDArray[np.int64]:
@@ -253,7 +234,7 @@ def _draw(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 # Rows drawn at random, at least one of every class.
 RANDOM = BasisSource(
     choose=_draw,
-    sampled=lambda rows, asked: [rows.best(np.zeros(rows.X.shape[0]), size) for size, _ in asked],
+    sampled=lambda rows, sizes: [rows.best(np.zeros(rows.X.shape[0]), size) for size, _ in sizes],
     described=lambda params, capped, filled: "drawn evenly",
 )
 
@@ -307,7 +288,7 @@ def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
 
 KMEANS = BasisSource(
     choose=_find_centres,
-    sampled=lambda rows, asked: [_centres_of_sample(rows, size) for size, _ in asked],
+    sampled=lambda rows, sizes: [_centres_of_sample(rows, size) for size, _ in sizes],
     described=lambda params, capped, filled: "k-means centres",
     draws=False,
     n_sampled=_n_sampled,
@@ -353,27 +334,21 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold, and the next rows if too few are below."""
-    # One row more than the maximum shows whether the limit reduces the basis: duplicates, and rows
-    # of classes without a row below the threshold, leave no other way.
-    threshold, n_classes = run.chosen_params.confidence_threshold, dataset.n_classes
-    ordered = _rows_by_confidence(run, run.chosen_params.basis_rule)
-    pool = pool_of(ordered, size=most + 1, n_classes=n_classes)
-    basis = choose_basis(pool, size=most + 1, n_classes=n_classes, threshold=threshold)
-    capped = len(basis) > most
-    if capped:
-        basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
+    params, n_classes = run.chosen_params, dataset.n_classes
+    pool = pool_of(_rows_by_confidence(run, params.basis_rule), size=most, n_classes=n_classes)
+    threshold = params.confidence_threshold
+    basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
     if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
         basis = choose_basis(pool, size=max(least, n_classes), n_classes=n_classes)
-    return _named(run, dataset, basis, capped=capped)
+    return _named(run, dataset, basis)
 
 
-def _named(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False) -> Chosen:
-    n_beyond = int(np.count_nonzero(basis.priority >= run.chosen_params.confidence_threshold))
+def _named(run: Run, dataset: Dataset, basis: RowPool) -> Chosen:
     rows = name_rows(run, basis.rows)
-    return Chosen(dataset.take(rows), rows, n_beyond, capped)
+    return Chosen(dataset.take(rows), rows)
 
 
-def _unsure_of_sample(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> list[Chosen]:
+def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> list[Chosen]:
     """Return bases by the confidence of the sampled rows among themselves.
 
     Without a `basis_size`, with at most the estimated number of rows of the whole dataset.
@@ -382,23 +357,18 @@ def _unsure_of_sample(rows: SampledRows, asked: Sequence[tuple[int, str]]) -> li
     scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
     if not is_sparse(scaled):
         scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
-    n_neighbors, threshold = rows.params.n_neighbors, rows.params.confidence_threshold
-    found = exact_neighbors(
-        scaled, np.arange(n_rows), n_neighbors=min(n_neighbors, n_rows - 1), threads=threads
-    )
-    confidence = soft_confidence(
-        found.distances,
-        rows.codes[found.indices] == rows.codes[:, None],
-        width=float(found.distances.mean()),
-    )
+    k, threshold = min(rows.params.n_neighbors, n_rows - 1), rows.params.confidence_threshold
+    found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k, threads=threads)
+    own = rows.codes[found.indices] == rows.codes[:, None]
+    confidence = soft_confidence(found.distances, own, width=float(found.distances.mean()))
     even = even_below(confidence, threshold=threshold)
     if rows.params.basis_size is None:
         below = np.count_nonzero(confidence < threshold) / len(confidence)
         counts = np.bincount(rows.codes[rows.codes >= 0])
         n_below = max(_least_found(rows.n_all, counts), round(below * rows.n_all))
         most = max(rows.n_classes, n_below)
-        return [rows.best(even, min(size, most)) for size, _ in asked]
-    return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in asked]
+        return [rows.best(even, min(size, most)) for size, _ in sizes]
+    return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in sizes]
 
 
 def _described(params: FitParams, capped: bool, filled: bool) -> str:

@@ -32,7 +32,7 @@ from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -63,7 +63,6 @@ from dask_nrbfn.stages.metric import (
     network_of,
     tried_bytes,
     trying_bytes,
-    trying_side_by_side,
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import calibration_figures
@@ -100,10 +99,9 @@ def _fit_cells(
 ) -> None:
     """Fit cells, whose rows and networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
-    wanted = None if len(cells) == read_tree(run).n_cells else list(cells)
     step = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)
-    blocks = [(start, min(start + step, run.n_rows), wanted) for start in starts]
+    blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
     map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
     sizes = run_task(engine, count_rows, run, rows, len(blocks), label="cells")
     largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
@@ -128,15 +126,11 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     )
 
 
-def _route_block(
-    run: Run, dataset: Dataset, start: int, stop: int, wanted: list[int] | None
-) -> PartResult:
-    """Store the rows of a block cell by cell, for all cells or only for the wanted cells."""
+def _route_block(run: Run, dataset: Dataset, start: int, stop: int, cells: list[int]) -> PartResult:
+    """Store the rows of a block cell by cell, without those of other cells."""
     (block,) = dataset.blocks(start, stop, stop - start)
-    tree, scaled = read_tree(run), read_scaling(run).apply(block.X)
-    members = tree.route(scaled)
-    if wanted is not None:
-        members = members.of_cells(wanted)
+    tree = read_tree(run)
+    members = tree.route(read_scaling(run).apply(block.X)).of_cells(cells)
     weighting = RowWeights.of(dataset, run.chosen_params)
     return routed_rows(block, start, members, weighting, n_cells=tree.n_cells)
 
@@ -145,21 +139,12 @@ def routed_rows(
     block: LabelledBlock, start: int, members: Members, weighting: RowWeights, *, n_cells: int
 ) -> PartResult:
     """Return the rows of a block cell by cell, with the number of rows of each as "counts"."""
-    places, cells = members
-    assert block.targets is not None
-    weights = weighting.of_rows(block.targets, block.weights)
-    weights = np.ones(len(block.targets)) if weights is None else weights
-    return PartResult(
-        {},
-        {
-            "counts": np.bincount(cells, minlength=n_cells),
-            "X": block.X[places],
-            "targets": block.targets[places],
-            "weights": weights[places],
-            "numbers": start + places,
-        },
-        slice_rows=_SLICE_ROWS,
-    )
+    X, targets, own = block
+    assert targets is not None
+    numbers = start + np.arange(len(targets))
+    rows = TableRows.weighted(X, targets, own, numbers, weighting).take(members.rows)
+    counts = np.bincount(members.cells, minlength=n_cells)
+    return PartResult({}, {"counts": counts, **rows._asdict()}, slice_rows=_SLICE_ROWS)
 
 
 def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
@@ -205,13 +190,15 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     (basis,) = bases_of_rows(run, dataset, of_cell, params, sizes, n_all=n_rows)
     table = _table(run, dataset, of_cell, basis)
     network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
+    n_ridges = len(network.ridges)
+    own_bytes = tried_bytes(len(basis.rows), dataset.n_targets, n_held_out=1, n_ridges=n_ridges)
     fitted = fit_cell(
         table,
         scaling,
         network,
         n_folds=_n_folds(run),
         n_rounds=ROUNDS if LEARNED in Trials(run.params, run.tuning).scales else 0,
-        each=trying_side_by_side(table, n_held_out=1, n_ridges=len(network.ridges)),
+        each=beside_first(own_bytes),
         threads=blas_threads(),
     )
     error, sums = _judged(run, dataset, of_cell, fitted)
@@ -227,16 +214,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     }
     if keeps_scores:
         arrays |= {"scores": fitted.held_out, "numbers": of_cell.numbers}
-    return PartResult(
-        {
-            "n_rows": n_rows,
-            "n_basis": r,
-            "learned": bool((fitted.root != 1.0).any()),
-            "width": fitted.width,
-            **error,
-        },
-        arrays,
-    )
+    return PartResult({"n_rows": n_rows, "n_basis": r, "width": fitted.width, **error}, arrays)
 
 
 def _ridges(run: Run) -> tuple[Ridge, ...]:
@@ -255,17 +233,15 @@ def _judged(
     run: Run, dataset: Dataset, of_cell: TableRows, fitted: CellFit
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the error on the held-out rows of a cell, and the sums over these rows."""
-    scores = fitted.held_out
+    scores, kind = fitted.held_out, judged_sums(dataset)
     targets = _read_cell_targets(run, dataset).shifted(of_cell.targets)
-    kind = judged_sums(dataset)
     sums = kind.from_block(scores[:, None], targets, of_cell.weights)
-    name = kind.compared[0]
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
         draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
-    return {name: sums.figures(0)[name]}, arrays
+    return {kind.compared[0]: sums.figures(0)[kind.compared[0]]}, arrays
 
 
 def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
@@ -331,7 +307,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         plural(len(drawn), "drawn cell"),
         compared["n_rows"],
     )
-    return {each: compared[each] for each in compared if each != "seconds"}
+    return compared
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:
@@ -399,34 +375,30 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """Divide the table and fit every cell, unless one network does as well in a tuning.
 
     Returns the number of cells, 1 if the tuning preferred one network, and the figures of all
-    cells: basis rows, the largest cell, the error of all rows, the largest risk of a cell, cells
-    with their own column weights and with constant scores, and the figures of held-out rows.
-    "compared" has the figures of one network and of drawn cells on the same held-out rows.
+    cells: basis rows, the largest basis, the error of all rows, the largest risk of a cell, and the
+    figures of held-out rows. "compared" has the figures of one network and of drawn cells on the
+    same held-out rows.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     if not run.has("cells/origin"):
         run.drop("cells")
         run_task(engine, _grow, run, dataset, label="cells")
-    n_cells, compared, chosen, tried = read_tree(run).n_cells, None, None, trials_of(run)
+    n_cells, compared, tried = read_tree(run).n_cells, None, trials_of(run)
     if tried.tries_cells:
         compared = _compare_cells(job, n_cells) if n_cells > 1 else None
         if not (compared and compared["gained"]):
             logger.info("cells: one network does as well")
             n_cells = 1
+    record: dict[str, Any] = {"n_cells": n_cells, "n_rows": run.n_rows, **known(compared=compared)}
+    if tried.tuning is not None and n_cells == 1:
+        return record | {"chosen": {"cells": 1}}
     if tried.tuning is not None:
-        if n_cells == 1:
-            one: dict[str, Any] = {"n_cells": 1, "n_rows": run.n_rows, "chosen": {"cells": 1}}
-            return one | known(compared=compared)
-        chosen = {"cells": n_cells, "penalty": tried.penalties[0]}
+        record["chosen"] = {"cells": n_cells, "penalty": tried.penalties[0]}
     _fit_cells(job, ROWS, FITS, range(n_cells))
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
-    logger.info("cells: %s of %d to %d rows", plural(n_cells, "cell"), *figures["row_range"])
-    return {
-        "n_cells": n_cells,
-        "n_rows": run.n_rows,
-        "class_weights": RowWeights.of(dataset, run.chosen_params).to_list(),
-        **known(chosen=chosen, compared=compared, **figures),
-    }
+    logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
+    class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
+    return {**record, "class_weights": class_weights, **figures}
 
 
 def cells_basis(params: FitParams, n_rows: int) -> int:
@@ -456,53 +428,40 @@ def _grow(run: Run, dataset: Dataset) -> None:
 def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
     """Store the networks of all cells together; return the figures of all cells."""
     every, group = range(n_cells), run.group("cells")
-    records = [run.part_record(FITS, cell) for cell in every]
-    cells = [record for record in records if record is not None]
-    assert len(cells) == n_cells
+    records = [run.part_record(FITS, cell) or {} for cell in every]
 
     def read(name: str) -> list[NDArray[Any]]:
         return [run.read_part(FITS, cell, name) for cell in every]
 
-    sizes = [each["n_basis"] for each in cells]
+    sizes = [each["n_basis"] for each in records]
     solved = read_solved(run, FITS, n_cells)
     networks = CellNetworks(
         tree=read_tree(run),
         starts=np.cumsum([0, *sizes]),
-        widths=np.array([each["width"] for each in cells]),
+        widths=np.array([each["width"] for each in records]),
         roots=np.stack(read("root")),
         intercepts=solved.intercepts,
-        n_rows=np.array([each["n_rows"] for each in cells]),
+        n_rows=np.array([each["n_rows"] for each in records]),
     )
     stored, names = networks.arrays(), CellNetworks.array_names()
     for name, dimensions in names.items():
         if not name.startswith("tree_"):
             write_array(group, name, stored[name], *dimensions)
-    write_array(
-        group,
-        "basis",
-        gathered(read("basis"), (sum(sizes), dataset.n_features)),
-        "basis",
-        "feature",
-    )
-    write_array(group, "weights", solved.weights, "target", "basis")
     rows = np.concatenate(read("basis_rows"))
     if dataset.labelled_only:
         in_all = replace(dataset, labelled_only=False).labelled_rows()
         rows = np.where(rows < 0, -1, in_all[rows])
-    write_array(group, "rows", rows, "basis")
+    basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
     error = judged_sums(dataset).compared[0]
-    write_array(group, "alphas", solved.alphas, "cell")
+    write_array(group, "basis", basis, "basis", "feature")
+    write_array(group, "weights", solved.weights, "target", "basis")
+    write_array(group, "rows", rows, "basis")
     write_array(group, "shares", np.concatenate(read("shares")), "basis")
-    write_array(group, "errors", np.array([each[error] for each in cells]), "cell")
-    alphas = solved.alphas[np.isfinite(solved.alphas)]
+    write_array(group, "alphas", solved.alphas, "cell")
+    write_array(group, "errors", np.array([each[error] for each in records]), "cell")
     return {
         "n_basis": sum(sizes),
         "largest": max(sizes),
-        "row_range": [int(networks.n_rows.min()), int(networks.n_rows.max())],
-        "width_range": [float(networks.widths.min()), float(networks.widths.max())],
-        "alpha_range": [float(alphas.min()), float(alphas.max())] if len(alphas) else None,
-        "n_learned": sum(each["learned"] for each in cells),
-        "n_constant": n_cells - len(alphas),
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
         **_figures(run, dataset, every, solved.residuals.sum(axis=0)),
@@ -534,12 +493,10 @@ def _cost(s: FitSizes) -> StageCost:
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
-    n_folds = (s.tuning or TuneParams()).folds
-    learns = LEARNED in s.tried.scales
+    n_folds, learns = (s.tuning or TuneParams()).folds, LEARNED in s.tried.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
-    n_rows = n_cells * mean
-    n_products = n_tried * min(n_rows, n_cells * TRIAL_ROWS * r) + 2 * n_rows
+    n_products = n_tried * min(s.n, n_cells * TRIAL_ROWS * r) + 2 * s.n
     solves = n_cells * (n_tried * len(ALPHAS) + n_folds + 1) * r**3 / 3
     row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
@@ -547,16 +504,15 @@ def _cost(s: FitSizes) -> StageCost:
     compared = 0
     if s.tuning is not None and s.tried.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
-        compared = 4 * min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * most)
-        compared *= row_bytes
-        compared += tried_bytes(
-            min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=2 * ALPHAS_BESIDE + 1
-        )
+        n_compared = min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * most)
+        n_left = 2 * ALPHAS_BESIDE + 1
+        compared = 4 * n_compared * row_bytes
+        compared += tried_bytes(min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=n_left)
     return StageCost(
         products=n_products * (r**2 + 2 * s.product_flops(r)) + solves,
         exponentials=2 * n_products * r,
-        read_bytes=s.rows_bytes + n_rows * row_bytes,
-        written_bytes=n_rows * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
+        read_bytes=s.rows_bytes + s.n * row_bytes,
+        written_bytes=s.n * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
         held_bytes=s.held(
             cell_bytes(s.dataset, params, most),
             block * (3 * row_bytes + 16 * s.p),

@@ -18,7 +18,6 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.numeric.ridge import Each
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.numeric.small_fit import (
@@ -36,7 +35,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import Chosen, SampledRows, classes_of_pool, source_of
-from dask_nrbfn.stages.columns import column_name, read_scaling, unlearned_scaling
+from dask_nrbfn.stages.columns import read_scaling, unlearned_scaling
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -69,9 +68,21 @@ class TableRows(NamedTuple):
         numbers = dataset.of_numbers
         targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
         own = dataset.take_weights(rows) if dataset.has_weights else None
-        weights = RowWeights.of(dataset, params).of_rows(targets, own)
-        weights = np.ones(len(rows)) if weights is None else weights
-        return cls(dataset.take(rows), targets, weights, rows)
+        weighting = RowWeights.of(dataset, params)
+        return cls.weighted(dataset.take(rows), targets, own, rows, weighting)
+
+    @classmethod
+    def weighted(
+        cls,
+        X: Rows,
+        targets: NDArray[Any],
+        own: Floats | None,
+        numbers: NDArray[np.int64],
+        weighting: RowWeights,
+    ) -> Self:
+        """Return rows with the weights of a fit, from their `own` weights."""
+        weights = weighting.of_rows(targets, own)
+        return cls(X, targets, np.ones(len(numbers)) if weights is None else weights, numbers)
 
     @classmethod
     def read(cls, run: Run, place: str) -> Self:
@@ -110,7 +121,7 @@ class TableRows(NamedTuple):
             basis_folds=basis_folds,
             spread=self.X,
             spread_weights=self.weights,
-            block_rows=block_rows(basis.values.shape[0]),
+            block_rows=block_rows(max(1, len(basis.rows))),
         )
 
 
@@ -231,20 +242,17 @@ def try_side_by_side(
     **options: Any,
 ) -> list[Entry]:
     """Return the result of `try_networks`; some networks are tried at the same time."""
-    n_ridges = max(len(each.ridges) for each in networks)
-    each = trying_side_by_side(sample, n_held_out=len(held_out), n_ridges=n_ridges)
-    threads = blas_threads()
+    own = tried_bytes(
+        sample.basis.shape[0],
+        sample.targets.n_targets,
+        n_held_out=len(held_out),
+        n_ridges=max(len(each.ridges) for each in networks),
+    )
+    each, threads = beside_first(own), blas_threads()
     found = try_networks(
         sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
     )
     return [tried.entry for tried in found]
-
-
-def trying_side_by_side(sample: SmallTable, *, n_held_out: int, n_ridges: int) -> Each:
-    """Return a function that tries networks of a sample, some at the same time."""
-    r, q = sample.basis.shape[0], sample.targets.n_targets
-    own = tried_bytes(r, q, n_held_out=n_held_out, n_ridges=n_ridges)
-    return beside_first(own)
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
@@ -312,23 +320,25 @@ def _compute(job: StageJob) -> dict[str, Any]:
     "kept", the columns with the largest weights, and those without effect on the scores.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    sample = run_task(engine, _write_sample, run, dataset, label="metric")
-    tried = Trials(run.chosen_params, run.tuning)
-    units = [(kernels,) for kernels in _kernels_of(tried)] if sample["n_held_out"] else []
-    found = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
-    rounds = [each for part in found for each in part["rounds"]]
+    run_task(engine, _write_sample, run, dataset, label="metric")
+    units = [(kernels,) for kernels in _kernels_of(Trials(run.chosen_params, run.tuning))]
+    parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
+    rounds = [each for part in parts for each in part["rounds"]]
     for number, each in enumerate(rounds):
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.items())
-        logger.info("metric: round %d, %s", number, told)
+        shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.items())
+        logger.info("metric: round %d, %s", number, shown)
+    sample = {name: parts[0][name] for name in ("n_rows", "n_held_out", "n_basis")}
     kept = _best_round(rounds, dataset, sample["n_held_out"])
-    root = np.ones(dataset.n_features)
+    root, unused = np.ones(dataset.n_features), []
     if kept:
-        root = np.concatenate([run.read_part(_ROUNDS, part, "roots") for part in range(len(units))])
-        root = root[kept]
+        roots = [run.read_part(_ROUNDS, part, "roots") for part in range(len(units))]
+        root = np.concatenate(roots)[kept]
+        unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist()
     write_array(run.group("metric"), "root", root, "feature")
-    unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
     heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
-    _log_weights(dataset, kept, heaviest, unused)
+    named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
+    weights = f"weights of round {kept}, the heaviest {named}; {len(unused)} columns without effect"
+    logger.info("metric: %s", weights if kept else "equal weights of the columns do best")
     return {"rounds": rounds, "kept": kept, "heaviest": heaviest, "unused": unused, **sample}
 
 
@@ -352,24 +362,23 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
     return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
 
 
-def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
-    """Store the rows of the sample, and a basis of distinct rows that are not held out."""
-    group, seed = run.group(_SAMPLE), run.chosen_params.random_state
+def _write_sample(run: Run, dataset: Dataset) -> None:
     size = sample_size(dataset.n_rows, dataset.n_features)
-    rows = TableRows.drawn(dataset, run.chosen_params, size)
-    rows.write(group)
+    TableRows.drawn(dataset, run.chosen_params, size).write(run.group(_SAMPLE))
+
+
+def _read_table(run: Run, dataset: Dataset) -> SmallTable:
+    """Return the sample with a basis of distinct rows; held-out rows decide no widths either."""
+    rows, seed = TableRows.read(run, f"{_SAMPLE}/"), run.chosen_params.random_state
+    size = len(rows.targets)
     seen = np.flatnonzero(folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed) != _HELD_OUT)
     _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
     places = np.sort(seen[order[: sample_basis(size)]])
-    write_array(group, "basis_values", rows.X[places], "basis", "feature")
-    write_array(group, "basis_rows", rows.numbers[places], "basis")
-    return {
-        "n_rows": size,
-        "n_held_out": size - len(seen) if len(seen) else 0,
-        "n_basis": len(places),
-    }
+    basis = Chosen(rows.X[places], rows.numbers[places])
+    sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
 
 
 def sample_size(n_rows: int, n_features: int) -> int:
@@ -393,15 +402,15 @@ def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) ->
 
 def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
-    basis = Chosen(run.read(f"{_SAMPLE}/basis_values"), run.read(f"{_SAMPLE}/basis_rows"))
-    sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    sample = _read_table(run, dataset)
     seen = sample.folds != _HELD_OUT
-    sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
+    n_held_out = int(np.count_nonzero(~seen))
     judged, root = judged_sums(dataset), np.ones(dataset.n_features)
     tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
-    for number in range(run.chosen_params.metric_rounds + 1):
+    most = run.chosen_params.metric_rounds + 1 if 0 < n_held_out < len(seen) else 0
+    for number in range(most):
         if rounds:
             kernel, factor, alpha = (rounds[-1][name] for name in _NETWORK)
             root = learned_root(
@@ -422,23 +431,10 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
         named = dict(zip(_NETWORK, tried[place], strict=False)) | found[place]
         rounds.append({name: named[name] for name in (*_NETWORK, *judged.compared)})
         roots.append(root)
-        if number - _best_round(rounds, dataset, int(np.count_nonzero(~seen))) == _PATIENCE:
+        if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
             break
-    return PartResult({"rounds": rounds}, {"roots": np.array(roots)})
-
-
-def _log_weights(
-    dataset: Dataset, kept: int, heaviest: dict[str, float], unused: list[int]
-) -> None:
-    if not kept:
-        logger.info("metric: no learned weights do better than equal weights")
-        return
-    named = ", ".join(f"{name} {weight:.3g}" for name, weight in list(heaviest.items())[:_NAMED])
-    logger.info("metric: weights of round %d, the heaviest %s", kept, named)
-    if unused:
-        named = ", ".join(column_name(dataset, column) for column in unused[:_NAMED])
-        more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-        logger.info("metric: features without effect: %s%s", named, more)
+    sizes = {"n_rows": len(seen), "n_held_out": n_held_out, "n_basis": len(sample.basis)}
+    return PartResult({"rounds": rounds, **sizes}, {"roots": np.array(roots)})
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -463,8 +459,8 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _remedy(params: FitParams) -> str:
-    asked = params.scale == LEARNED
-    return "Give `scale`=standard" if asked else f"Give `scales` without {LEARNED}"
+    single = params.scale == LEARNED
+    return "Give `scale`=standard" if single else f"Give `scales` without {LEARNED}"
 
 
 def _check(context: FitContext) -> None:

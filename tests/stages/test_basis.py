@@ -96,21 +96,17 @@ def test_basis__uniform_draws_below_the_threshold():
     assert draws[0].tolist() != draws[1].tolist()
 
 
-def test_basis__uniform_is_filled_up_from_beyond_and_says_so(caplog):
+def test_basis__uniform_is_filled_up_from_beyond():
     X, y, confidence = distinct_rows()
     confidence = np.where(np.arange(300) < 30, 0.5, 0.9 + confidence / 10)
     params = FitParams(basis_size=100, basis_rule="uniform")
-    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        rows, _ = chosen(X, y, confidence, params)
+    rows, _ = chosen(X, y, confidence, params)
     least = np.sort(confidence)[99]
     assert set(np.flatnonzero(confidence < least)) <= set(rows)
-    assert "30 rows are below the threshold 0.9; 70 basis rows are not, because" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("rule", "said"), [("least-confident", "the least"), ("uniform", "drawn ones")]
-)
-def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
+@pytest.mark.parametrize("rule", ["least-confident", "uniform"])
+def test_basis__capped_by_the_memory_at_hand(caplog, rule):
     X, y, confidence = distinct_rows()
     dataset = write_table(MemoryStore(), X, y)
     engine = engine_for(60, dataset)
@@ -121,10 +117,10 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     expected, _ = chosen(X, y, confidence, FitParams(basis_rule=rule, basis_size=60))
     assert rows.tolist() == expected.tolist()
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
-    assert f"{n_below} rows are below the threshold 0.9, but the memory allows only 60 basis " in (
-        warning.getMessage()
+    assert (
+        f"{n_below} rows are below the threshold 0.9, but the memory allows at most 60 basis "
+        in (warning.getMessage())
     )
-    assert said in warning.getMessage()
 
 
 def test_basis__capped_without_a_size(caplog, monkeypatch):
@@ -135,5 +131,4 @@ def test_basis__capped_without_a_size(caplog, monkeypatch):
     n_below = np.count_nonzero(confidence < 0.9)
     assert BASIS.compute(job) == {"n_basis": 40, "n_below_threshold": n_below, "cap": 40}
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
-    assert "without a basis size has at most 40 basis rows: the least" in warning.getMessage()
-    assert "are chosen. Give a basis size to choose another number." in warning.getMessage()
+    assert "without a size a basis has at most 40 basis rows" in warning.getMessage()
