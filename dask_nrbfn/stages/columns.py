@@ -58,9 +58,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
     scales = [*Trials(params, run.tuning).scales]
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
-        _tell_unseen(dataset, total, unseen)
+        _warn_of_unseen(dataset, total, unseen)
     elif is_table and scales == ["none"]:
-        _tell_unlike(dataset, total.standard_deviation)
+        _warn_of_scales(dataset, total.standard_deviation)
     if dataset.is_sparse and "standard" in scales:
         logger.info("columns: sparse rows are divided by the deviations, but not centred")
     groups = [] if dataset.schema is None else [[*each] for each in dataset.schema.groups]
@@ -82,16 +82,15 @@ def _check(context: FitContext) -> None:
 
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
     """Raise DataError unless some rows have numeric targets of these names; None: labels."""
-    if target_names is None:
-        if not dataset.has_targets or dataset.of_numbers:
-            has = "no labels" if not dataset.has_targets else "numeric targets, not labels"
-            raise DataError(
-                f"{dataset.location} has {has}.",
-                "Name the labels: a column of a table as `label`, a member of an .npz file "
-                "or the path of an .npy file as `y`.",
-            )
-    elif dataset.target_names != target_names:
-        labels = "none" if not dataset.has_targets else "labels"
+    if target_names is None and (not dataset.has_targets or dataset.of_numbers):
+        has = "numeric targets, not labels" if dataset.has_targets else "no labels"
+        raise DataError(
+            f"{dataset.location} has {has}.",
+            "Name the labels: a column of a table as `label`, a member of an .npz file or the path "
+            "of an .npy file as `y`.",
+        )
+    if target_names is not None and dataset.target_names != target_names:
+        labels = "labels" if dataset.has_targets else "none"
         found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
         raise DataError(
             f"the targets of {dataset.location} are {found}, but the network predicts "
@@ -119,19 +118,18 @@ def read_statistics(run: Run) -> ColumnStatistics:
     )
 
 
-def read_scaling(run: Run, scale: str | None = None) -> Scaling:
-    """Return a scaling of the columns of a run, by default that of its parameters."""
-    scale = scale or run.chosen_params.scale
-    scaling = unlearned_scaling(run, scale)
-    return replace(scaling, root=run.read("metric/root")) if scale == LEARNED else scaling
+def read_scaling(run: Run, scale: str | None = None, *, root: Floats | None = None) -> Scaling:
+    """Return a scaling of the columns of a run, by default that of its parameters.
 
-
-def unlearned_scaling(run: Run, scale: str) -> Scaling:
-    """Return a scaling of the columns of a run, without learned weights of the features."""
-    columns = run.stages["columns"]
+    root: square roots of learned weights of the features, by default those of the run.
+    """
+    scale, columns = scale or run.chosen_params.scale, run.stages["columns"]
     groups = [(start, stop) for start, stop in columns.get("groups", ())]
     centred = not columns.get("sparse")
-    return Scaling.from_statistics(scale, read_statistics(run), groups, centred=centred)
+    scaling = Scaling.from_statistics(scale, read_statistics(run), groups, centred=centred)
+    if scale != LEARNED:
+        return scaling
+    return replace(scaling, root=run.read("metric/root") if root is None else root)
 
 
 def column_name(dataset: Dataset, column: int) -> str:
@@ -140,22 +138,23 @@ def column_name(dataset: Dataset, column: int) -> str:
     return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
-def _tell_unseen(dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray[np.intp]) -> None:
+def _warn_of_unseen(
+    dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray[np.intp]
+) -> None:
     described = [
         f"{column_name(dataset, column)} (mean {statistics.mean[column]:.3g}, "
         f"deviation {statistics.standard_deviation[column]:.1g})"
         for column in unseen[:_NAMED]
     ]
-    more = len(unseen) - len(described)
     logger.warning(
-        "distances in float64 do not see the changes of %s%s: leave such columns out, subtract "
-        "their means beforehand, or scale them",
+        "distances in float64 do not see the changes of %d columns: %s. Leave such columns out, "
+        "subtract their means beforehand, or scale them",
+        len(unseen),
         ", ".join(described),
-        f" and {more} more" if more > 0 else "",
     )
 
 
-def _tell_unlike(dataset: Dataset, deviations: Floats) -> None:
+def _warn_of_scales(dataset: Dataset, deviations: Floats) -> None:
     """Warn of columns that hardly change distances because others have far larger numbers."""
     varying = np.flatnonzero(deviations > 0)
     small = varying[deviations[varying] * _UNLIKE < deviations.max()]

@@ -35,7 +35,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import Chosen, SampledRows, classes_of_pool, source_of
-from dask_nrbfn.stages.columns import read_scaling, unlearned_scaling
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -391,10 +391,6 @@ def sample_basis(n_rows: int) -> int:
     return min(_MOST_BASIS, -(-n_rows // 2))
 
 
-def _scaling(run: Run, root: Floats) -> Scaling:
-    return replace(unlearned_scaling(run, LEARNED), root=root)
-
-
 def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
     ridges = tuple(Ridge("weights", alpha) for alpha in alphas)
     return SmallNetwork(kernel, width_factor, False, ridges)
@@ -415,7 +411,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
             kernel, factor, alpha = (rounds[-1][name] for name in _NETWORK)
             root = learned_root(
                 sample.take(seen),
-                _scaling(run, root),
+                read_scaling(run, LEARNED, root=root),
                 _small_network(kernel, factor, [alpha]),
                 each=partial(side_by_side, at_once=1),
                 threads=blas_threads(),
@@ -423,7 +419,11 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
             tried = [(kernel, factor * step) for step in _STEPS]
         networks = [_small_network(*each, _ALPHAS) for each in tried]
         found = try_side_by_side(
-            sample, _scaling(run, root), networks, held_out=(_HELD_OUT,), smoothly=True
+            sample,
+            read_scaling(run, LEARNED, root=root),
+            networks,
+            held_out=(_HELD_OUT,),
+            smoothly=True,
         )
         place = best_place(found, judged.smooth)
         if place is None:

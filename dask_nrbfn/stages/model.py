@@ -54,56 +54,52 @@ def _read_results(run: Run, leaves: list[str]) -> None:
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:
-    model = (_of_cells if trials_of(run).is_of_cells else _of_one_network)(run, dataset)
+    of_cells = trials_of(run).is_of_cells
+    record = (CELLS if of_cells else WEIGHTS).recorded(run)
+    intercept = "cells/origin" if of_cells else "weights/intercept"
+    model = Model(
+        **(_of_cells if of_cells else _of_one_network)(run),
+        **_of_dataset(run, dataset),
+        classes=dataset.classes,
+        target_names=dataset.target_names,
+        target_range=dataset.target_range(),
+        intercept=run.read(intercept) if dataset.of_numbers else None,
+        fitting_error=record.fitting_error,
+        spectral_risk=record.spectral_risk,
+        calibration=Calibration.of(judged_record(run.stages)),
+    )
     model.write(run.group("model"))
 
 
-def _of_cells(run: Run, dataset: Dataset) -> Model:
-    record, cells = CELLS.recorded(run), read_networks(run)
-    return Model(
-        basis=run.read("cells/basis"),
-        width=float(np.median(cells.widths)),
-        weights=run.read("cells/weights"),
-        scaling=read_scaling(run),
-        params=run.chosen_params,
-        fitting_error=record.fitting_error,
-        spectral_risk=record.spectral_risk,
-        calibration=Calibration.of(vars(record)),
-        cells=cells,
-        intercept=run.read("cells/origin") if dataset.of_numbers else None,
-        **_of_dataset(run, dataset),
-    )
-
-
-def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
-    """Return the fields of a model that describe the training rows and their features."""
+def _of_cells(run: Run) -> dict[str, Any]:
+    cells = read_networks(run)
     return {
-        "classes": dataset.classes,
-        "feature_names": dataset.feature_names,
-        "target_names": dataset.target_names,
-        "target_range": dataset.target_range(),
-        "schema": dataset.schema,
-        "read_as": dataset.read_as,
+        "basis": run.read("cells/basis"),
+        "width": float(np.median(cells.widths)),
+        "weights": run.read("cells/weights"),
+        "cells": cells,
     }
 
 
-def _of_one_network(run: Run, dataset: Dataset) -> Model:
-    scaling = read_scaling(run)
-    trained, places = WEIGHTS.recorded(run), read_places(run)
-    basis = scaling.apply(run.read("basis/values"))
-    return Model(
-        basis=basis if places is None else basis[places],
-        places=places,
-        width=WIDTH.recorded(run).width,
-        weights=read_weights(run),
-        intercept=run.read("weights/intercept") if dataset.of_numbers else None,
-        scaling=scaling,
-        params=run.chosen_params,
-        fitting_error=trained.fitting_error,
-        spectral_risk=trained.spectral_risk,
-        calibration=Calibration.of(judged_record(run.stages)),
-        **_of_dataset(run, dataset),
-    )
+def _of_one_network(run: Run) -> dict[str, Any]:
+    places, basis = read_places(run), read_scaling(run).apply(run.read("basis/values"))
+    return {
+        "basis": basis if places is None else basis[places],
+        "places": places,
+        "width": WIDTH.recorded(run).width,
+        "weights": read_weights(run),
+    }
+
+
+def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
+    """Return the fields of a model that describe the parameters and the features."""
+    return {
+        "params": run.chosen_params,
+        "scaling": read_scaling(run),
+        "feature_names": dataset.feature_names,
+        "schema": dataset.schema,
+        "read_as": dataset.read_as,
+    }
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -138,14 +134,13 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
 
 def _embedding_of(run: Run, dataset: Dataset) -> Model:
     """Return the model whose scores are all eigenfunctions except the constant one."""
-    weights, asked = read_coefficients(run)[:, 1:].T, run.chosen_params.components
-    if len(weights) < (asked or 0):
+    weights, size = read_coefficients(run)[:, 1:].T, run.chosen_params.components
+    if len(weights) < (size or 0):
+        lower = f"Set `components` to at most {len(weights)}, or give" if len(weights) else "Give"
         raise ParameterError(
-            f"`components` is {asked}, but besides the constant eigenfunction only {len(weights)} "
+            f"`components` is {size}, but besides the constant eigenfunction only {len(weights)} "
             f"have an eigenvalue above {LEAST_EIGENVALUE:g}.",
-            f"Set `components` to at most {len(weights)}, or give a smaller `width_factor`."
-            if len(weights)
-            else "Give a smaller `width_factor`, or a larger basis.",
+            f"{lower} a smaller `width_factor`.",
         )
     features = read_features(run)
     return Model(
@@ -154,12 +149,8 @@ def _embedding_of(run: Run, dataset: Dataset) -> Model:
         weights=np.ascontiguousarray(weights),
         intercept=np.zeros(len(weights)),
         classes=np.empty(0),
-        scaling=read_scaling(run),
-        params=run.chosen_params,
-        feature_names=dataset.feature_names,
-        schema=dataset.schema,
-        read_as=dataset.read_as,
         target_names=tuple(f"component_{place}" for place in range(1, 1 + len(weights))),
+        **_of_dataset(run, dataset),
     )
 
 

@@ -74,6 +74,9 @@ _MOST_ROUNDING = 0.1
 # Rows of scratch that are read together; the share of a partition in a block is a few of these.
 _SLICE_ROWS = 512
 
+# The arrays of `Partitions`; the centroids are complete last.
+_PLACES = ("centroids", "offsets", "reaches")
+
 # NNDescent gains nothing on fewer rows than this.
 _MIN_APPROXIMATE_ROWS = 4096
 
@@ -94,7 +97,15 @@ def _compute(job: StageJob) -> dict[str, Any]:
     searched = of_searched(run)
     searched.require_row_array("neighbors/indices", np.int64, k)
     searched.require_row_array("neighbors/distances", np.float64, k)
-    found = _search(run, dataset, job.engine, search)
+    if search.n_candidates is not None:
+        found = _search_candidates(run, dataset, job.engine)
+    elif search.n_partitions > 1:
+        found = _search_in_partitions(run, dataset, job.engine, search)
+    elif search.method == "exact":
+        records = map_parts(run, dataset, job.engine, stage="neighbors", task=_exact_part)
+        found = {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
+    else:
+        found = run_task(job.engine, _search_all, run, dataset, search.threads, label="neighbors")
     mean_distance = found.pop("distance_sum") / (searched.n_rows * k)
     _check_precision(run, dataset, search.method, mean_distance)
     return {**known(**asdict(search)), **found, "mean_distance": mean_distance}
@@ -116,19 +127,6 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
             "approximate search uses single precision and cannot distinguish the neighbours.",
             "Give `neighbors`=exact or `scale`=standard, in a new run.",
         )
-
-
-def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
-    if search.n_candidates is not None:
-        return _search_candidates(run, dataset, engine)
-    if search.n_partitions > 1:
-        return _search_in_partitions(run, dataset, engine, search)
-    if search.method == "exact":
-        records = map_parts(run, dataset, engine, stage="neighbors", task=_exact_part)
-    else:
-        threads = search.threads
-        records = run_task(engine, _approximate_graph, run, dataset, threads, label="neighbors")
-    return {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
 
 
 def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
@@ -206,31 +204,26 @@ def _held(dataset: Dataset, params: FitParams, method: str, threads: int) -> int
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     rows, k = _all_rows(run, dataset), run.chosen_params.n_neighbors
     found = exact_neighbors(rows, np.arange(start, stop), n_neighbors=k, threads=blas_threads())
-    return PartResult(_store_neighbors(run, start, found))
+    return PartResult({"distance_sum": _store_neighbors(run, start, found)})
 
 
-def _approximate_graph(run: Run, dataset: Dataset, threads: int) -> list[dict[str, Any]]:
-    rows = _all_rows(run, dataset)
-    indices = approximate_neighbors(
-        rows,
-        n_neighbors=run.chosen_params.n_neighbors,
-        seed=run.chosen_params.random_state,
-        threads=threads,
-    )
-    return [
-        _store_neighbors(
-            run,
-            start,
-            measure_neighbors(rows, rows[start:stop], indices[start:stop], threads=blas_threads()),
-        )
-        for start, stop in run.spans
-    ]
+def _search_all(run: Run, dataset: Dataset, threads: int) -> dict[str, Any]:
+    """Store the approximate neighbours of all rows."""
+    rows, params, sums = _all_rows(run, dataset), run.chosen_params, []
+    k, seed = params.n_neighbors, params.random_state
+    indices = approximate_neighbors(rows, n_neighbors=k, seed=seed, threads=threads)
+    for start, stop in run.spans:
+        own, found = rows[start:stop], indices[start:stop]
+        measured = measure_neighbors(rows, own, found, threads=blas_threads())
+        sums.append(_store_neighbors(run, start, measured))
+    return {"distance_sum": math.fsum(sums)}
 
 
-def _store_neighbors(run: Run, start: int, neighbors: Neighbors) -> dict[str, Any]:
+def _store_neighbors(run: Run, start: int, neighbors: Neighbors) -> float:
+    """Store the neighbours of consecutive rows; return the sum of their distances."""
     run.write_rows("neighbors/indices", start, neighbors.indices)
     run.write_rows("neighbors/distances", start, neighbors.distances)
-    return {"distance_sum": float(neighbors.distances.sum())}
+    return float(neighbors.distances.sum())
 
 
 def _all_rows(run: Run, dataset: Dataset) -> Rows:
@@ -263,35 +256,20 @@ def _search_in_partitions(
     held = searched_in(dataset, params).search_bytes(int(sizes.max()), search.method)
     held += _held(dataset, params, search.method, search.threads)
     engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
-    map_parts(
-        run,
-        dataset,
-        engine,
-        stage="candidates",
-        task=_search_partition,
-        units=[(partition, search.threads) for partition in range(len(sizes))],
-        sizes=sizes.tolist(),
-    )
+    units = [(partition, search.threads) for partition in range(len(sizes))]
+    task, own = _search_partition, sizes.tolist()
+    map_parts(run, dataset, engine, stage="candidates", task=task, units=units, sizes=own)
     merged = map_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
-    incomplete = [
-        run.read_part("neighbors", index, "incomplete")
-        for index, record in enumerate(merged)
-        if record["n_incomplete"]
-    ]
-    repaired = repair_lists(
-        run,
-        dataset,
-        engine,
-        rows=np.concatenate([np.empty(0, np.int64), *incomplete]),
-        remedy="Lower `n_partitions` or raise `overlap`, in a new run.",
-    )
+    incomplete = [run.read_part("neighbors", part, "incomplete") for part in range(len(merged))]
+    remedy = "Lower `n_partitions` or raise `overlap`, in a new run."
+    rows = np.concatenate(incomplete)
+    repaired = repair_lists(run, dataset, engine, rows=rows, remedy=remedy)
+    distance_sums = [record["distance_sum"] for record in (*merged, repaired)]
     return {
         "n_partitions": len(sizes),
         "largest_partition": int(sizes.max()),
         "n_repaired": repaired["n_rows"],
-        "distance_sum": math.fsum(
-            [*(record["distance_sum"] for record in merged), repaired["distance_sum"]]
-        ),
+        "distance_sum": math.fsum(distance_sums),
     }
 
 
@@ -306,25 +284,20 @@ def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
 
 
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
+    params = run.chosen_params
+    k, overlap, seed = params.n_neighbors, params.overlap, params.random_state
     size = sample_rows(run.n_rows, dataset.row_width, n_partitions)
-    rng = np.random.default_rng([run.chosen_params.random_state, 0])
-    rows = np.sort(rng.choice(run.n_rows, size, replace=False))
+    rows = np.sort(np.random.default_rng([seed, 0]).choice(run.n_rows, size, replace=False))
     sample = SearchSpace.of(run, dataset).apply(dataset.take(rows))
     # As many copies of a row as its partitions contain.
-    copies = (run.chosen_params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
-    repeats = find_repeats(
-        sample, n_neighbors=max(1, round(copies)), seed=run.chosen_params.random_state
-    )
-    partitions = Partitions.balanced(
-        sample[repeats.searched],
-        n_partitions,
-        overlap=run.chosen_params.overlap,
-        seed=run.chosen_params.random_state,
-    )
+    copies = (k + 1) * len(_blocks(run, dataset)) * size / run.n_rows
+    repeats = find_repeats(sample, n_neighbors=max(1, round(copies)), seed=seed)
+    searched = sample[repeats.searched]
+    partitions = Partitions.balanced(searched, n_partitions, overlap=overlap, seed=seed)
     group = run.group("partitions")
-    write_array(group, "offsets", partitions.offsets, "partition")
-    write_array(group, "reaches", partitions.reaches, "partition")
-    write_array(group, "centroids", partitions.centroids, "partition", "feature")
+    for name in reversed(_PLACES):
+        dimensions = ("partition", "feature")[: getattr(partitions, name).ndim]
+        write_array(group, name, getattr(partitions, name), *dimensions)
 
 
 def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
@@ -333,9 +306,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     rows = SearchSpace.of(run, dataset).apply(block.X)
     k = run.chosen_params.n_neighbors
     repeats = find_repeats(rows, n_neighbors=k, seed=run.chosen_params.random_state)
-    partitions = Partitions(
-        *(run.read(f"partitions/{name}") for name in ("centroids", "offsets", "reaches"))
-    )
+    partitions = Partitions(*(run.read(f"partitions/{name}") for name in _PLACES))
     searched = np.flatnonzero(repeats.searched)
     members = partitions.route(rows[searched], overlap=run.chosen_params.overlap)
     counts = np.bincount(members[members >= 0], minlength=len(partitions.offsets))
@@ -402,9 +373,8 @@ def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
         complete = neighbors.indices[:, -1] != MISSING
         distance_sums.append(float(neighbors.distances[complete].sum()))
         incomplete.append(first + np.flatnonzero(~complete))
-    rows = np.concatenate(incomplete)
     return PartResult(
-        {"distance_sum": math.fsum(distance_sums), "n_incomplete": len(rows)}, {"incomplete": rows}
+        {"distance_sum": math.fsum(distance_sums)}, {"incomplete": np.concatenate(incomplete)}
     )
 
 
@@ -454,39 +424,38 @@ def _cost(s: FitSizes) -> StageCost:
     overlap = s.params.overlap if n_partitions > 1 else 1
     entries = s.n * overlap
     updates = candidate_updates(entries, s.p, s.row_values, n_neighbors=s.k)
-    n_tasks = n_partitions if n_partitions > 1 else s.n_parts if exact else 1
-    scratch = 0
+    row_bytes = s.width * search_dtype(s.dataset.dtype, s.search.method).itemsize
+    products, scratch, n_passes = 0.0, 0, s.n_parts if exact else 1
     if n_partitions > 1:
-        itemsize = search_dtype(s.dataset.dtype, s.search.method).itemsize
-        scratch = entries * (s.width * itemsize + 2 * 8 + LIST_BYTES * s.k)
+        products = 2 * s.n * n_partitions * s.row_values
+        scratch = entries * (row_bytes + 2 * 8 + LIST_BYTES * s.k)
+        n_passes = 2
     return StageCost(
-        products=2 * s.n * n_partitions * s.row_values if n_partitions > 1 else 0.0,
+        products=products,
         pairs=float(entries) ** 2 / n_partitions if exact else 0.0,
         pair_flops=s.pair_flops,
-        read_bytes=(2 if n_partitions > 1 else n_tasks) * s.rows_bytes + scratch,
+        read_bytes=n_passes * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
         # The number of partitions is planned so that a search just fits.
-        held_bytes=s.held(*_steps(s, overlap), margin=0.0),
-        n_tasks=n_tasks,
+        held_bytes=s.held(*_steps(s, overlap, row_bytes), margin=0.0),
+        n_tasks=n_partitions if n_partitions > 1 else n_passes,
         shared_s=0.0 if exact else updates / update_rate(s.search.threads),
         fixed_s=0.0 if exact else COMPILATION_S,
     )
 
 
-def _steps(s: FitSizes, overlap: int) -> list[float]:
+def _steps(s: FitSizes, overlap: int, row_bytes: int) -> list[float]:
     """Return the bytes of the steps of a search of all rows."""
     n_partitions, searched = s.search.n_partitions, searched_in(s.dataset, s.params)
     n_rows = math.ceil(MAX_IMBALANCE * s.n * overlap / n_partitions) if n_partitions > 1 else s.n
     search = searched.search_bytes(n_rows, s.search.method)
     search += buffer_bytes(s.width, s.k, threads=s.search.threads)
-    stored = s.dataset.dtype
-    itemsize = search_dtype(stored, s.search.method).itemsize
     if n_partitions == 1:
-        row_bytes = s.width * (stored.itemsize + 2 * 8 + itemsize)
-        return [search + narrow_block_rows(s.width) * row_bytes]
+        read = s.width * (s.dataset.dtype.itemsize + 2 * 8) + row_bytes
+        return [search + narrow_block_rows(s.width) * read]
     # The centroids, arrays for CSR too: two copies to route rows, two more to find them.
     centroids = 2 * 8 * n_partitions * s.p
-    routed = s.block_rows * 2 * overlap * s.width * itemsize + centroids
+    routed = s.block_rows * 2 * overlap * row_bytes + centroids
     # Candidate lists, and their copies while they are sorted twice.
     merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(overlap)
     # The sample as read and searched, in double precision and as distances, some of them twice.
@@ -539,13 +508,13 @@ NEIGHBORS = Stage(
 
 def _store_confidence(job: StageJob) -> dict[str, Any]:
     """Store the confidence of every row or candidate; return how many are below the threshold."""
-    run, dataset, engine = of_searched(job.run), job.dataset, job.engine
+    run = of_searched(job.run)
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
-        run_task(engine, _write_codes, run, dataset, label="codes")
-    records = map_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
-    return {"n_below_threshold": sum(record["n_below_threshold"] for record in records)}
+        run_task(job.engine, _write_codes, run, job.dataset, label="codes")
+    parts = map_parts(run, job.dataset, job.engine, stage="confidence", task=_confidence_part)
+    return {"n_below_threshold": sum(part["n_below_threshold"] for part in parts)}
 
 
 def _write_codes(run: Run, dataset: Dataset) -> None:
@@ -579,8 +548,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     run, params = of_searched(run), run.chosen_params
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     own = codes if rows is None else codes[rows]
-    width = NEIGHBORS.recorded(run).mean_distance
-    n_below, first = 0, start
+    width, threshold = NEIGHBORS.recorded(run).mean_distance, params.confidence_threshold
     hashes_of_blocks: Iterable[NDArray[np.uint64]]
     if rows is None:
         blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.row_width))
@@ -589,18 +557,16 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
         hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
     # Several chunks are read and written at a time.
     size = search_block_rows(run.chunk_rows, dataset.row_width, params)
+    n_below = 0
     for hashes in regroup(hashes_of_blocks, size):
-        last = first + len(hashes)
-        indices = run.read("neighbors/indices", first, last)
-        confidence = soft_confidence(
-            run.read("neighbors/distances", first, last),
-            codes[indices] == own[first:last, None],
-            width=width,
-        )
-        run.write_rows("confidence/values", first, confidence)
-        run.write_rows("confidence/tiebreak", first, hashes)
-        n_below += int(np.count_nonzero(confidence < params.confidence_threshold))
-        first = last
+        last = start + len(hashes)
+        same = codes[run.read("neighbors/indices", start, last)] == own[start:last, None]
+        distances = run.read("neighbors/distances", start, last)
+        confidence = soft_confidence(distances, same, width=width)
+        run.write_rows("confidence/values", start, confidence)
+        run.write_rows("confidence/tiebreak", start, hashes)
+        n_below += int(np.count_nonzero(confidence < threshold))
+        start = last
     return PartResult({"n_below_threshold": n_below})
 
 
