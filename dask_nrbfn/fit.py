@@ -21,10 +21,9 @@ from dask_nrbfn.parts import MAX_REDONE
 from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.columns import COLUMNS
+from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.exact_search import RECALL, check_recall
-from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
 from dask_nrbfn.stages.neighbors import CONFIDENCE, NEIGHBORS, decided_search, plan_search
@@ -70,7 +69,7 @@ def stages_of(
     params: FitParams, tuning: TuneParams | None = None, *, embeds: bool = False
 ) -> list[Stage]:
     """Return the stages of a fit, its tuning or an embedding, in order."""
-    tried = Trials(params, tuning)
+    tried = Trials.of(params, tuning)
     left_out = _OF_ONE_NETWORK if tried.is_of_cells else ()
     stages = EMBEDDING if embeds else STAGES
     return [stage for stage in stages if stage not in left_out and stage.wanted(tried)]

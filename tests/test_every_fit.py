@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import metric, moments, refine
+from dask_nrbfn.stages import columns, moments, refine
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.model import Model
@@ -105,7 +105,7 @@ def kind(request):
         patch.setattr(moments, "_PART_ROWS", 50)
         patch.setattr(refine, "MAX_PASSES", 3)
         patch.setattr(refine, "MAX_JUDGED_PASSES", 3)
-        patch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
+        patch.setattr(columns, "_FACTORS", {"gaussian": (0.5, 1.0), "laplace-l1": (0.5,)})
         yield KINDS[request.param]
 
 

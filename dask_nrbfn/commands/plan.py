@@ -109,7 +109,7 @@ def plan_fit(
         for name, cost in costs.items()
     )
     params, n_rows = context.params, dataset.of_labelled().n_rows
-    of_cells = Trials(params, None).is_of_cells
+    of_cells = Trials.of(params, None).is_of_cells
     return Plan(
         stages,
         n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,

@@ -1,4 +1,4 @@
-"""What a source of basis rows is, the rows that have neighbours, and the pools to choose from.
+"""What a source of basis rows is, rows in memory, pools to choose from, and rows with neighbours.
 
 Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """
@@ -8,20 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.numeric.confidence import RowPool, choose_basis, keep_best
+from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.small_fit import SmallTable
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import RowWeights
 
 # Basis rows of a fit without `basis_size`, unless the source finds its own number.
 _DEFAULT_SIZE = 1000
@@ -254,11 +260,6 @@ SELECTION_ROWS = 2**18
 _SELECTION_BYTES = 64 * 2**20
 
 
-def classes_of_pool(dataset: Dataset) -> int:
-    """Return the number of classes to choose rows from: 1 if the targets are numbers."""
-    return max(dataset.n_classes, 1)
-
-
 def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int:
     """Return the peak memory of choosing rows: all class codes, the pool and a block of rows."""
     pool = min(n_rows, n_basis + n_sampled + n_classes**2)
@@ -271,3 +272,148 @@ def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
     for block in blocks:
         pool = keep_best(pool, block, size=size, n_classes=n_classes)
     return pool
+
+
+# Prefix of the arrays with rows that are drawn from all rows, with or without labels.
+ALL = "all_"
+
+
+class TableRows(NamedTuple):
+    """Rows in memory, in row order; targets are class codes or numbers, numbers those of rows."""
+
+    X: Rows
+    targets: NDArray[Any]
+    weights: Floats
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def drawn(cls, dataset: Dataset, params: FitParams, size: int) -> Self:
+        """Return `size` drawn rows of a dataset."""
+        rows = drawn_rows(dataset.n_rows, size, params.random_state)
+        numbers = dataset.of_numbers
+        targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
+        own = dataset.take_weights(rows) if dataset.has_weights else None
+        weighting = RowWeights.of(dataset, params)
+        return cls.weighted(dataset.take(rows), targets, own, rows, weighting)
+
+    @classmethod
+    def weighted(
+        cls,
+        X: Rows,
+        targets: NDArray[Any],
+        own: Floats | None,
+        numbers: NDArray[np.int64],
+        weighting: RowWeights,
+    ) -> Self:
+        """Return rows with the weights of a fit, from their `own` weights."""
+        weights = weighting.of_rows(targets, own)
+        return cls(X, targets, np.ones(len(numbers)) if weights is None else weights, numbers)
+
+    @classmethod
+    def read(cls, run: Run, place: str) -> Self:
+        """Return rows that `write` has stored; `place` ends with their prefix."""
+        return cls._make(run.read(place + name) for name in cls._fields)
+
+    def write(self, group: zarr.Group, prefix: str = "") -> None:
+        """Store the rows."""
+        for name, values in self._asdict().items():
+            write_array(group, prefix + name, values, *("row", "column")[: values.ndim])
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Iterable[NDArray[Any]]]) -> Self:
+        """Return the rows of several pieces, one after another."""
+        return cls._make(np.concatenate(each) for each in zip(*pieces, strict=True))
+
+    def take(self, places: NDArray[Any] | slice) -> Self:
+        """Return some of the rows, by their places or bool (n,)."""
+        return self.joined([[each[places] for each in self]])
+
+    def with_basis(
+        self,
+        basis: Chosen,
+        targets: Targets,
+        folds: NDArray[np.int64],
+        basis_folds: NDArray[np.int64],
+    ) -> SmallTable:
+        """Return the rows with a basis; all rows decide the widths and clusters too."""
+        return SmallTable(
+            X=self.X,
+            y=self.targets,
+            targets=targets,
+            weights=self.weights,
+            folds=folds,
+            basis=basis.values,
+            basis_folds=basis_folds,
+            spread=self.X,
+            spread_weights=self.weights,
+            block_rows=block_rows(max(1, len(basis.rows))),
+        )
+
+
+def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
+    """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,)."""
+    if size == n_rows:
+        return np.arange(n_rows)
+    drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
+    return np.sort(drawn)
+
+
+def read_sample(run: Run, stage: str, basis: Chosen, *, n_folds: int, n_targets: int) -> SmallTable:
+    """Return the sample that a stage has stored, with a basis of some of its rows."""
+    rows = TableRows.read(run, f"{stage}/")
+    y, seed = rows.targets, run.chosen_params.random_state
+    targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
+    folds = folds_of_rows(0, len(y), n_folds=n_folds, seed=seed)
+    places = places_among(rows.numbers, basis.rows)
+    table = rows.with_basis(basis, targets, folds, np.where(places < 0, -1, folds[places]))
+    if not run.has(f"{stage}/{ALL}X"):
+        return table
+    spread = TableRows.read(run, f"{stage}/{ALL}")
+    return replace(table, spread=spread.X, spread_weights=spread.weights)
+
+
+def bases_of_sample(
+    run: Run,
+    dataset: Dataset,
+    stage: str,
+    params: FitParams,
+    sizes: Sequence[tuple[int, str]],
+    *,
+    scaling: Scaling,
+) -> list[Chosen]:
+    """Return bases of a stored sample, see `bases_of_rows`."""
+    if not dataset.n_unlabelled or source_of(params.basis).by_confidence:
+        rows, n_all = TableRows.read(run, f"{stage}/"), dataset.of_labelled().n_rows
+    else:
+        rows, n_all = TableRows.read(run, f"{stage}/{ALL}"), dataset.n_rows
+        rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
+    return bases_of_rows(run, dataset, rows, params, sizes, scaling=scaling, n_all=n_all)
+
+
+def bases_of_rows(
+    run: Run,
+    dataset: Dataset,
+    rows: TableRows,
+    params: FitParams,
+    sizes: Sequence[tuple[int, str]],
+    *,
+    scaling: Scaling,
+    n_all: int,
+) -> list[Chosen]:
+    """Return bases of drawn rows by their sizes and rules, smaller where fewer rows are distinct.
+
+    The numbers of the rows count the labelled rows; `n_all` rows were drawn from.
+    """
+    source, y = source_of(params.basis), rows.targets
+    if source.sampled is None:
+        return [source.choose(run, dataset, *each) for each in sizes]
+    sampled = SampledRows(
+        params=params,
+        X=rows.X,
+        scaling=scaling,
+        codes=y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64),
+        n_classes=max(dataset.n_classes, 1),
+        numbers=rows.numbers,
+        n_all=n_all,
+    )
+    return source.sampled(sampled, sizes)

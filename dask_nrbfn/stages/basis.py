@@ -27,7 +27,6 @@ from dask_nrbfn.stages.bases import (
     Chosen,
     SampledRows,
     check_distinct,
-    classes_of_pool,
     names_search_of_all,
     of_searched,
     pool_bytes,
@@ -46,9 +45,6 @@ from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-# Seconds in which a row is sorted among the rows from which the basis is chosen.
-_SELECTION_S = 4e-7
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -101,11 +97,6 @@ def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
     return len(basis.rows)
 
 
-def read_labelled_rows(run: Run) -> NDArray[np.int64]:
-    """Return the place of each basis row among the labelled rows, or -1, int64 (r,)."""
-    return run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
-
-
 def _cost(s: FitSizes) -> StageCost:
     # Centres are arrays; k-means holds a few copies of them and of its sample.
     draws = all(source.draws for source in s.sources)
@@ -113,7 +104,6 @@ def _cost(s: FitSizes) -> StageCost:
     n_sampled = max(source.n_sampled(s.n, s.row_values, s.r) for source in s.sources)
     pool = pool_bytes(s.n, s.K, s.r, n_sampled)
     return StageCost(
-        shared_s=_SELECTION_S * s.n,
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
         held_bytes=s.held(pool + 2 * chosen + 3 * 8 * n_sampled * s.width),
@@ -225,7 +215,7 @@ def _rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
 
 
 def _draw(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    n_classes = classes_of_pool(dataset)
+    n_classes = max(dataset.n_classes, 1)
     pool = pool_of(_rows_by_hash(run, dataset), size=size, n_classes=n_classes)
     rows = choose_basis(pool, size=size, n_classes=n_classes).rows
     return Chosen(dataset.take(rows), rows)
@@ -252,7 +242,8 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     The sample is drawn and ordered by hashes of the rows, so it does not depend on their order.
     """
     n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
-    pool = pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=classes_of_pool(dataset))
+    n_classes = max(dataset.n_classes, 1)
+    pool = pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=n_classes)
     # Rows are read in row order and clustered in the order of their hashes.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)

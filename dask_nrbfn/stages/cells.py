@@ -38,10 +38,21 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
     Chosen,
+    TableRows,
+    bases_of_rows,
+    drawn_rows,
     pieces_of,
     search_block_rows,
 )
-from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.columns import (
+    JudgedRows,
+    judged_sums,
+    n_judged_folds,
+    network_of,
+    read_scaling,
+    tried_bytes,
+    trying_bytes,
+)
 from dask_nrbfn.stages.context import (
     ALPHAS_BESIDE,
     MOST_CELLS,
@@ -52,17 +63,6 @@ from dask_nrbfn.stages.context import (
     planned_cells,
     search_rows,
     trials_of,
-)
-from dask_nrbfn.stages.metric import (
-    JudgedRows,
-    TableRows,
-    bases_of_rows,
-    drawn_rows,
-    judged_sums,
-    n_judged_folds,
-    network_of,
-    tried_bytes,
-    trying_bytes,
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import calibration_figures
@@ -187,7 +187,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     n_rows, size = len(of_cell.X), basis_of_cell(run.params)
     params = replace(run.chosen_params, basis_size=size)
     sizes = [(min(size, n_rows), params.basis_rule)]
-    (basis,) = bases_of_rows(run, dataset, of_cell, params, sizes, n_all=n_rows)
+    (basis,) = bases_of_rows(run, dataset, of_cell, params, sizes, scaling=scaling, n_all=n_rows)
     table = _table(run, dataset, of_cell, basis)
     network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
     n_ridges = len(network.ridges)
@@ -197,7 +197,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         scaling,
         network,
         n_folds=_n_folds(run),
-        n_rounds=ROUNDS if LEARNED in Trials(run.params, run.tuning).scales else 0,
+        n_rounds=ROUNDS if LEARNED in Trials.of(run.params, run.tuning).scales else 0,
         each=beside_first(own_bytes),
         threads=blas_threads(),
     )
@@ -226,7 +226,7 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
     assert run.tuning is not None
     given = run.tuning.alphas
     alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
-    return tuple(Ridge(Trials(params, tuning).penalties[0], alpha) for alpha in alphas)
+    return tuple(Ridge(Trials.of(params, tuning).penalties[0], alpha) for alpha in alphas)
 
 
 def _judged(
@@ -359,7 +359,8 @@ def _table_of_one(
     params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning)
     sample = TableRows.drawn(dataset, params, size)
     sizes = [(params.basis_size or min(_MOST_BASIS, size), params.basis_rule)]
-    (basis,) = bases_of_rows(run, dataset, sample, params, sizes, n_all=run.n_rows)
+    scaling, n_all = read_scaling(run), run.n_rows
+    (basis,) = bases_of_rows(run, dataset, sample, params, sizes, scaling=scaling, n_all=n_all)
     further = sample.take(~np.isin(sample.numbers, of_cells.numbers))
     return _table(run, dataset, TableRows.joined([further, of_cells]), basis)
 
@@ -479,12 +480,6 @@ def _figures(run: Run, dataset: Dataset, cells: Sequence[int], residuals: Floats
     write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
     draw = reduce(add, (read_sum(run, FITS, cell, ScoreDraw, "drawn") for cell in cells))
     return figures | calibration_figures(draw, "squared", temperature=figures["temperature"])
-
-
-def read_networks(run: Run) -> CellNetworks:
-    """Return the tree and the arrays that differ between the networks of the cells of a run."""
-    names = CellNetworks.array_names()
-    return CellNetworks.from_arrays({name: run.read(f"cells/{name}") for name in names})
 
 
 def _cost(s: FitSizes) -> StageCost:

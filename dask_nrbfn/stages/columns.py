@@ -1,23 +1,51 @@
-"""Stage "columns": statistics of every column, and a check of every value."""
+"""Stages "columns" and "metric": statistics of the columns, and their learned weights."""
 
 import logging
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import Advice, DataError
-from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.errors import Advice, DataError, ParameterError
+from dask_nrbfn.numeric.folds import FoldedBlock, folds_of_rows
+from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
+from dask_nrbfn.numeric.kernels import kernel_named
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
+from dask_nrbfn.numeric.small_fit import (
+    Entry,
+    SmallNetwork,
+    SmallTable,
+    best_place,
+    learned_root,
+    try_bytes,
+    try_networks,
+)
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    Sums,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
+from dask_nrbfn.stages.bases import Chosen, TableRows, read_sample
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import narrow_block_rows
+from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights, check_total_weight
 
@@ -32,7 +60,7 @@ _NAMED = 5
 _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+def _measure_columns(job: StageJob) -> dict[str, Any]:
     """Store the mean and squared deviation of every column.
 
     Every chunk is read, so that a missing or damaged chunk, a NaN, an unknown label, and weights
@@ -55,7 +83,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
     params, is_table = run.chosen_params, dataset.schema is not None and not dataset.is_sparse
-    scales = [*Trials(params, run.tuning).scales]
+    scales = [*Trials.of(params, run.tuning).scales]
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _warn_of_unseen(dataset, total, unseen)
@@ -68,7 +96,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     return {"unseen": unseen.tolist(), **known(groups=groups or None, sparse=sparse)}
 
 
-def _check(context: FitContext) -> None:
+def _check_columns(context: FitContext) -> None:
     """Raise DataError unless the rows have targets to learn: numbers, or two classes."""
     dataset = context.dataset
     if context.embeds:
@@ -186,7 +214,7 @@ class _ColumnsPass:
         return {"": self._statistics}
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _columns_cost(s: FitSizes) -> StageCost:
     rows = narrow_block_rows(s.row_values)
     return StageCost(
         read_bytes=s.rows_bytes,
@@ -195,4 +223,311 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-COLUMNS = Stage(name="columns", compute=_compute, cost=_cost, check=_check)
+COLUMNS = Stage(name="columns", compute=_measure_columns, cost=_columns_cost, check=_check_columns)
+
+
+# Held-out rows that are enough to compare networks. Fewer folds of a larger sample are held out.
+_JUDGED_ROWS = 10_000
+
+
+def n_judged_folds(n_rows: int, n_folds: int) -> int:
+    """Return the number of folds of a sample that are held out."""
+    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRows:
+    """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
+
+    losses: Floats
+    shares: Floats
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return float(self.losses[0] @ self.shares)
+
+    @property
+    def smooth(self) -> float:
+        """The mean smooth loss."""
+        return float(self.losses[1] @ self.shares)
+
+    def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
+        """Return by how much both mean losses (2,) are less than those of another network."""
+        less = other.losses - self.losses
+        gains = less @ self.shares
+        # For n equal weights this is the unbiased variance, with the divisor n - 1.
+        unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
+        return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
+
+
+def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
+    """Return the network of `params`, with the ridges of a tuning but without locality."""
+    return SmallNetwork(
+        params.kernel,
+        params.width_factor,
+        params.normalized,
+        tuple(Trials.of(params, replace(tuning, localities=(0.0,))).ridges),
+    )
+
+
+def judged_sums(dataset: Dataset) -> type[JudgedSums]:
+    """Return the class that sums errors on held-out rows of a sample."""
+    return ResidualSums if dataset.of_numbers else HeldOutSums
+
+
+def try_side_by_side(
+    sample: SmallTable,
+    scaling: Scaling,
+    networks: Sequence[SmallNetwork],
+    *,
+    held_out: Sequence[int],
+    **options: Any,
+) -> list[Entry]:
+    """Return the result of `try_networks`; some networks are tried at the same time."""
+    own = tried_bytes(
+        sample.basis.shape[0],
+        sample.targets.n_targets,
+        n_held_out=len(held_out),
+        n_ridges=max(len(each.ridges) for each in networks),
+    )
+    each, threads = beside_first(own), blas_threads()
+    found = try_networks(
+        sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
+    )
+    return [tried.entry for tried in found]
+
+
+def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
+    """Return the bytes of a tried network: sums, systems, activations, weights and scores."""
+    scores, rows = n_ridges * n_targets, block_rows(n_basis)
+    return 8 * (
+        (n_held_out + 7) * n_basis**2
+        + rows * n_basis
+        + 2 * max(n_held_out, 1) * scores * n_basis
+        + 4 * rows * scores
+    )
+
+
+def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
+    """Return the peak bytes of networks that are tried side by side."""
+    return bytes_of_one + beside_bytes(n_networks, bytes_of_one)
+
+
+# Prefix of the groups that are deleted after the weights are stored: the sample and the rounds.
+_SCRATCH = "metric-"
+_SAMPLE, _ROUNDS = f"{_SCRATCH}sample", f"{_SCRATCH}rounds"
+
+# Rows of the sample, fewer where they are wide: 256 MiB of float64.
+_MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
+_MOST_BASIS = 1000
+
+# One fold is held out, because the error on rows that weights were learned from is too small.
+_N_FOLDS, _HELD_OUT = 5, 0
+
+# Share of the error that may be gained by chance with one held-out row; n rows: over sqrt(n).
+_CHANCE = 0.5
+
+# The rounds end after this many rounds without a gain.
+_PATIENCE = 2
+
+_ALPHAS = tuple(10.0**-power for power in range(3, 10))
+_FACTORS = {
+    "gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5),
+    "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0),
+    "laplace-l1": (0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
+}
+
+# Width factors of later rounds, times the best of the round before.
+_STEPS = (0.5, 1.0, 2.0)
+
+# Fields that a round keeps of its best network.
+_NETWORK = ("kernel", "width_factor", "alpha")
+
+# Number of columns that the run records.
+_RECORDED = 20
+
+
+def _learn_weights(job: StageJob) -> dict[str, Any]:
+    """Store the square roots of the weights of the features.
+
+    In every round the best network of the sample is found with the weights of the round before,
+    and its squared derivatives become the weights of the next (recursive feature machines of
+    Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
+
+    Each kind of distances has its own rounds, because a kernel that is worse at first may be better
+    in the end. On 45 columns of noise beside 5 with interactions, l1 distances do better at first
+    but learn only three columns.
+
+    Returns the best network of each "round" and its figures of held-out rows, the round that is
+    "kept", the columns with the largest weights, and those without effect on the scores.
+    """
+    run, dataset, engine = job.run, job.dataset, job.engine
+    run_task(engine, _write_sample, run, dataset, label="metric")
+    units = [(kernels,) for kernels in _kernels_of(Trials.of(run.chosen_params, run.tuning))]
+    parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
+    rounds = [each for part in parts for each in part["rounds"]]
+    for number, each in enumerate(rounds):
+        shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.items())
+        logger.info("metric: round %d, %s", number, shown)
+    sample = {name: parts[0][name] for name in ("n_rows", "n_held_out", "n_basis")}
+    kept = _best_round(rounds, dataset, sample["n_held_out"])
+    root, unused = np.ones(dataset.n_features), []
+    if kept:
+        roots = [run.read_part(_ROUNDS, part, "roots") for part in range(len(units))]
+        root = np.concatenate(roots)[kept]
+        unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist()
+    write_array(run.group("metric"), "root", root, "feature")
+    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
+    named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
+    weights = f"weights of round {kept}, the heaviest {named}; {len(unused)} columns without effect"
+    logger.info("metric: %s", weights if kept else "equal weights of the columns do best")
+    return {"rounds": rounds, "kept": kept, "heaviest": heaviest, "unused": unused, **sample}
+
+
+def _kernels_of(tried: Trials) -> list[list[str]]:
+    """Return the kernels with learned weights, one list for each kind of distances."""
+    kinds = sorted({kernel_named(name).l1 for name in tried.kernels})
+    return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
+
+
+def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
+    """Return the round with the smallest error on held-out rows.
+
+    Round 0, with equal weights, stays unless the gain of another round is more than chance.
+    """
+    figures = [each[judged_sums(dataset).smooth] for each in rounds]
+    if not figures:
+        return 0
+    kinds = [kernel_named(each["kernel"]).l1 for each in rounds]
+    equal = min(figures[kinds.index(each)] for each in set(kinds))
+    gained = 1 - min(figures) / equal if equal > 0 else 0.0
+    return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
+
+
+def _write_sample(run: Run, dataset: Dataset) -> None:
+    size = sample_size(dataset.n_rows, dataset.n_features)
+    TableRows.drawn(dataset, run.chosen_params, size).write(run.group(_SAMPLE))
+
+
+def _read_table(run: Run, dataset: Dataset) -> SmallTable:
+    """Return the sample with a basis of distinct rows; held-out rows decide no widths either."""
+    rows, seed = TableRows.read(run, f"{_SAMPLE}/"), run.chosen_params.random_state
+    size = len(rows.targets)
+    seen = np.flatnonzero(folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed) != _HELD_OUT)
+    _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
+    # Drawn by number: units of the columns do not matter.
+    order = np.random.default_rng(seed).permutation(np.sort(distinct))
+    places = np.sort(seen[order[: sample_basis(size)]])
+    basis = Chosen(rows.X[places], rows.numbers[places])
+    sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
+
+
+def sample_size(n_rows: int, n_features: int) -> int:
+    """Return the number of rows of the sample of a table."""
+    return min(n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _SAMPLE_ELEMENTS // n_features))
+
+
+def sample_basis(n_rows: int) -> int:
+    """Return the largest number of basis rows of a sample; half of a small sample."""
+    return min(_MOST_BASIS, -(-n_rows // 2))
+
+
+def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
+    ridges = tuple(Ridge("weights", alpha) for alpha in alphas)
+    return SmallNetwork(kernel, width_factor, False, ridges)
+
+
+def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
+    """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
+    sample = _read_table(run, dataset)
+    seen = sample.folds != _HELD_OUT
+    n_held_out = int(np.count_nonzero(~seen))
+    judged, root = judged_sums(dataset), np.ones(dataset.n_features)
+    tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
+    rounds: list[dict[str, Any]] = []
+    roots: list[Floats] = []
+    most = run.chosen_params.metric_rounds + 1 if 0 < n_held_out < len(seen) else 0
+    for number in range(most):
+        if rounds:
+            kernel, factor, alpha = (rounds[-1][name] for name in _NETWORK)
+            root = learned_root(
+                sample.take(seen),
+                read_scaling(run, LEARNED, root=root),
+                _small_network(kernel, factor, [alpha]),
+                each=partial(side_by_side, at_once=1),
+                threads=blas_threads(),
+            )
+            tried = [(kernel, factor * step) for step in _STEPS]
+        networks = [_small_network(*each, _ALPHAS) for each in tried]
+        found = try_side_by_side(
+            sample,
+            read_scaling(run, LEARNED, root=root),
+            networks,
+            held_out=(_HELD_OUT,),
+            smoothly=True,
+        )
+        place = best_place(found, judged.smooth)
+        if place is None:
+            break
+        named = dict(zip(_NETWORK, tried[place], strict=False)) | found[place]
+        rounds.append({name: named[name] for name in (*_NETWORK, *judged.compared)})
+        roots.append(root)
+        if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
+            break
+    sizes = {"n_rows": len(seen), "n_held_out": n_held_out, "n_basis": len(sample.basis)}
+    return PartResult({"rounds": rounds, **sizes}, {"roots": np.array(roots)})
+
+
+def _metric_cost(s: FitSizes) -> StageCost:
+    """Return the cost; networks run side by side in the rounds of one task."""
+    rows = sample_size(s.n, s.p)
+    r = sample_basis(rows)
+    learning = _kernels_of(s.tried)
+    n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
+    n_rounds = len(learning) * s.params.metric_rounds
+    n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
+    gradients = n_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
+    sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
+    own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS))
+    trying = try_bytes(rows, r) + trying_bytes(max(n_firsts), own)
+    return StageCost(
+        products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
+        exponentials=2 * (n_tried + n_rounds) * rows * r,
+        written_bytes=sample_bytes,
+        held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
+        n_tasks=len(learning),
+    )
+
+
+def _remedy(params: FitParams) -> str:
+    single = params.scale == LEARNED
+    return "Give `scale`=standard" if single else f"Give `scales` without {LEARNED}"
+
+
+def _check_metric(context: FitContext) -> None:
+    """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
+    if context.dataset.is_sparse:
+        name = "scale" if context.params.scale == LEARNED else "scales"
+        raise ParameterError(
+            f"`{name}`={LEARNED} needs dense rows, but X is sparse.",
+            f"Set `{name}` to none, standard or unit; or give X as an array.",
+        )
+    if context.embeds:
+        raise ParameterError(
+            "`scale`=learned needs targets, but an embedding has none.",
+            "Set `scale` to none, standard or unit.",
+        )
+
+
+METRIC = Stage(
+    name="metric",
+    compute=_learn_weights,
+    cost=_metric_cost,
+    wanted=lambda tried: LEARNED in tried.scales,
+    check=_check_metric,
+    labelled_only=True,
+    scratch=(_SCRATCH,),
+    remedy=_remedy,
+)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import ceil, log2
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
@@ -99,7 +99,7 @@ def resolve_tuning(
         )
     if mixed and "kernels" in tried:
         tried["kernels"] = tuple(sorted(tried["kernels"], key=lambda name: name != "laplace-l1"))
-    spectral = Trials(params, tuning).components != [None]
+    spectral = Trials.of(params, tuning).components != [None]
     unsupported = {
         "bases": not sized,
         "basis_rules": not sized,
@@ -144,51 +144,46 @@ class Combination:
     width_factor: float
 
 
-class Trials(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Trials:
     """What a fit tries: the values of its parameters, or those of its tuning."""
 
     params: FitParams
     tuning: TuneParams | None
+    scales: tuple[str, ...]
+    kernels: tuple[str, ...]
+    bases: tuple[str, ...]
+    # Also those that do not support the other parameters of the fit.
+    all_penalties: tuple[str, ...]
+    # Ascending.
+    localities: list[float]
+    # [None] without eigenfunctions.
+    components: list[int | None]
+    losses: list[str]
 
-    @property
-    def scales(self) -> Sequence[str]:
-        """The scales."""
-        return (self.tuning and self.tuning.scales) or (self.params.scale,)
+    @classmethod
+    def of(cls, params: FitParams, tuning: TuneParams | None) -> Self:
+        """Return what a fit with resolved parameters tries."""
 
-    @property
-    def kernels(self) -> Sequence[str]:
-        """The kernels."""
-        return (self.tuning and self.tuning.kernels) or (self.params.kernel,)
+        def values(name: str, own: Any) -> Any:
+            return (tuning and getattr(tuning, name)) or (own,)
 
-    @property
-    def bases(self) -> Sequence[str]:
-        """The sources of the basis."""
-        return (self.tuning and self.tuning.bases) or (self.params.basis,)
-
-    @property
-    def localities(self) -> list[float]:
-        """The localities, ascending."""
-        return sorted(set((self.tuning and self.tuning.localities) or (self.params.locality,)))
-
-    @property
-    def all_penalties(self) -> Sequence[str]:
-        """The penalties, also those that do not support the other parameters of the fit."""
-        return (self.tuning and self.tuning.penalties) or (self.params.penalty,)
+        return cls(
+            params=params,
+            tuning=tuning,
+            scales=values("scales", params.scale),
+            kernels=values("kernels", params.kernel),
+            bases=values("bases", params.basis),
+            all_penalties=values("penalties", params.penalty),
+            localities=sorted(set(values("localities", params.locality))),
+            components=[*values("components", params.components)],
+            losses=[*dict.fromkeys(values("losses", params.loss))],
+        )
 
     @property
     def penalties(self) -> list[str]:
         """The penalties that support the other parameters of the fit."""
         return [name for name in self.all_penalties if not penalty_named(name).unmet(self.params)]
-
-    @property
-    def components(self) -> list[int | None]:
-        """The numbers of eigenfunctions; [None] without any."""
-        return [*((self.tuning and self.tuning.components) or (self.params.components,))]
-
-    @property
-    def losses(self) -> list[str]:
-        """The losses, in the order in which they are tried."""
-        return [*dict.fromkeys((self.tuning and self.tuning.losses) or (self.params.loss,))]
 
     @property
     def refined_losses(self) -> list[str]:
@@ -273,7 +268,7 @@ class Trials(NamedTuple):
 
     def unsupported_by_cells(self, *, sparse: bool) -> dict[str, bool]:
         """Return the options that cells do not support, each with whether the fit has it."""
-        fit = self if isinstance(self.params.cells, int) else self._replace(tuning=None)
+        fit = self if isinstance(self.params.cells, int) else Trials.of(self.params, None)
         return {
             "sparse rows": sparse,
             "given basis rows": self.params.basis_is_given,
@@ -331,7 +326,7 @@ def n_refinements(tuning: TuneParams) -> int:
 
 def trials_of(run: Run) -> Trials:
     """Return what a run tries, without the values that finished stages have chosen."""
-    return Trials(run.chosen_params, run.remaining_tuning)
+    return Trials.of(run.chosen_params, run.remaining_tuning)
 
 
 def ridges_of(run: Run) -> list[Ridge]:
@@ -432,7 +427,7 @@ class FitContext:
     @property
     def tried(self) -> Trials:
         """What the fit tries."""
-        return Trials(self.params, self.tuning)
+        return Trials.of(self.params, self.tuning)
 
     @property
     def basis_option(self) -> str:
@@ -480,7 +475,7 @@ def _default_cells(
         return 1
     auto = replace(params, cells="auto")
     n_rows = dataset.of_labelled().n_rows
-    unsupported = Trials(auto, tuning).unsupported_by_cells(sparse=dataset.is_sparse)
+    unsupported = Trials.of(auto, tuning).unsupported_by_cells(sparse=dataset.is_sparse)
     few = n_rows < _LEAST_ROWS or planned_cells(auto, n_rows) == 1
     return 1 if few or any(unsupported.values()) else "auto"
 
@@ -489,5 +484,5 @@ def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:
     """Return parameters with the values of a tuning that tries a single combination."""
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
-    tried = Trials(params, tuning).combinations
+    tried = Trials.of(params, tuning).combinations
     return replace(params, **asdict(tried[0])) if len(tried) == 1 else params

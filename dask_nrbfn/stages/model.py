@@ -10,15 +10,16 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.bases import of_searched
-from dask_nrbfn.stages.cells import CELLS, cells_basis, read_networks
+from dask_nrbfn.stages.cells import CELLS, cells_basis
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import trials_of
 from dask_nrbfn.stages.moments import WIDTH, read_coefficients, read_features
-from dask_nrbfn.stages.refine import read_weights
+from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.weights import WEIGHTS, read_places
 from dask_nrbfn.storage.array import write_array
@@ -72,7 +73,8 @@ def _write_model(run: Run, dataset: Dataset) -> None:
 
 
 def _of_cells(run: Run) -> dict[str, Any]:
-    cells = read_networks(run)
+    names = CellNetworks.array_names()
+    cells = CellNetworks.from_arrays({name: run.read(f"cells/{name}") for name in names})
     return {
         "basis": run.read("cells/basis"),
         "width": float(np.median(cells.widths)),
@@ -87,7 +89,7 @@ def _of_one_network(run: Run) -> dict[str, Any]:
         "basis": basis if places is None else basis[places],
         "places": places,
         "width": WIDTH.recorded(run).width,
-        "weights": read_weights(run),
+        "weights": run.read(f"{'refine' if is_refined(run.chosen_params) else 'weights'}/values"),
     }
 
 

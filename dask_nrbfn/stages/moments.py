@@ -220,7 +220,7 @@ def most_components(run: Run) -> int:
 
     An embedding has one more, the constant eigenfunction, which gives no coordinate.
     """
-    asked = (size for size in Trials(run.params, run.tuning).components if size is not None)
+    asked = (size for size in Trials.of(run.params, run.tuning).components if size is not None)
     return max(asked, default=0) + run.embeds
 
 
@@ -246,7 +246,7 @@ def _components_cost(s: FitSizes) -> StageCost:
 def _check_components(context: FitContext) -> None:
     """Raise ParameterError if another parameter does not support `components`."""
     params, tuning = context.params, context.tuning
-    tried = Trials(params, tuning)
+    tried = Trials.of(params, tuning)
     features = (params.features,) if tuning is None else tuning.features
     unfit = {
         "features": (features, "normalized"),

@@ -439,8 +439,7 @@ def _cost(s: FitSizes) -> StageCost:
         # The number of partitions is planned so that a search just fits.
         held_bytes=s.held(*_steps(s, overlap, row_bytes), margin=0.0),
         n_tasks=n_partitions if n_partitions > 1 else n_passes,
-        shared_s=0.0 if exact else updates / update_rate(s.search.threads),
-        fixed_s=0.0 if exact else COMPILATION_S,
+        other_s=0.0 if exact else COMPILATION_S + updates / update_rate(s.search.threads),
     )
 
 

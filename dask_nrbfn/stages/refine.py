@@ -388,7 +388,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         judged_layout = PartLayout.of(job.validation.n_rows, run.params.n_parts)
     descents = {
         name: _Descent(name, (*held_out_folds(run), None), judged_layout)
-        for name in Trials(run.params, run.tuning).refined_losses
+        for name in Trials.of(run.params, run.tuning).refined_losses
     }
     steps = {name: _descend(job, descent) for name, descent in descents.items()}
     judged = {} if run.tuning is None else _judged(run, steps)
@@ -418,7 +418,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.chosen_params)
     squared = next(each for each in validation.path if Ridge.of(each) == chosen)
     tried = []
-    for name in Trials(run.params, run.tuning).losses:
+    for name in Trials.of(run.params, run.tuning).losses:
         step = steps.get(name, {"path": [squared], "taken": 0, "stopped": None})
         figures = step["path"][step["taken"]]
         tried.append(
@@ -463,11 +463,6 @@ def is_refined(params: FitParams) -> bool:
     return not loss_named(params.loss).solved_at_once
 
 
-def read_weights(run: Run) -> Floats:
-    """Return the weights of the fitted model, float64 (q, r)."""
-    return run.read("refine/values" if is_refined(run.chosen_params) else "weights/values")
-
-
 def read_held_out_confusion(run: Run) -> Floats | None:
     """Return the weighted confusion of the held-out rows, float64 (K, K); None without tuning."""
     if run.has("cells/confusion"):
@@ -503,7 +498,7 @@ def _check(context: FitContext) -> None:
     tuning = context.tuning
     if context.dataset.of_numbers:
         name = "losses" if tuning and tuning.losses else "loss"
-        (refined, *_) = Trials(context.params, tuning).refined_losses
+        (refined, *_) = Trials.of(context.params, tuning).refined_losses
         raise ParameterError(
             f"`{name}` is {refined}, but the targets are numbers.", f"Give `{name}`=squared."
         )
@@ -539,12 +534,7 @@ def _cost(s: FitSizes) -> StageCost:
         written_bytes=n_refined * stored + steps,
         held_bytes=s.held(passing, s.solve_bytes + factor, 2 * factor + 6 * n_passes * weights),
         n_tasks=s.n_parts,
-        fixed_s=most * _PASS_S,
     )
-
-
-# Seconds between two passes: reading the sums, the tasks of a step, opening the run.
-_PASS_S = 0.1
 
 
 def _leaves(run: Run) -> tuple[str, ...]:

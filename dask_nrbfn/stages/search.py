@@ -17,8 +17,27 @@ from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_by
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, Chosen, requested_size
-from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.bases import (
+    ALL,
+    MOST_FOUND,
+    MOST_SCORED,
+    Chosen,
+    TableRows,
+    bases_of_sample,
+    read_sample,
+    requested_size,
+)
+from dask_nrbfn.stages.columns import (
+    METRIC,
+    JudgedRows,
+    judged_sums,
+    n_judged_folds,
+    network_of,
+    read_scaling,
+    tried_bytes,
+    try_side_by_side,
+    trying_bytes,
+)
 from dask_nrbfn.stages.context import (
     ALPHAS_BESIDE,
     Combination,
@@ -26,20 +45,6 @@ from dask_nrbfn.stages.context import (
     n_refinements,
     search_basis_size,
     search_rows,
-)
-from dask_nrbfn.stages.metric import (
-    ALL,
-    METRIC,
-    JudgedRows,
-    TableRows,
-    bases_of_sample,
-    judged_sums,
-    n_judged_folds,
-    network_of,
-    read_sample,
-    tried_bytes,
-    try_side_by_side,
-    trying_bytes,
 )
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
@@ -181,7 +186,7 @@ def finalists(ordered: Sequence[Combination]) -> list[Combination]:
 
 def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_sampled: int) -> int:
     """Return the largest size of a basis that is tried on a sample."""
-    if not Trials(params, tuning).chooses_size:
+    if not Trials.of(params, tuning).chooses_size:
         return min(requested_size(params, dataset) or _MOST_COMPARED, _MOST_COMPARED)
     most = _FIRST_SIZES[-1] if tuning.effort == "quick" else MOST_FOUND
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
@@ -375,7 +380,7 @@ def _finals(
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
     tried = [(each, search.left_beside(each, ALPHAS_BESIDE)) for each in finalists(search.ordered)]
     curve: list[Final] = []
-    if Trials(params, tuning).chooses_size:
+    if Trials.of(params, tuning).chooses_size:
         curve = _learning_curve(job, best, search.left_beside(best, ALPHAS_BESIDE), size)
         if not curve:
             return [], [], None, "singular systems"
@@ -385,7 +390,6 @@ def _finals(
             (replace(each, basis=sized.basis, basis_rule=sized.basis_rule), left)
             for each, left in tried
         ]
-        _log_curve(curve, size)
     compared = _judge(job, f"{_FINALS}kinds", [min(size, _MOST_COMPARED)], tried)
     if not compared:
         return curve, [], None, "singular systems"
@@ -408,18 +412,10 @@ def _finals(
     return curve, compared, winner, limit if n_steps else None
 
 
-def _log_curve(curve: Sequence[Final], size: int) -> None:
-    best: dict[int, float] = {}
-    for each in curve:
-        best[each.n_basis] = min(each.loss, best.get(each.n_basis, math.inf))
-    errors = ", ".join(f"{n_basis} {loss:.4f}" for n_basis, loss in sorted(best.items()))
-    logger.info("search: error by basis rows: %s; %d are chosen", errors, size)
-
-
 def _different(run: Run) -> list[Combination]:
     """Return the combinations, without learned weights that are all equal ("standard")."""
     assert run.tuning is not None
-    tried = Trials(run.chosen_params, run.tuning).combinations
+    tried = Trials.of(run.chosen_params, run.tuning).combinations
     both = {LEARNED, "standard"} <= {each.scale for each in tried}
     if not both or METRIC.recorded(run).kept:
         return tried
@@ -446,7 +442,8 @@ def _choose_bases(
     assert run.tuning is not None
     params = replace(run.chosen_params, scale=scale, basis=basis)
     size = search_basis_size(dataset, params, run.tuning)
-    bases = bases_of_sample(run, dataset, _SAMPLE, params, [(size, rule) for rule in rules])
+    sizes, scaling = [(size, rule) for rule in rules], read_scaling(run, scale)
+    bases = bases_of_sample(run, dataset, _SAMPLE, params, sizes, scaling=scaling)
     arrays = {f"values_{rule}": each.values for rule, each in zip(rules, bases, strict=True)}
     arrays |= {f"rows_{rule}": each.rows for rule, each in zip(rules, bases, strict=True)}
     return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
@@ -478,11 +475,11 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
     """Try a combination with bases of some sizes; keep the losses of every held-out row."""
     (params, networks), tuning = _networks(run, tried), run.tuning
     assert tuning is not None
-    if Trials(params, tuning).chooses_size:
+    if Trials.of(params, tuning).chooses_size:
         params = replace(params, basis_size=max(sizes))
     scaling, entries, losses = read_scaling(run, params.scale), [], []
     rules = [(size, params.basis_rule) for size in sizes]
-    for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules):
+    for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules, scaling=scaling):
         table = _read_sample(run, dataset, basis)
         ((entry, scores),) = try_networks(
             table,
@@ -539,18 +536,13 @@ def _cost(s: FitSizes) -> StageCost:
     products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     sample_bytes = (1 + bool(s.dataset.n_unlabelled)) * n_rows * (s.block_row_bytes + 3 * 8)
-
-    def network_bytes(size: int, n_held_out: int, n_ridges: int) -> int:
-        own = tried_bytes(size, s.q, n_held_out=n_held_out, n_ridges=n_ridges)
-        if s.n_components:
-            own += eigenfunctions_bytes(size) + components_bytes(size, min(s.n_components, size))
-        return own + 8 * s.penalty_axes * size**2
-
-    n_tried, first = sum(each.n_tried for each in rounds), network_bytes(r, tuning.folds, n_ridges)
-    networks = max(
-        try_bytes(n_rows, r) + trying_bytes(n_tried, first),
-        network_bytes(largest, n_judged, 2 * ALPHAS_BESIDE + 1),
-    )
+    network = tried_bytes(largest, s.q, n_held_out=tuning.folds, n_ridges=n_ridges)
+    network += 8 * s.penalty_axes * largest**2
+    if s.n_components:
+        size = min(s.n_components, largest)
+        network += eigenfunctions_bytes(largest) + components_bytes(largest, size)
+    n_tried = sum(each.n_tried for each in rounds)
+    networks = try_bytes(n_rows, largest) + trying_bytes(n_tried, network)
     basis = s.basis_bytes(largest, copies=3)
     return StageCost(
         products=products,

@@ -39,9 +39,8 @@ class StageCost:
     written_bytes: int = 0
     held_bytes: int
     n_tasks: int = 1
-    # Seconds of all tasks, and of every worker, that do not depend on the rates.
-    shared_s: float = 0.0
-    fixed_s: float = 0.0
+    # Seconds of all tasks that do not depend on the rates.
+    other_s: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -313,8 +312,8 @@ def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
         + cost.exponentials / rates.exponentials
         + cost.pairs / rates.pairs
         + (cost.read_bytes + cost.written_bytes) / rates.bytes
-        + cost.shared_s
+        + cost.other_s
     )
     # The last round of tasks may leave workers idle.
     rounds = math.ceil(cost.n_tasks / n_workers)
-    return shared * rounds / cost.n_tasks + rounds * _PART_S + cost.fixed_s
+    return shared * rounds / cost.n_tasks + rounds * _PART_S

@@ -49,7 +49,6 @@ from dask_nrbfn.parts import (
     reduce_parts,
     run_task,
 )
-from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext, ridges_of
 from dask_nrbfn.stages.moments import (
@@ -105,7 +104,7 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
 
     Those of a fold are left out, because without their own row nothing fits their weights.
     """
-    rows = read_labelled_rows(run)
+    rows = run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
     folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
     return np.not_equal(folds, fold)
 

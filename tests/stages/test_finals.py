@@ -110,8 +110,8 @@ def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
     ],
 )
 def test_size__is_chosen_unless_it_is_said(changes, chosen):
-    assert Trials(replace(PARAMS, **changes), QUICK).chooses_size == chosen
-    assert not Trials(replace(PARAMS, **changes), None).chooses_size
+    assert Trials.of(replace(PARAMS, **changes), QUICK).chooses_size == chosen
+    assert not Trials.of(replace(PARAMS, **changes), None).chooses_size
 
 
 def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypatch):

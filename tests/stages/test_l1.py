@@ -10,8 +10,8 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import metric
-from dask_nrbfn.stages.metric import METRIC
+from dask_nrbfn.stages import columns
+from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_l1_distances
 from tests.tables import spirals, write_table
@@ -72,7 +72,7 @@ def steps(n_rows, p, seed=0):
 
 
 def test_metric__learns_columns_with_it(monkeypatch):
-    monkeypatch.setattr(metric, "_FACTORS", {"laplace-l1": (0.4, 0.8)})
+    monkeypatch.setattr(columns, "_FACTORS", {"laplace-l1": (0.4, 0.8)})
     X, y = steps(500, 9)
     params = replace(PARAMS, scale="learned", metric_rounds=2)
     run = fit(X, y, params)

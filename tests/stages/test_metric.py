@@ -15,9 +15,8 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.page import write_report
-from dask_nrbfn.stages import metric
-from dask_nrbfn.stages.columns import COLUMNS
-from dask_nrbfn.stages.metric import METRIC
+from dask_nrbfn.stages import columns
+from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -32,8 +31,8 @@ PARAMS = FitParams(
 
 @pytest.fixture(autouse=True)
 def few_networks(monkeypatch):
-    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0)})
-    monkeypatch.setattr(metric, "_MOST_BASIS", 60)
+    monkeypatch.setattr(columns, "_FACTORS", {"gaussian": (0.5, 1.0)})
+    monkeypatch.setattr(columns, "_MOST_BASIS", 60)
 
 
 def fit(X, targets, params=PARAMS, *, engine=ENGINE, place=None, **options):

@@ -13,12 +13,12 @@ from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.context import (
     ALPHAS_BESIDE,
     Trials,
     resolve_tuning,
 )
-from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
@@ -89,7 +89,7 @@ def test_bases__need_a_size():
 def test_bases__those_that_are_tried_say_what_is_needed():
     X, y = spirals(30)
     tuning = replace(QUICK, bases=("random", "kmeans"))
-    assert not Trials(SIZED, tuning).by_confidence
+    assert not Trials.of(SIZED, tuning).by_confidence
     # No neighbours are searched, so there need not be so many rows.
     run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
     assert "neighbors" not in run.stages
