@@ -41,7 +41,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.stored import schema_of
-from dask_nrbfn.stages.bases import of_searched
+from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import MOMENTS
@@ -417,7 +417,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
-            values = of_searched(run).read("confidence/values")
+            values = with_neighbors(run).read("confidence/values")
             self.confidence_ = np.full(run.n_rows, np.nan)
             self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record, judged_record
-from dask_nrbfn.stages.bases import of_searched
+from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.neighbors import codes_of_places, name_rows
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.storage.dataset import Dataset
@@ -151,7 +151,7 @@ class Confidences(NamedTuple):
         """Read the confidence of the rows, a part at a time; None if the run has none."""
         if "confidence" not in finished.stages:
             return None
-        run = of_searched(finished.run)
+        run = with_neighbors(finished.run)
         counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
         places, least = np.empty(0, dtype=np.int64), np.empty(0)
         for start, stop in run.spans:

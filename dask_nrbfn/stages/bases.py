@@ -162,7 +162,7 @@ def has_candidates(run: Run) -> bool:
     return CANDIDATES in run.decisions
 
 
-def of_searched(run: Run) -> Run:
+def with_neighbors(run: Run) -> Run:
     """Return the run restricted to the rows that have neighbours."""
     labelled = run.of_labelled()
     if not has_candidates(run):

@@ -28,12 +28,12 @@ from dask_nrbfn.stages.bases import (
     SampledRows,
     check_distinct,
     names_search_of_all,
-    of_searched,
     pool_bytes,
     pool_of,
     requested_size,
     searched_rows,
     source_of,
+    with_neighbors,
 )
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
@@ -303,7 +303,7 @@ def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
 
 def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
-    run, threshold = of_searched(run.of_labelled()), run.chosen_params.confidence_threshold
+    run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.confidence_threshold
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     codes = codes if rows is None else codes[rows]
     step = run.chunk_rows * max(1, SELECTION_ROWS // run.chunk_rows)

@@ -54,7 +54,7 @@ from dask_nrbfn.stages.columns import (
     trying_bytes,
 )
 from dask_nrbfn.stages.context import (
-    ALPHAS_BESIDE,
+    ALPHAS_NEXT,
     MOST_CELLS,
     FitContext,
     Trials,
@@ -500,7 +500,7 @@ def _cost(s: FitSizes) -> StageCost:
     if s.tuning is not None and s.tried.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
         n_compared = min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * most)
-        n_left = 2 * ALPHAS_BESIDE + 1
+        n_left = 2 * ALPHAS_NEXT + 1
         compared = 4 * n_compared * row_bytes
         compared += tried_bytes(min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=n_left)
     return StageCost(
@@ -530,9 +530,9 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unfit = context.tried.unsupported_by_cells(sparse=dataset.is_sparse)
-    unfit["a validation dataset"] = context.validation is not None
-    for what, given in unfit.items():
+    unsupported = context.tried.unsupported_by_cells(sparse=dataset.is_sparse)
+    unsupported["a validation dataset"] = context.validation is not None
+    for what, given in unsupported.items():
         if given:
             raise ParameterError(
                 f"`cells` is {params.cells}, but a fit with several cells does not support {what}.",

@@ -356,7 +356,7 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
 
     Each kind of distances has its own rounds, because a kernel that is worse at first may be better
-    in the end. On 45 columns of noise beside 5 with interactions, l1 distances do better at first
+    in the end. On 45 columns of noise next to 5 with interactions, l1 distances do better at first
     but learn only three columns.
 
     Returns the best network of each "round" and its figures of held-out rows, the round that is

@@ -33,7 +33,7 @@ _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
 
 # Number of alphas on either side of the best alpha of a search that are tried with the whole basis.
 # The best alpha falls as a basis grows.
-ALPHAS_BESIDE = 3
+ALPHAS_NEXT = 3
 
 # A tuning tries cells only on tables of at least this many rows. With fewer held-out rows the
 # comparison depends on chance.
@@ -225,7 +225,7 @@ class Trials:
         """Largest number of ridges that are tried with the whole basis."""
         n_penalties, n_alphas = len(self.all_penalties), len(self._given.alphas)
         if self.is_searched:
-            n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_BESIDE + 1)
+            n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_NEXT + 1)
         return n_penalties * n_alphas * len(self.localities) * len(self.components)
 
     @property

@@ -18,7 +18,7 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import of_searched, search_block_rows
+from dask_nrbfn.stages.bases import search_block_rows, with_neighbors
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -170,7 +170,7 @@ def _audit(job: StageJob) -> dict[str, Any]:
     if search["method"] == "exact" and search["n_partitions"] == 1:
         # By construction.
         return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
-    n_searched = of_searched(run).n_rows
+    n_searched = with_neighbors(run).n_rows
     n_audited = min(n_searched, AUDITED_ROWS)
     rng = np.random.default_rng([run.chosen_params.random_state, 1])
     rows = np.sort(rng.choice(n_searched, n_audited, replace=False))
@@ -205,7 +205,7 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 
 def _compare(run: Run) -> Recall:
-    run = of_searched(run)
+    run = with_neighbors(run)
     found = run.take("neighbors/distances", run.read("recall/rows"))
     return measure_recall(found, run.read("recall/distances"))
 

@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.bases import of_searched
+from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.cells import CELLS, cells_basis
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import trials_of
@@ -41,7 +41,7 @@ def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
 
 
 def _read_results(run: Run, leaves: list[str]) -> None:
-    searched = of_searched(run)
+    searched = with_neighbors(run)
     for name in leaves:
         of_rows = run.array(name).shape[0] == searched.n_rows
         for start, stop in searched.spans if of_rows else [(0, None)]:

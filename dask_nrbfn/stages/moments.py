@@ -29,7 +29,7 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, reduce_parts, run_task
-from dask_nrbfn.stages.bases import check_neighbors, of_searched, source_of
+from dask_nrbfn.stages.bases import check_neighbors, source_of, with_neighbors
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, Trials, trials_of
@@ -500,7 +500,10 @@ def read_locality(run: Run, strength: float) -> Locality | None:
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     """Store the neighbours of drawn rows; the search of all rows is used if there was one."""
     run = job.run
-    if source_of(run.chosen_params.basis).by_confidence and of_searched(run).n_rows == run.n_rows:
+    if (
+        source_of(run.chosen_params.basis).by_confidence
+        and with_neighbors(run).n_rows == run.n_rows
+    ):
         write_array(run.group("locality"), "rows", drawn, "target")
         run_task(job.engine, _take_lists, run, label="locality")
     else:

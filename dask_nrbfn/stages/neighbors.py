@@ -42,7 +42,6 @@ from dask_nrbfn.stages.bases import (
     check_neighbors,
     has_candidates,
     most_lists,
-    of_searched,
     pieces_of,
     pool_bytes,
     pool_of,
@@ -50,6 +49,7 @@ from dask_nrbfn.stages.bases import (
     search_block_rows,
     searched_in,
     searched_rows,
+    with_neighbors,
 )
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
@@ -94,7 +94,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     k = run.chosen_params.n_neighbors
     if search.n_candidates is not None:
         run.decide(CANDIDATES, asdict(PartLayout.of(search.n_candidates, run.params.n_parts)))
-    searched = of_searched(run)
+    searched = with_neighbors(run)
     searched.require_row_array("neighbors/indices", np.int64, k)
     searched.require_row_array("neighbors/distances", np.float64, k)
     if search.n_candidates is not None:
@@ -149,7 +149,7 @@ def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
 
 def _draw(run: Run, dataset: Dataset) -> None:
     """Draw candidates; store their row numbers and the hashes of their values."""
-    size = of_searched(run).n_rows
+    size = with_neighbors(run).n_rows
     pool = pool_of(_rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
     drawn = choose_candidates(pool, size=size)
     hashes = hash_rows(dataset.take(drawn), seed=run.chosen_params.random_state)
@@ -161,7 +161,7 @@ def _draw(run: Run, dataset: Dataset) -> None:
 
 def _store_lists(run: Run) -> float:
     """Store the lists of all candidates in parts; return the sum of the distances."""
-    searched = of_searched(run)
+    searched = with_neighbors(run)
     for start, stop in searched.spans:
         for name in Neighbors._fields:
             values = run.read(f"candidates/{name}", start, stop)
@@ -507,7 +507,7 @@ NEIGHBORS = Stage(
 
 def _store_confidence(job: StageJob) -> dict[str, Any]:
     """Store the confidence of every row or candidate; return how many are below the threshold."""
-    run = of_searched(job.run)
+    run = with_neighbors(job.run)
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
@@ -544,7 +544,7 @@ def codes_of_places(run: Run, places: NDArray[np.int64]) -> NDArray[np.integer[A
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    run, params = of_searched(run), run.chosen_params
+    run, params = with_neighbors(run), run.chosen_params
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     own = codes if rows is None else codes[rows]
     width, threshold = NEIGHBORS.recorded(run).mean_distance, params.confidence_threshold

@@ -520,7 +520,7 @@ def _cost(s: FitSizes) -> StageCost:
     # The last pass calibrates.
     most, n_judged = n_refined * n_passes + bool(s.n_ridges), s.judged.n_rows if apart else 0
     n_computed = most * (s.n + n_judged)
-    # If the penalty is a matrix, the ridge is stored beside its factor, and both are read again.
+    # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
     factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     weights = 8 * s.q * r * n_models
     steps = most * (s.n_parts + n_passes) * weights

@@ -39,7 +39,7 @@ from dask_nrbfn.stages.columns import (
     trying_bytes,
 )
 from dask_nrbfn.stages.context import (
-    ALPHAS_BESIDE,
+    ALPHAS_NEXT,
     Combination,
     Trials,
     n_refinements,
@@ -68,7 +68,7 @@ _FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
 
 # Later rounds try the best penalty of the last round, and this many alphas on either side of the
 # best alpha.
-_ALPHAS_BESIDE = 1
+_ALPHAS_NEXT = 1
 
 
 class Round(NamedTuple):
@@ -281,15 +281,15 @@ class _Search:
 
         The first of several rounds tries every second alpha.
         """
-        if beside := self.left_beside(combination, _ALPHAS_BESIDE):
-            return beside
+        if near := self.left_next_to(combination, _ALPHAS_NEXT):
+            return near
         descending = sorted(set(self._alphas), reverse=True)
         return {"alphas": descending[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
-    def left_beside(self, combination: Combination, n_beside: int) -> Left:
-        """Return the result of `_left_beside` for the last round of a combination."""
+    def left_next_to(self, combination: Combination, n_next: int) -> Left:
+        """Return the result of `_left_next_to` for the last round of a combination."""
         judged = self.judged.get(combination)
-        return {} if judged is None else _left_beside(self._alphas, judged, n_beside)
+        return {} if judged is None else _left_next_to(self._alphas, judged, n_next)
 
     @property
     def ordered(self) -> list[Combination]:
@@ -304,25 +304,25 @@ class _Search:
         return [math.inf if figure is None else figure for figure in figures]
 
 
-def _left_beside(alphas: Sequence[float], judged: Mapping[str, Any], n_beside: int) -> Left:
+def _left_next_to(alphas: Sequence[float], judged: Mapping[str, Any], n_next: int) -> Left:
     """Return the penalty of a network and the alphas next to its alpha; empty if it is singular."""
     if judged["alpha"] is None:
         return {}
     descending = sorted(set(alphas), reverse=True)
     place = descending.index(judged["alpha"])
-    beside = descending[max(place - n_beside, 0) : place + n_beside + 1]
-    return {"penalties": [judged["penalty"]], "alphas": [each for each in alphas if each in beside]}
+    near = descending[max(place - n_next, 0) : place + n_next + 1]
+    return {"penalties": [judged["penalty"]], "alphas": [each for each in alphas if each in near]}
 
 
-def _factors_beside(factor: float, tried: Iterable[float]) -> list[float]:
+def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
     """Return the geometric means of a factor and its neighbours; at an end, a factor outside."""
     below = max((each for each in tried if each < factor), default=None)
     above = min((each for each in tried if each > factor), default=None)
-    beside = [
+    near = [
         math.sqrt(factor * near) if near else factor**2 / (far or factor)
         for near, far in ((below, above), (above, below))
     ]
-    return [float(f"{each:.3g}") for each in beside]
+    return [float(f"{each:.3g}") for each in near]
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "n_basis": n_basis,
         "rounds": search.rounds,
         "stopped": stopped,
-        "narrowed": _left_beside(tuning.alphas, left, ALPHAS_BESIDE),
+        "narrowed": _left_next_to(tuning.alphas, left, ALPHAS_NEXT),
         "curve": [each.record for each in curve],
         "finals": [each.record for each in compared],
     }
@@ -378,10 +378,10 @@ def _finals(
     params, tuning = job.run.chosen_params, job.run.tuning
     assert tuning is not None
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
-    tried = [(each, search.left_beside(each, ALPHAS_BESIDE)) for each in finalists(search.ordered)]
+    tried = [(each, search.left_next_to(each, ALPHAS_NEXT)) for each in finalists(search.ordered)]
     curve: list[Final] = []
     if Trials.of(params, tuning).chooses_size:
-        curve = _learning_curve(job, best, search.left_beside(best, ALPHAS_BESIDE), size)
+        curve = _learning_curve(job, best, search.left_next_to(best, ALPHAS_NEXT), size)
         if not curve:
             return [], [], None, "singular systems"
         chosen = smallest_of(curve)
@@ -398,15 +398,15 @@ def _finals(
         each.width_factor for each in search.judged if each.kernel == winner.combination.kernel
     }
     for step in range(n_steps):
-        left = _left_beside(tuning.alphas, winner.entry, ALPHAS_BESIDE)
-        factors = _factors_beside(winner.combination.width_factor, widths)
+        left = _left_next_to(tuning.alphas, winner.entry, ALPHAS_NEXT)
+        factors = _factors_next_to(winner.combination.width_factor, widths)
         new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
         others = _judge(job, f"{_FINALS}widths-{step}", [winner.n_basis], new)
         compared += others
         widths.update(factors)
         better = best_of([winner, *others])
         if better is winner:
-            return curve, compared, winner, "no width beside the best does better"
+            return curve, compared, winner, "no width next to the best does better"
         winner = better
     limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
     return curve, compared, winner, limit if n_steps else None
@@ -532,7 +532,7 @@ def _cost(s: FitSizes) -> StageCost:
         if s.n_components:
             products += each.n_tried * each.n_folds * eigenfunctions_flops(size)
         exponentials += 2 * n * size
-        n_left = min(n_ridges, (2 * ALPHAS_BESIDE + 1) * len(tried.components))
+        n_left = min(n_ridges, (2 * ALPHAS_NEXT + 1) * len(tried.components))
     products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     sample_bytes = (1 + bool(s.dataset.n_unlabelled)) * n_rows * (s.block_row_bytes + 3 * 8)

@@ -15,7 +15,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.context import (
-    ALPHAS_BESIDE,
+    ALPHAS_NEXT,
     Trials,
     resolve_tuning,
 )
@@ -146,7 +146,7 @@ def test_search__the_whole_basis_is_tried_with_the_best_penalty_and_the_alphas_b
     )
     near = alphas.index(best["alpha"])
     tried = [(each["penalty"], each["alpha"]) for each in run.stages["validation"]["path"]]
-    beside = alphas[max(near - ALPHAS_BESIDE, 0) : near + ALPHAS_BESIDE + 1]
+    beside = alphas[max(near - ALPHAS_NEXT, 0) : near + ALPHAS_NEXT + 1]
     assert tried == [(best["penalty"], alpha) for alpha in beside]
     assert run.tuning.alphas == alphas
 
