@@ -293,21 +293,9 @@ class TableRows(NamedTuple):
         numbers = dataset.of_numbers
         targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
         own = dataset.take_weights(rows) if dataset.has_weights else None
-        weighting = RowWeights.of(dataset, params)
-        return cls.weighted(dataset.take(rows), targets, own, rows, weighting)
-
-    @classmethod
-    def weighted(
-        cls,
-        X: Rows,
-        targets: NDArray[Any],
-        own: Floats | None,
-        numbers: NDArray[np.int64],
-        weighting: RowWeights,
-    ) -> Self:
-        """Return rows with the weights of a fit, from their `own` weights."""
-        weights = weighting.of_rows(targets, own)
-        return cls(X, targets, np.ones(len(numbers)) if weights is None else weights, numbers)
+        weights = RowWeights.of(dataset, params).of_rows(targets, own)
+        weights = np.ones(len(rows)) if weights is None else weights
+        return cls(dataset.take(rows), targets, weights, rows)
 
     @classmethod
     def read(cls, run: Run, place: str) -> Self:

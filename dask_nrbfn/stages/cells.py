@@ -18,7 +18,6 @@ from dask_nrbfn.numeric.cell_solution import (
     STEPS,
     STEPS_OF_ROUND,
     TRIAL_ROWS,
-    CellFit,
     SolvedCell,
     SolvedCells,
     fit_cell,
@@ -141,8 +140,9 @@ def routed_rows(
     """Return the rows of a block cell by cell, with the number of rows of each as "counts"."""
     X, targets, own = block
     assert targets is not None
-    numbers = start + np.arange(len(targets))
-    rows = TableRows.weighted(X, targets, own, numbers, weighting).take(members.rows)
+    weights = weighting.of_rows(targets, own)
+    weights = np.ones(len(targets)) if weights is None else weights
+    rows = TableRows(X, targets, weights, start + np.arange(len(targets))).take(members.rows)
     counts = np.bincount(members.cells, minlength=n_cells)
     return PartResult({}, {"counts": counts, **rows._asdict()}, slice_rows=_SLICE_ROWS)
 
@@ -201,10 +201,9 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         each=beside_first(own_bytes),
         threads=blas_threads(),
     )
-    error, sums = _judged(run, dataset, of_cell, fitted)
     r = fitted.basis.shape[0]
     arrays = {
-        **sums,
+        **_judged(run, dataset, of_cell, fitted.held_out),
         "basis": scaling.apply(fitted.basis),
         "basis_rows": basis.rows[:r],
         "root": fitted.root,
@@ -214,7 +213,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     }
     if keeps_scores:
         arrays |= {"scores": fitted.held_out, "numbers": of_cell.numbers}
-    return PartResult({"n_rows": n_rows, "n_basis": r, "width": fitted.width, **error}, arrays)
+    return PartResult({"n_rows": n_rows, "n_basis": r, "width": fitted.width}, arrays)
 
 
 def _ridges(run: Run) -> tuple[Ridge, ...]:
@@ -230,18 +229,17 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
 
 
 def _judged(
-    run: Run, dataset: Dataset, of_cell: TableRows, fitted: CellFit
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the error on the held-out rows of a cell, and the sums over these rows."""
-    scores, kind = fitted.held_out, judged_sums(dataset)
+    run: Run, dataset: Dataset, of_cell: TableRows, scores: Floats
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the sums over the held-out rows of a cell."""
     targets = _read_cell_targets(run, dataset).shifted(of_cell.targets)
-    sums = kind.from_block(scores[:, None], targets, of_cell.weights)
+    sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
         draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
-    return {kind.compared[0]: sums.figures(0)[kind.compared[0]]}, arrays
+    return arrays
 
 
 def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
@@ -252,10 +250,10 @@ def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
     )
 
 
-def read_judged(run: Run, dataset: Dataset, fits: str, parts: Sequence[int]) -> JudgedSums:
-    """Return the sums over the held-out rows of the cells in some parts."""
+def _read_judged(run: Run, dataset: Dataset, fits: str, n_parts: int) -> list[JudgedSums]:
+    """Return the sums over the held-out rows of each cell."""
     kind = judged_sums(dataset)
-    return reduce(add, (read_sum(run, fits, part, kind, "judged") for part in parts))
+    return [read_sum(run, fits, part, kind, "judged") for part in range(n_parts)]
 
 
 def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> Any:
@@ -333,7 +331,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     places = np.flatnonzero(table.folds >= judged_folds.start)
     places = places[places >= len(table.folds) - len(numbers)]
     judged = own[order][places - (len(table.folds) - len(numbers))]
-    entry_of_cells = read_judged(run, dataset, fits, parts).figures(0)
+    entry_of_cells = reduce(add, _read_judged(run, dataset, fits, len(drawn))).figures(0)
     both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
     one = JudgedRows(both.losses(scores[places], entry), shares)
     many = JudgedRows(both.losses(judged, entry_of_cells), shares)
@@ -453,33 +451,34 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         in_all = replace(dataset, labelled_only=False).labelled_rows()
         rows = np.where(rows < 0, -1, in_all[rows])
     basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
-    error = judged_sums(dataset).compared[0]
+    judged, error = _read_judged(run, dataset, FITS, n_cells), judged_sums(dataset).compared[0]
+    errors = np.array([each.figures(0)[error] for each in judged])
     write_array(group, "basis", basis, "basis", "feature")
     write_array(group, "weights", solved.weights, "target", "basis")
     write_array(group, "rows", rows, "basis")
     write_array(group, "shares", np.concatenate(read("shares")), "basis")
     write_array(group, "alphas", solved.alphas, "cell")
-    write_array(group, "errors", np.array([each[error] for each in records]), "cell")
+    write_array(group, "errors", errors, "cell")
     return {
         "n_basis": sum(sizes),
         "largest": max(sizes),
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
-        **_figures(run, dataset, every, solved.residuals.sum(axis=0)),
+        **_figures(run, reduce(add, judged), solved.residuals.sum(axis=0), n_cells),
     }
 
 
-def _figures(run: Run, dataset: Dataset, cells: Sequence[int], residuals: Floats) -> dict[str, Any]:
-    """Return the figures of the held-out rows of cells; store the confusion of classes."""
-    sums = read_judged(run, dataset, FITS, cells)
+def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dict[str, Any]:
+    """Return the figures of the held-out rows of all cells; store the confusion of classes."""
     figures = sums.figures(0)
     if isinstance(sums, ResidualSums):
         unexplained = unexplained_share(residuals, sums.spread)
         return figures | {"training_r2": (1.0 - unexplained).tolist()}
     assert isinstance(sums, HeldOutSums)
     write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
-    draw = reduce(add, (read_sum(run, FITS, cell, ScoreDraw, "drawn") for cell in cells))
-    return figures | calibration_figures(draw, "squared", temperature=figures["temperature"])
+    draws = (read_sum(run, FITS, cell, ScoreDraw, "drawn") for cell in range(n_cells))
+    temperature = figures["temperature"]
+    return figures | calibration_figures(reduce(add, draws), "squared", temperature=temperature)
 
 
 def _cost(s: FitSizes) -> StageCost:

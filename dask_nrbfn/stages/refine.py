@@ -287,22 +287,13 @@ def _advance_step(run: Run, descent: _Descent, number: int) -> dict[str, Any]:
             norm = preconditioner.norm(points[-1].gradient)
             figures = {} if held_out is None else held_out.figures(0)
             path.append({"objective": points[-1].objective, "gradient": norm, **figures})
-            taken = _taken(points, path, judged=judged)
-            stopped = _reason(points, path, taken, judged=judged)
+            taken, stopped = _rule(points, path, judged=judged)
             objective = points[taken].objective
             step = {"stopped": stopped, "taken": taken, "objective": objective, "path": path}
         for name in _STORED:
             arrays[f"{name}-{model}"] = np.stack([getattr(each, name) for each in points])
         if not step.get("stopped"):
             arrays[f"next-{model}"] = next_weights(points, preconditioner)
-    if held_out is not None:
-        # The figures of the pass whose weights are chosen.
-        latest = step["taken"] == number - 1
-        arrays["confusion"] = (
-            held_out.confusion[0]
-            if latest
-            else run.read_part(descent.place, number - 1, "confusion")
-        )
     run.write_part(descent.place, number, step, arrays)
     return step
 
@@ -322,33 +313,29 @@ def _read_points(
     return [*(Point(*each) for each in zip(*stored, strict=True)), last]
 
 
-def _taken(points: Sequence[Point], path: Sequence[dict[str, Any]], *, judged: bool) -> int:
-    """Return the pass with the best weights among the accepted ones."""
+def _rule(
+    points: Sequence[Point], path: Sequence[dict[str, Any]], *, judged: bool
+) -> tuple[int, str | None]:
+    """Return the pass with the best accepted weights, and the rule that ends the passes, if any."""
     accepted = accepted_points(points)
     places = [
         place for place, point in enumerate(points) if any(point is each for each in accepted)
     ]
-    if not judged:
-        return places[-1]
-    # The scores of the weights of a fold may overflow.
-    finite = [place for place in places if path[place][_COMPARED[0]] is not None]
-    return min(finite, key=lambda place: [path[place][name] for name in _COMPARED])
-
-
-def _reason(
-    points: Sequence[Point], path: Sequence[dict[str, Any]], taken: int, *, judged: bool
-) -> str | None:
-    """Return the rule that stops the descent after these passes, None if it continues."""
-    accepted = accepted_points(points)
+    taken = places[-1]
+    if judged:
+        # The scores of the weights of a fold may overflow.
+        finite = [place for place in places if path[place][_COMPARED[0]] is not None]
+        taken = min(finite, key=lambda place: [path[place][name] for name in _COMPARED])
     if accepted[-1] is points[-1]:
         if path[-1]["gradient"] <= LEAST_GRADIENT * path[0]["gradient"]:
-            return "gradient"
+            return taken, "gradient"
         before = accepted[-2:][0].objective
         if len(accepted) > 1 and before - points[-1].objective < LEAST_DECREASE * before:
-            return "objective"
+            return taken, "objective"
     if judged and len(points) - 1 - taken >= PATIENCE:
-        return "validation"
-    return "limit" if len(points) >= (MAX_JUDGED_PASSES if judged else MAX_PASSES) else None
+        return taken, "validation"
+    most = MAX_JUDGED_PASSES if judged else MAX_PASSES
+    return taken, "limit" if len(points) >= most else None
 
 
 def _read_next_model(descent: _Descent, number: int, run: Run, fold: int | None) -> FoldWeights:
@@ -403,8 +390,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     n_passes, taken = len(step["path"]), step["taken"]
     if run.tuning is not None:
         weights_of = partial(_read_taken, descent, n_passes, taken)
-        place, temperature = f"{_PREFIX}calibration", judged["temperature"]
-        judged |= calibrate(job, place, weights_of, loss=loss, temperature=temperature)
+        temperature = judged["temperature"]
+        judged |= calibrate(job, "refine", weights_of, loss=loss, temperature=temperature)
     run_task(job.engine, _take, run, descent, n_passes, taken, label="refine")
     named = {name: step[name] for name in ("stopped", "objective", "path")}
     return {"loss": loss, "n_passes": n_passes, **named, **judged}
@@ -453,9 +440,6 @@ def _take(run: Run, descent: _Descent, n_passes: int, taken: int) -> None:
     """Store the weights of pass `taken` as the weights of the model."""
     values = descent.read_all(run, n_passes, None, "weights")[taken]
     write_array(run.group("refine"), "values", values, "target", "basis")
-    if run.tuning is not None:
-        confusion = run.read_part(descent.place, n_passes, "confusion")
-        write_array(run.group("refine"), "confusion", confusion, "class", "label")
 
 
 def is_refined(params: FitParams) -> bool:
@@ -469,11 +453,7 @@ def read_held_out_confusion(run: Run) -> Floats | None:
         return run.read("cells/confusion")
     if run.tuning is None or run.of_numbers:
         return None
-    if is_refined(run.chosen_params):
-        return run.read("refine/confusion")
-    place = ridges_of(run).index(Ridge.in_params(run.chosen_params))
-    confusion: Floats = run.read("validation/confusion", place, place + 1)[0]
-    return confusion
+    return run.read(f"{'refine' if is_refined(run.chosen_params) else 'validation'}/confusion")
 
 
 class Guess(NamedTuple):

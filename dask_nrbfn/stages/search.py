@@ -281,15 +281,10 @@ class _Search:
 
         The first of several rounds tries every second alpha.
         """
-        if near := self.left_next_to(combination, _ALPHAS_NEXT):
+        if near := _left_next_to(self._alphas, self.judged.get(combination), _ALPHAS_NEXT):
             return near
         descending = sorted(set(self._alphas), reverse=True)
         return {"alphas": descending[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
-
-    def left_next_to(self, combination: Combination, n_next: int) -> Left:
-        """Return the result of `_left_next_to` for the last round of a combination."""
-        judged = self.judged.get(combination)
-        return {} if judged is None else _left_next_to(self._alphas, judged, n_next)
 
     @property
     def ordered(self) -> list[Combination]:
@@ -304,9 +299,11 @@ class _Search:
         return [math.inf if figure is None else figure for figure in figures]
 
 
-def _left_next_to(alphas: Sequence[float], judged: Mapping[str, Any], n_next: int) -> Left:
-    """Return the penalty of a network and the alphas next to its alpha; empty if it is singular."""
-    if judged["alpha"] is None:
+def _left_next_to(
+    alphas: Sequence[float], judged: Mapping[str, Any] | None, n_next: int = ALPHAS_NEXT
+) -> Left:
+    """Return the penalty of a network and alphas next to its alpha; empty without a solution."""
+    if judged is None or judged["alpha"] is None:
         return {}
     descending = sorted(set(alphas), reverse=True)
     place = descending.index(judged["alpha"])
@@ -365,7 +362,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "n_basis": n_basis,
         "rounds": search.rounds,
         "stopped": stopped,
-        "narrowed": _left_next_to(tuning.alphas, left, ALPHAS_NEXT),
+        "narrowed": _left_next_to(tuning.alphas, left),
         "curve": [each.record for each in curve],
         "finals": [each.record for each in compared],
     }
@@ -378,10 +375,13 @@ def _finals(
     params, tuning = job.run.chosen_params, job.run.tuning
     assert tuning is not None
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
-    tried = [(each, search.left_next_to(each, ALPHAS_NEXT)) for each in finalists(search.ordered)]
+    tried = [
+        (each, _left_next_to(tuning.alphas, search.judged[each]))
+        for each in finalists(search.ordered)
+    ]
     curve: list[Final] = []
     if Trials.of(params, tuning).chooses_size:
-        curve = _learning_curve(job, best, search.left_next_to(best, ALPHAS_NEXT), size)
+        curve = _learning_curve(job, best, _left_next_to(tuning.alphas, search.judged[best]), size)
         if not curve:
             return [], [], None, "singular systems"
         chosen = smallest_of(curve)
@@ -398,7 +398,7 @@ def _finals(
         each.width_factor for each in search.judged if each.kernel == winner.combination.kernel
     }
     for step in range(n_steps):
-        left = _left_next_to(tuning.alphas, winner.entry, ALPHAS_NEXT)
+        left = _left_next_to(tuning.alphas, winner.entry)
         factors = _factors_next_to(winner.combination.width_factor, widths)
         new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
         others = _judge(job, f"{_FINALS}widths-{step}", [winner.n_basis], new)

@@ -3,9 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import groupby
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from dask_nrbfn.numeric.held_out import (
     FoldWeights,
     HeldOutSums,
     JudgedSums,
+    LabelSums,
     held_out_scores,
     sums_of,
 )
@@ -233,8 +233,11 @@ PATH = Stage(
     keeps_parts=True,
 )
 
-# The key of the sums over the rows of each fold.
-FOLDS = "_folds"
+# The keys of the sums over the rows of each fold, and of their labels.
+FOLDS, _LABELS = "_folds", "_labels"
+
+# The end of the name of the pass that fits the calibration.
+_CALIBRATION = "-calibration"
 
 WeightsOf = Callable[[Run, int | None], FoldWeights]
 """Returns the weights of the models that were fitted without a fold; None: to all rows."""
@@ -305,30 +308,32 @@ class HeldOutPass:
 
 
 class _DrawPass(HeldOutPass):
-    """A draw of the scores of one model on a part, see `HeldOutPass`."""
+    """Labels of one model on a part, and a draw of its scores, see `HeldOutPass`."""
 
     def __init__(self, *arguments: Any) -> None:
         *others, drawn = arguments
         super().__init__(*others)
         self._drawn: DrawnRows = drawn
-        self._draws = [drawn.none()]
+        self._draws = drawn.none()
+        self._labels = LabelSums.zeros(1, self._targets.n_targets)
 
     def add(self, block: FoldedBlock) -> None:
         """Draw from the rows of a block."""
         for rows, scores in self.scored(block):
             own = None if block.weights is None else block.weights[rows]
-            draw = self._drawn.take(block.numbers[rows], scores[:, 0], block.targets[rows], own)
-            self._draws.append(draw)
+            codes = block.targets[rows]
+            self._labels += LabelSums.from_block(scores, codes, own)
+            self._draws += self._drawn.take(block.numbers[rows], scores[:, 0], codes, own)
 
     def sums(self) -> Sums:
-        """Return the drawn rows."""
-        return {"": reduce(add, self._draws)}
+        """Return the drawn rows, and the sums of the labels."""
+        return {"": self._draws, _LABELS: self._labels}
 
 
 def calibrate(
-    job: StageJob, stage: str, weights_of: WeightsOf, *, loss: str, temperature: float
+    job: StageJob, group: str, weights_of: WeightsOf, *, loss: str, temperature: float
 ) -> dict[str, Any]:
-    """Fit the calibration of a model to its scores of held-out rows."""
+    """Fit the calibration of a model to its scores of held-out rows; store their confusion."""
     run, judged = job.run, job.validation or job.dataset
     codes, n_classes = codes_in_training(job.dataset, judged), job.dataset.n_targets
     counts = np.zeros(n_classes, dtype=np.int64)
@@ -336,9 +341,10 @@ def calibrate(
     drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
     context = (codes, n_classes, weights_of, drawn)
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
-    reduction = Reduction(stage, _DrawPass, {"": ScoreDraw}, layout, context)
+    kinds = {"": ScoreDraw, _LABELS: LabelSums}
+    reduction = Reduction(f"{group}{_CALIBRATION}", _DrawPass, kinds, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
-    return run_task(job.engine, _fit, run, reduction, loss, temperature, label=stage)
+    return run_task(job.engine, _fit, run, reduction, group, loss, temperature, label=group)
 
 
 def calibration_bytes(s: FitSizes) -> int:
@@ -346,7 +352,11 @@ def calibration_bytes(s: FitSizes) -> int:
     return FIT_BYTES * min(s.judged.n_rows * s.q, MOST_SCORES)
 
 
-def _fit(run: Run, reduction: Reduction, loss: str, temperature: float) -> dict[str, Any]:
+def _fit(
+    run: Run, reduction: Reduction, group: str, loss: str, temperature: float
+) -> dict[str, Any]:
+    labels: LabelSums = read_total(run, reduction, _LABELS)
+    write_array(run.group(group), "confusion", labels.confusion[0], "class", "label")
     return calibration_figures(read_total(run, reduction), loss, temperature=temperature)
 
 
@@ -364,10 +374,6 @@ def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> di
     }
 
 
-# The name of the pass that fits the calibration.
-_CALIBRATION = "validation-calibration"
-
-
 def _compute(job: StageJob) -> dict[str, Any]:
     """Return the errors of every penalty on rows that it was not fitted to, and the best one.
 
@@ -383,8 +389,6 @@ def _compute(job: StageJob) -> dict[str, Any]:
     reduction = Reduction("validation", HeldOutPass, kinds, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     sums: JudgedSums = read_total(run, reduction)
-    if isinstance(sums, HeldOutSums):
-        write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     tried, criterion = ridges_of(run), sums.compared[0]
     path = [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
     place = best_place(path, criterion)
@@ -406,7 +410,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     if isinstance(sums, HeldOutSums):
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
-        figures |= calibrate(job, _CALIBRATION, weights_of, loss="squared", temperature=temperature)
+        figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
     return {"path": path, "chosen": chosen, "n_rows": judged.n_rows, **known(**figures)}
 
 
@@ -466,5 +470,5 @@ VALIDATION = Stage(
     wanted=lambda tried: tried.tuning is not None,
     grows_with_basis=True,
     leaves=lambda run: () if run.of_numbers else ("validation/confusion",),
-    scratch=(_CALIBRATION,),
+    scratch=(f"validation{_CALIBRATION}",),
 )
