@@ -316,6 +316,12 @@ class TableRows(NamedTuple):
         """Return some of the rows, by their places or bool (n,)."""
         return self.joined([[each[places] for each in self]])
 
+    def targets_of(self, dataset: Dataset) -> Targets:
+        """Return how a network learns the targets of these rows of a dataset."""
+        if dataset.of_numbers:
+            return NumberTargets(np.median(self.targets, axis=0))
+        return ClassTargets(dataset.n_targets)
+
     def with_basis(
         self,
         basis: Chosen,
@@ -346,14 +352,13 @@ def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
     return np.sort(drawn)
 
 
-def read_sample(run: Run, stage: str, basis: Chosen, *, n_folds: int, n_targets: int) -> SmallTable:
+def read_sample(run: Run, dataset: Dataset, stage: str, basis: Chosen, n_folds: int) -> SmallTable:
     """Return the sample that a stage has stored, with a basis of some of its rows."""
-    rows = TableRows.read(run, f"{stage}/")
-    y, seed = rows.targets, run.chosen_params.random_state
-    targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
-    folds = folds_of_rows(0, len(y), n_folds=n_folds, seed=seed)
+    rows, seed = TableRows.read(run, f"{stage}/"), run.chosen_params.random_state
+    folds = folds_of_rows(0, len(rows.targets), n_folds=n_folds, seed=seed)
     places = places_among(rows.numbers, basis.rows)
-    table = rows.with_basis(basis, targets, folds, np.where(places < 0, -1, folds[places]))
+    basis_folds = np.where(places < 0, -1, folds[places])
+    table = rows.with_basis(basis, rows.targets_of(dataset), folds, basis_folds)
     if not run.has(f"{stage}/{ALL}X"):
         return table
     spread = TableRows.read(run, f"{stage}/{ALL}")

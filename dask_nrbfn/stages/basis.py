@@ -320,7 +320,9 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return a basis of `size` rows, drawn below the threshold if the fit has no `basis_size`."""
     rule = "uniform" if run.chosen_params.basis_size is None else rule
     pool = pool_of(_rows_by_confidence(run, rule), size=size, n_classes=dataset.n_classes)
-    return _named(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
+    places = choose_basis(pool, size=size, n_classes=dataset.n_classes).rows
+    rows = name_rows(run, places)
+    return Chosen(dataset.take(rows), rows)
 
 
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
@@ -331,10 +333,6 @@ def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
     if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
         basis = choose_basis(pool, size=max(least, n_classes), n_classes=n_classes)
-    return _named(run, dataset, basis)
-
-
-def _named(run: Run, dataset: Dataset, basis: RowPool) -> Chosen:
     rows = name_rows(run, basis.rows)
     return Chosen(dataset.take(rows), rows)
 

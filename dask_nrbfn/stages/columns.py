@@ -37,9 +37,8 @@ from dask_nrbfn.parts import (
     map_parts,
     read_total,
     reduce_parts,
-    run_task,
 )
-from dask_nrbfn.stages.bases import Chosen, TableRows, read_sample
+from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
@@ -314,9 +313,8 @@ def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
     return bytes_of_one + beside_bytes(n_networks, bytes_of_one)
 
 
-# Prefix of the groups that are deleted after the weights are stored: the sample and the rounds.
-_SCRATCH = "metric-"
-_SAMPLE, _ROUNDS = f"{_SCRATCH}sample", f"{_SCRATCH}rounds"
+# The group of the rounds, which is deleted after the weights are stored.
+_ROUNDS = "metric-rounds"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
@@ -363,7 +361,6 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     "kept", the columns with the largest weights, and those without effect on the scores.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    run_task(engine, _write_sample, run, dataset, label="metric")
     units = [(kernels,) for kernels in _kernels_of(Trials.of(run.chosen_params, run.tuning))]
     parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
     rounds = [each for part in parts for each in part["rounds"]]
@@ -405,22 +402,18 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
     return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
 
 
-def _write_sample(run: Run, dataset: Dataset) -> None:
-    size = sample_size(dataset.n_rows, dataset.n_features)
-    TableRows.drawn(dataset, run.chosen_params, size).write(run.group(_SAMPLE))
-
-
-def _read_table(run: Run, dataset: Dataset) -> SmallTable:
-    """Return the sample with a basis of distinct rows; held-out rows decide no widths either."""
-    rows, seed = TableRows.read(run, f"{_SAMPLE}/"), run.chosen_params.random_state
-    size = len(rows.targets)
-    seen = np.flatnonzero(folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed) != _HELD_OUT)
+def _draw_sample(run: Run, dataset: Dataset) -> SmallTable:
+    """Return drawn rows with a basis of distinct rows; held-out rows decide no widths either."""
+    size, seed = sample_size(dataset.n_rows, dataset.n_features), run.chosen_params.random_state
+    rows = TableRows.drawn(dataset, run.chosen_params, size)
+    folds = folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed)
+    seen = np.flatnonzero(folds != _HELD_OUT)
     _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
     places = np.sort(seen[order[: sample_basis(size)]])
-    basis = Chosen(rows.X[places], rows.numbers[places])
-    sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    basis, targets = Chosen(rows.X[places], rows.numbers[places]), rows.targets_of(dataset)
+    sample = rows.with_basis(basis, targets, folds, folds[places])
     return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
 
 
@@ -441,7 +434,7 @@ def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) ->
 
 def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
-    sample = _read_table(run, dataset)
+    sample = _draw_sample(run, dataset)
     seen = sample.folds != _HELD_OUT
     n_held_out = int(np.count_nonzero(~seen))
     judged, root = judged_sums(dataset), np.ones(dataset.n_features)
@@ -495,7 +488,7 @@ def _metric_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
         exponentials=2 * (n_tried + n_rounds) * rows * r,
-        written_bytes=sample_bytes,
+        read_bytes=len(learning) * s.rows_bytes,
         held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
         n_tasks=len(learning),
     )
@@ -528,6 +521,6 @@ METRIC = Stage(
     wanted=lambda tried: LEARNED in tried.scales,
     check=_check_metric,
     labelled_only=True,
-    scratch=(_SCRATCH,),
+    scratch=(_ROUNDS,),
     remedy=_remedy,
 )

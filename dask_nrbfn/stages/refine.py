@@ -48,8 +48,8 @@ from dask_nrbfn.stages.validation import (
     HeldOutPass,
     calibrate,
     calibration_bytes,
-    codes_in_training,
     held_out_folds,
+    judge_held_out,
     kept_basis,
     penalized_system,
     read_path_weights,
@@ -57,7 +57,7 @@ from dask_nrbfn.stages.validation import (
 from dask_nrbfn.stages.weights import read_kept_system, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import PartLayout, block_rows
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run, part_place
 from dask_nrbfn.weighting import Reading, RowWeights
 
@@ -171,8 +171,6 @@ class _Descent(NamedTuple):
 
     loss: str
     folds: tuple[int | None, ...]
-    # The parts of a validation dataset.
-    judged: PartLayout | None
 
     @property
     def place(self) -> str:
@@ -202,13 +200,6 @@ class _Descent(NamedTuple):
             f"{self.place}-pass-{number}", _LossPass, kinds, run.layout, (self, number)
         )
 
-    def judging(self, number: int, *context: Any) -> Reduction:
-        """Return a pass over the validation dataset."""
-        assert self.judged is not None
-        context = (*context, partial(_read_next_model, self, number))
-        kinds = {"": HeldOutSums}
-        return Reduction(f"{self.place}-judged-{number}", HeldOutPass, kinds, self.judged, context)
-
 
 def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
     """Descend until a rule stops the passes; return the record of the last step."""
@@ -221,12 +212,14 @@ def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
     units = [(descent.loss, fold) for fold in descent.folds]
     map_parts(run, dataset, engine, stage=descent.start, task=_start, units=units)
     while not step["stopped"]:
-        reduce_parts(run, dataset, engine, descent.passing(run, number))
+        passing, judging = descent.passing(run, number), None
+        reduce_parts(run, dataset, engine, passing)
         if job.validation is not None:
-            context = (codes_in_training(dataset, job.validation), dataset.n_targets)
-            reduce_parts(run, job.validation, engine, descent.judging(number, *context))
+            name, weights_of = f"{passing.stage}-judged", partial(_read_next_model, descent, number)
+            judging = judge_held_out(job, name, HeldOutPass, {"": HeldOutSums}, weights_of)
         number += 1
-        step = run_task(engine, _advance_step, run, descent, number, label="refine")
+        passes = (passing, judging)
+        step = run_task(engine, _advance_step, run, descent, number, *passes, label="refine")
         run.flush(part_place(descent.place, number))
         run.drop_part(descent.place, range(number - 1, number))
         # Figures of held-out rows are None if a score overflowed.
@@ -265,17 +258,19 @@ def _read_squared(run: Run, fold: int | None) -> FoldWeights:
     return read_path_weights(run, fold, place)
 
 
-def _advance_step(run: Run, descent: _Descent, number: int) -> dict[str, Any]:
+def _advance_step(
+    run: Run, descent: _Descent, number: int, passing: Reduction, judging: Reduction | None
+) -> dict[str, Any]:
     """Store the step after `number` passes: the points of all passes, and the next weights."""
     if (stored := run.part_record(descent.place, number)) is not None:
         # dask runs a task again when the worker that had its result is lost.
         return stored
-    judged, held_out = run.tuning is not None, None
-    if judged and descent.judged is None:
-        held_out = read_total(run, descent.passing(run, number - 1), _HELD_OUT)
-    elif judged:
-        held_out = read_total(run, descent.judging(number - 1))
-    sums: LossSums = read_total(run, descent.passing(run, number - 1))
+    held_out: HeldOutSums | None = None
+    if judging is not None:
+        held_out = read_total(run, judging)
+    elif _HELD_OUT in passing.kinds:
+        held_out = read_total(run, passing, _HELD_OUT)
+    sums: LossSums = read_total(run, passing)
     before = run.part_record(descent.place, number - 1) if number > 1 else None
     path: list[dict[str, Any]] = [] if before is None else before["path"]
     step: dict[str, Any] = {}
@@ -287,7 +282,7 @@ def _advance_step(run: Run, descent: _Descent, number: int) -> dict[str, Any]:
             norm = preconditioner.norm(points[-1].gradient)
             figures = {} if held_out is None else held_out.figures(0)
             path.append({"objective": points[-1].objective, "gradient": norm, **figures})
-            taken, stopped = _rule(points, path, judged=judged)
+            taken, stopped = _rule(points, path, judged=held_out is not None)
             objective = points[taken].objective
             step = {"stopped": stopped, "taken": taken, "objective": objective, "path": path}
         for name in _STORED:
@@ -370,11 +365,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
     pass the objective and the norm of its gradient, see `Preconditioner`, and in a tuning the
     figures of held-out rows too. The squared loss has no passes.
     """
-    run, judged_layout = job.run, None
-    if job.validation is not None:
-        judged_layout = PartLayout.of(job.validation.n_rows, run.params.n_parts)
+    run = job.run
     descents = {
-        name: _Descent(name, (*held_out_folds(run), None), judged_layout)
+        name: _Descent(name, (*held_out_folds(run), None))
         for name in Trials.of(run.params, run.tuning).refined_losses
     }
     steps = {name: _descend(job, descent) for name, descent in descents.items()}

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctio
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
+from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, try_bytes, try_networks
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -460,7 +460,9 @@ def _try(
     params, networks = _networks(run, tried)
     rule = params.basis_rule
     values, rows = (run.read_part(_BASES, place, f"{name}_{rule}") for name in ("values", "rows"))
-    sample = _read_sample(run, dataset, Chosen(values, rows)).thinned(n_rows, n_basis)
+    assert run.tuning is not None
+    sample = read_sample(run, dataset, _SAMPLE, Chosen(values, rows), run.tuning.folds)
+    sample = sample.thinned(n_rows, n_basis)
     found = try_side_by_side(
         sample,
         read_scaling(run, params.scale),
@@ -480,7 +482,7 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
     scaling, entries, losses = read_scaling(run, params.scale), [], []
     rules = [(size, params.basis_rule) for size in sizes]
     for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules, scaling=scaling):
-        table = _read_sample(run, dataset, basis)
+        table = read_sample(run, dataset, _SAMPLE, basis, tuning.folds)
         ((entry, scores),) = try_networks(
             table,
             scaling,
@@ -503,12 +505,6 @@ def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
         network_of(each, replace(run.tuning, **left))
         for each, (_, left) in zip(params, tried, strict=True)
     ]
-
-
-def _read_sample(run: Run, dataset: Dataset, basis: Chosen) -> SmallTable:
-    assert run.tuning is not None
-    n_folds, n_targets = run.tuning.folds, dataset.n_targets
-    return read_sample(run, _SAMPLE, basis, n_folds=n_folds, n_targets=n_targets)
 
 
 def _cost(s: FitSizes) -> StageCost:

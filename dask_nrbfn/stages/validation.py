@@ -310,12 +310,15 @@ class HeldOutPass:
 class _DrawPass(HeldOutPass):
     """Labels of one model on a part, and a draw of its scores, see `HeldOutPass`."""
 
-    def __init__(self, *arguments: Any) -> None:
-        *others, drawn = arguments
-        super().__init__(*others)
-        self._drawn: DrawnRows = drawn
-        self._draws = drawn.none()
-        self._labels = LabelSums.zeros(1, self._targets.n_targets)
+    def __init__(
+        self, run: Run, judged: Dataset, start: int, stop: int, codes: list[int], *others: Any
+    ) -> None:
+        super().__init__(run, judged, start, stop, codes, *others)
+        n_classes = self._targets.n_targets
+        counts = np.zeros(n_classes, dtype=np.int64)
+        counts[codes] = judged.class_counts
+        self._drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
+        self._draws, self._labels = self._drawn.none(), LabelSums.zeros(1, n_classes)
 
     def add(self, block: FoldedBlock) -> None:
         """Draw from the rows of a block."""
@@ -330,21 +333,29 @@ class _DrawPass(HeldOutPass):
         return {"": self._draws, _LABELS: self._labels}
 
 
+def judge_held_out(
+    job: StageJob,
+    name: str,
+    work: type[HeldOutPass],
+    kinds: dict[str, type[Any]],
+    weights_of: WeightsOf,
+) -> Reduction:
+    """Return a finished pass of models over their held-out rows, or over a validation dataset."""
+    run, judged = job.run, job.validation or job.dataset
+    codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
+    layout = PartLayout.of(judged.n_rows, run.params.n_parts)
+    reduction = Reduction(name, work, kinds, layout, (codes, n_targets, weights_of))
+    reduce_parts(run, judged, job.engine, reduction)
+    return reduction
+
+
 def calibrate(
     job: StageJob, group: str, weights_of: WeightsOf, *, loss: str, temperature: float
 ) -> dict[str, Any]:
     """Fit the calibration of a model to its scores of held-out rows; store their confusion."""
-    run, judged = job.run, job.validation or job.dataset
-    codes, n_classes = codes_in_training(job.dataset, judged), job.dataset.n_targets
-    counts = np.zeros(n_classes, dtype=np.int64)
-    counts[codes] = judged.class_counts
-    drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
-    context = (codes, n_classes, weights_of, drawn)
-    layout = PartLayout.of(judged.n_rows, run.params.n_parts)
-    kinds = {"": ScoreDraw, _LABELS: LabelSums}
-    reduction = Reduction(f"{group}{_CALIBRATION}", _DrawPass, kinds, layout, context)
-    reduce_parts(run, judged, job.engine, reduction)
-    return run_task(job.engine, _fit, run, reduction, group, loss, temperature, label=group)
+    kinds: dict[str, type[Any]] = {"": ScoreDraw, _LABELS: LabelSums}
+    reduction = judge_held_out(job, f"{group}{_CALIBRATION}", _DrawPass, kinds, weights_of)
+    return run_task(job.engine, _fit, job.run, reduction, group, loss, temperature, label=group)
 
 
 def calibration_bytes(s: FitSizes) -> int:
@@ -381,13 +392,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
     best penalty are those with the calibration; "fold_deviation" is the standard deviation over the
     folds of the error rate, or for numbers of the relative error.
     """
-    run, judged = job.run, job.validation or job.dataset
-    layout = PartLayout.of(judged.n_rows, run.params.n_parts)
-    codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
-    kind, context = sums_of(read_targets(run, n_targets)), (codes, n_targets, read_path_weights)
+    run = job.run
+    kind = sums_of(read_targets(run, job.dataset.n_targets))
     kinds = {"": kind, FOLDS: FoldSums}
-    reduction = Reduction("validation", HeldOutPass, kinds, layout, context)
-    reduce_parts(run, judged, job.engine, reduction)
+    reduction = judge_held_out(job, "validation", HeldOutPass, kinds, read_path_weights)
     sums: JudgedSums = read_total(run, reduction)
     tried, criterion = ridges_of(run), sums.compared[0]
     path = [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
@@ -411,7 +419,12 @@ def _compute(job: StageJob) -> dict[str, Any]:
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
-    return {"path": path, "chosen": chosen, "n_rows": judged.n_rows, **known(**figures)}
+    return {
+        "path": path,
+        "chosen": chosen,
+        "n_rows": (job.validation or job.dataset).n_rows,
+        **known(**figures),
+    }
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
