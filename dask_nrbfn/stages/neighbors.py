@@ -511,7 +511,7 @@ def _store_confidence(job: StageJob) -> dict[str, Any]:
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
-        run_task(job.engine, _write_codes, run, job.dataset, label="codes")
+        run_task(job.engine, _write_codes, run, job.dataset, label="confidence")
     parts = map_parts(run, job.dataset, job.engine, stage="confidence", task=_confidence_part)
     return {"n_below_threshold": sum(part["n_below_threshold"] for part in parts)}
 

@@ -315,11 +315,11 @@ def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
     """Return the geometric means of a factor and its neighbours; at an end, a factor outside."""
     below = max((each for each in tried if each < factor), default=None)
     above = min((each for each in tried if each > factor), default=None)
-    near = [
+    factors = [
         math.sqrt(factor * near) if near else factor**2 / (far or factor)
         for near, far in ((below, above), (above, below))
     ]
-    return [float(f"{each:.3g}") for each in near]
+    return [float(f"{each:.3g}") for each in factors]
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -333,7 +333,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     run, dataset, engine, tuning = job.run, job.dataset, job.engine, job.run.tuning
     assert tuning is not None
     tried = _different(run)
-    n_rows = run_task(engine, _write_sample, run, dataset, label="sample")
+    n_rows = run_task(engine, _write_sample, run, dataset, label="search")
     rules: dict[tuple[str, str], set[str]] = {}
     for each in tried:
         rules.setdefault((each.scale, each.basis), set()).add(each.basis_rule)

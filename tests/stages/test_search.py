@@ -163,7 +163,7 @@ def test_search__refines_the_width_of_the_best():
     best = min(each["error_rate"] for each in search["finals"])
     errors = {each["width_factor"]: each["error_rate"] for each in search["finals"]}
     assert errors[run.chosen_params.width_factor] == best
-    assert search["stopped"].startswith(("no width beside", "the limit of 2 refinements"))
+    assert search["stopped"].startswith(("no width next to", "the limit of 2 refinements"))
 
 
 def test_search__given_widths_are_not_refined():
