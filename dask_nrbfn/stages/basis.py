@@ -31,13 +31,12 @@ from dask_nrbfn.stages.bases import (
     pool_bytes,
     pool_of,
     requested_size,
-    searched_rows,
     source_of,
     with_neighbors,
 )
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbors import CONFIDENCE, name_rows
+from dask_nrbfn.stages.neighbors import CONFIDENCE, codes_of_places, name_rows
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -304,8 +303,7 @@ def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
 def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
     run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.confidence_threshold
-    codes, rows = run.read("confidence/codes"), searched_rows(run)
-    codes = codes if rows is None else codes[rows]
+    codes = codes_of_places(run, slice(None))
     step = run.chunk_rows * max(1, SELECTION_ROWS // run.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)

@@ -31,7 +31,7 @@ from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
-from dask_nrbfn.numeric.threads import beside_first, blas_threads
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -50,7 +50,6 @@ from dask_nrbfn.stages.columns import (
     network_of,
     read_scaling,
     tried_bytes,
-    trying_bytes,
 )
 from dask_nrbfn.stages.context import (
     ALPHAS_NEXT,
@@ -120,7 +119,8 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     return (
         n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
         + try_bytes(n_rows, r)
-        + trying_bytes(len(STEPS), own)
+        + own
+        + beside_bytes(len(STEPS), own)
         + 6 * 8 * r * p
     )
 
@@ -483,11 +483,11 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
-    params, n_cells = s.params, planned_cells(s.params, s.n)
+    params, n_cells = s.tried.params, planned_cells(s.tried.params, s.n)
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
-    n_folds, learns = (s.tuning or TuneParams()).folds, LEARNED in s.tried.scales
+    n_folds, learns = (s.tried.tuning or TuneParams()).folds, LEARNED in s.tried.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
     n_products = n_tried * min(s.n, n_cells * TRIAL_ROWS * r) + 2 * s.n
@@ -496,9 +496,9 @@ def _cost(s: FitSizes) -> StageCost:
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
     compared = 0
-    if s.tuning is not None and s.tried.tries_cells:
+    if s.tried.tuning is not None and s.tried.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
-        n_compared = min(s.n, search_rows(s.n, s.row_values, s.tuning) + _DRAWN * most)
+        n_compared = min(s.n, search_rows(s.n, s.row_values, s.tried.tuning) + _DRAWN * most)
         n_left = 2 * ALPHAS_NEXT + 1
         compared = 4 * n_compared * row_bytes
         compared += tried_bytes(min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=n_left)

@@ -308,11 +308,6 @@ def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int)
     )
 
 
-def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
-    """Return the peak bytes of networks that are tried side by side."""
-    return bytes_of_one + beside_bytes(n_networks, bytes_of_one)
-
-
 # The group of the rounds, which is deleted after the weights are stored.
 _ROUNDS = "metric-rounds"
 
@@ -479,12 +474,12 @@ def _metric_cost(s: FitSizes) -> StageCost:
     r = sample_basis(rows)
     learning = _kernels_of(s.tried)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
-    n_rounds = len(learning) * s.params.metric_rounds
+    n_rounds = len(learning) * s.tried.params.metric_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
     gradients = n_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
     own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS))
-    trying = try_bytes(rows, r) + trying_bytes(max(n_firsts), own)
+    trying = try_bytes(rows, r) + own + beside_bytes(max(n_firsts), own)
     return StageCost(
         products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
         exponentials=2 * (n_tried + n_rounds) * rows * r,

@@ -105,7 +105,7 @@ def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    r = cells_basis(s.params, s.n) if s.tried.is_of_cells else s.r
+    r = cells_basis(s.tried.params, s.n) if s.tried.is_of_cells else s.r
     n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q
     return StageCost(
         read_bytes=n_bytes, written_bytes=n_bytes, held_bytes=s.held(4 * n_bytes, margin=0.0)

@@ -421,7 +421,7 @@ def _cost(s: FitSizes) -> StageCost:
     if s.search.n_candidates is not None:
         return _cost_of_candidates(s, s.search.n_candidates)
     exact, n_partitions = s.search.method == "exact", s.search.n_partitions
-    overlap = s.params.overlap if n_partitions > 1 else 1
+    overlap = s.tried.params.overlap if n_partitions > 1 else 1
     entries = s.n * overlap
     updates = candidate_updates(entries, s.p, s.row_values, n_neighbors=s.k)
     row_bytes = s.width * search_dtype(s.dataset.dtype, s.search.method).itemsize
@@ -445,7 +445,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 def _steps(s: FitSizes, overlap: int, row_bytes: int) -> list[float]:
     """Return the bytes of the steps of a search of all rows."""
-    n_partitions, searched = s.search.n_partitions, searched_in(s.dataset, s.params)
+    n_partitions, searched = s.search.n_partitions, searched_in(s.dataset, s.tried.params)
     n_rows = math.ceil(MAX_IMBALANCE * s.n * overlap / n_partitions) if n_partitions > 1 else s.n
     search = searched.search_bytes(n_rows, s.search.method)
     search += buffer_bytes(s.width, s.k, threads=s.search.threads)
@@ -536,7 +536,7 @@ def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
     return run.read("confidence/rows")[places] if named else places
 
 
-def codes_of_places(run: Run, places: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+def codes_of_places(run: Run, places: NDArray[np.int64] | slice) -> NDArray[np.integer[Any]]:
     """Return the class codes of places among the rows that have a confidence."""
     rows = searched_rows(run)
     codes: NDArray[np.integer[Any]] = run.read("confidence/codes")

@@ -82,7 +82,7 @@ class _LossPass:
             n_folds=max(1, len(folds)),
             seed=params.random_state,
         )
-        of_folds = [_read_next_model(descent, number, run, fold) for fold in folds]
+        of_folds = [_read_model(descent, number, None, run, fold) for fold in folds]
         of_all = descent.read_next(run, number, None)
         weights = np.stack([*(each.weights[0] for each in of_folds), of_all])
         self._loss, self._shape = loss_named(descent.loss), weights.shape[:2]
@@ -215,7 +215,10 @@ def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
         passing, judging = descent.passing(run, number), None
         reduce_parts(run, dataset, engine, passing)
         if job.validation is not None:
-            name, weights_of = f"{passing.stage}-judged", partial(_read_next_model, descent, number)
+            name, weights_of = (
+                f"{passing.stage}-judged",
+                partial(_read_model, descent, number, None),
+            )
             judging = judge_held_out(job, name, HeldOutPass, {"": HeldOutSums}, weights_of)
         number += 1
         passes = (passing, judging)
@@ -333,29 +336,18 @@ def _rule(
     return taken, "limit" if len(points) >= most else None
 
 
-def _read_next_model(descent: _Descent, number: int, run: Run, fold: int | None) -> FoldWeights:
-    """Return the weights of a pass as `WeightsOf`, without intercepts."""
-    return _as_model(run, fold, descent.read_next(run, number, fold))
-
-
-def _read_taken(
-    descent: _Descent, number: int, taken: int, run: Run, fold: int | None
+def _read_model(
+    descent: _Descent, number: int, taken: int | None, run: Run, fold: int | None
 ) -> FoldWeights:
-    """Return the weights of pass `taken` of ended descents as `WeightsOf`."""
-    return _as_model(run, fold, descent.read_all(run, number, fold, "weights")[taken])
-
-
-def _as_model(run: Run, fold: int | None, own: Floats) -> FoldWeights:
+    """Return the weights of pass `taken`, or of the next pass, as `WeightsOf`; no intercepts."""
+    if taken is None:
+        own = descent.read_next(run, number, fold)
+    else:
+        own = descent.read_all(run, number, fold, "weights")[taken]
     squared = _read_squared(run, fold)
     weights = np.zeros((1, len(own), len(squared.kept)))
     weights[0][:, squared.kept] = own
     return squared._replace(weights=weights, intercepts=np.zeros((1, len(own))))
-
-
-_CALIBRATED = (
-    *("fold_deviation", "log_loss", "temperature", "log_slope", "biases"),
-    *("expected_calibration_error", "reliability"),
-)
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -374,15 +366,14 @@ def _compute(job: StageJob) -> dict[str, Any]:
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
     if loss not in steps:
-        squared = run.stages["validation"]
-        own = {name: squared[name] for name in _CALIBRATED if name in squared}
-        return {"loss": loss, "n_passes": 0, "stopped": None, "objective": None, "path": []} | (
-            judged | own
-        )
+        # The figures of held-out rows are those of the stage "validation".
+        compared = {name: judged[name] for name in ("tried", "chosen")}
+        none: dict[str, Any] = {"n_passes": 0, "stopped": None, "objective": None, "path": []}
+        return {"loss": loss, **none, **compared}
     step, descent = steps[loss], descents[loss]
     n_passes, taken = len(step["path"]), step["taken"]
     if run.tuning is not None:
-        weights_of = partial(_read_taken, descent, n_passes, taken)
+        weights_of = partial(_read_model, descent, n_passes, taken)
         temperature = judged["temperature"]
         judged |= calibrate(job, "refine", weights_of, loss=loss, temperature=temperature)
     run_task(job.engine, _take, run, descent, n_passes, taken, label="refine")
@@ -486,25 +477,23 @@ def check_updatable(loss: str, remedy: str) -> None:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    r, rows, apart = s.n_kept, block_rows(s.n_kept), s.n_ridges and s.n_folds == 1
-    n_refined = len(s.tried.refined_losses)
+    r, n_refined = s.n_kept, len(s.tried.refined_losses)
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     # The last pass calibrates.
-    most, n_judged = n_refined * n_passes + bool(s.n_ridges), s.judged.n_rows if apart else 0
-    n_computed = most * (s.n + n_judged)
+    most = n_refined * n_passes + bool(s.n_ridges)
+    n_computed = most * (s.n + (s.judged.n_rows if s.n_ridges and s.n_folds == 1 else 0))
     # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
-    factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
+    factor = 8 * r**2
+    stored = factor * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     weights = 8 * s.q * r * n_models
-    steps = most * (s.n_parts + n_passes) * weights
     passing = s.basis_bytes(r, copies=4) + 5 * weights + calibration_bytes(s) * bool(s.n_ridges)
-    passing += 8 * rows * (r + 4 * s.width + 7 * n_models * s.q)
+    passing += 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
     return StageCost(
-        products=n_computed * (s.product_flops(r) + 4 * r * s.q * n_models)
-        + n_refined * n_models * r**3 / 3,
+        products=n_computed * (s.product_flops(r) + 4 * r * s.q * n_models),
         exponentials=n_computed * r,
-        read_bytes=most * (s.rows_bytes + round(n_judged * s.dataset.row_bytes) + stored) + steps,
-        written_bytes=n_refined * stored + steps,
+        read_bytes=round(n_computed * s.dataset.row_bytes) + most * stored,
+        written_bytes=n_refined * stored,
         held_bytes=s.held(passing, s.solve_bytes + factor, 2 * factor + 6 * n_passes * weights),
         n_tasks=s.n_parts,
     )

@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, try_bytes, try_networks
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import beside_bytes, blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
@@ -36,7 +36,6 @@ from dask_nrbfn.stages.columns import (
     read_scaling,
     tried_bytes,
     try_side_by_side,
-    trying_bytes,
 )
 from dask_nrbfn.stages.context import (
     ALPHAS_NEXT,
@@ -509,11 +508,12 @@ def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
-    tuning, tried = s.tuning, s.tried
+    tried = s.tried
+    tuning = tried.tuning
     assert tuning is not None
     n_rows = search_rows(s.n, s.row_values, tuning)
-    r = search_basis_size(s.dataset, s.params, tuning)
-    largest = max(min(s.r, largest_size(s.params, tuning, s.dataset, n_rows)), r)
+    r = search_basis_size(s.dataset, s.tried.params, tuning)
+    largest = max(min(s.r, largest_size(s.tried.params, tuning, s.dataset, n_rows)), r)
     rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
     # A learning curve of two rules takes a third more than its last size.
     n_finals = _N_KINDS + 1 + 2 * n_refinements(tuning) + 3 * tried.chooses_size
@@ -538,7 +538,7 @@ def _cost(s: FitSizes) -> StageCost:
         size = min(s.n_components, largest)
         network += eigenfunctions_bytes(largest) + components_bytes(largest, size)
     n_tried = sum(each.n_tried for each in rounds)
-    networks = try_bytes(n_rows, largest) + trying_bytes(n_tried, network)
+    networks = try_bytes(n_rows, largest) + network + beside_bytes(n_tried, network)
     basis = s.basis_bytes(largest, copies=3)
     return StageCost(
         products=products,

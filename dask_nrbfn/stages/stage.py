@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import LIST_BYTES, BasisSource, search_block_rows, source_of
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.storage.array import INDEX_BYTES
@@ -144,16 +144,6 @@ class FitSizes:
         )
 
     @property
-    def params(self) -> FitParams:
-        """The parameters of the fit."""
-        return self.tried.params
-
-    @property
-    def tuning(self) -> TuneParams | None:
-        """The tuning of the fit."""
-        return self.tried.tuning
-
-    @property
     def n_components(self) -> int:
         """Largest number of eigenfunctions of the basis; 0 without eigenfunctions."""
         return min(self.most_components, self.r)
@@ -167,7 +157,7 @@ class FitSizes:
     @property
     def n_kept(self) -> int:
         """Number of basis rows that the model keeps."""
-        return min(self.params.prune or self.r, self.r)
+        return min(self.tried.params.prune or self.r, self.r)
 
     @property
     def n_parts(self) -> int:
@@ -206,7 +196,7 @@ class FitSizes:
     @property
     def block_rows(self) -> int:
         """Rows of a block of a neighbour search."""
-        rows = search_block_rows(self.layout.chunk_rows, self.width, self.params)
+        rows = search_block_rows(self.layout.chunk_rows, self.width, self.tried.params)
         return min(rows, self.layout.part_rows)
 
     @property

@@ -464,7 +464,7 @@ def _cost(s: FitSizes) -> StageCost:
         exponentials=n_scored * s.r + s.judged.n_rows * len(INVERSE_TEMPERATURES) * scores,
         read_bytes=round(n_scored * s.dataset.row_bytes),
         held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=PartLayout.of(s.judged.n_rows, s.params.n_parts).n_parts,
+        n_tasks=PartLayout.of(s.judged.n_rows, s.tried.params.n_parts).n_parts,
     )
 
 
