@@ -570,17 +570,13 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
 
 
 def _confidence_cost(s: FitSizes) -> StageCost:
-    # The hashes of candidates are known.
     n_searched = s.search.n_candidates or s.n
+    # A block of lists, and a block of rows while it is hashed.
+    blocks = 4 * LIST_BYTES * s.block_rows * s.k + 24 * narrow_block_rows(s.width) * s.width
     return StageCost(
-        read_bytes=s.lists_bytes + (0 if s.search.n_candidates else s.rows_bytes),
+        read_bytes=s.lists_bytes + s.rows_bytes,
         written_bytes=16 * n_searched,
-        # The codes of all rows, a block of lists, and a block of rows while it is hashed.
-        held_bytes=s.held(
-            s.n * (1 if s.K <= 256 else 4)
-            + 4 * LIST_BYTES * s.block_rows * s.k
-            + 3 * 8 * narrow_block_rows(s.width) * s.width
-        ),
+        held_bytes=s.held(4 * s.n + blocks),
         n_tasks=-(-n_searched // s.layout.part_rows),
     )
 

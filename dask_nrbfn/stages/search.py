@@ -245,11 +245,10 @@ class _Search:
         assert job.run.tuning is not None
         self._alphas = job.run.tuning.alphas
         self.judged: dict[Combination, dict[str, Any]] = {}
-        self.rounds: list[dict[str, Any]] = []
 
-    def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
+    def try_all(self, tried: list[Combination], size: Round, number: int) -> list[Combination]:
         """Try combinations in a round; return all, the best first, singular ones last."""
-        number, job = len(self.rounds), self._job
+        job = self._job
         together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
             names = (each.scale, each.basis, each.basis_rule, each.kernel)
@@ -269,11 +268,7 @@ class _Search:
             for each, entry in zip(group, part["tried"], strict=True):
                 found = asdict(each) | entry
                 self.judged[each] = {name: found.get(name) for name in kept} | {"round": number}
-        ordered = sorted(tried, key=self._standing)
-        best = self.judged[ordered[0]]
-        size = size._replace(n_tried=len(tried))
-        self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
-        return ordered
+        return sorted(tried, key=self._standing)
 
     def _left(self, combination: Combination) -> Left:
         """Return the alphas and penalties to try: those next to the best so far, if there are any.
@@ -325,7 +320,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """Try all combinations on a sample; return their results and the best.
 
     "tried" has every combination with its best penalty and alpha and the figures of its last round,
-    "rounds" their sizes and best figures, "stopped" why no other widths were tried, "narrowed" the
+    "rounds" their sizes, "stopped" why no other widths were tried, "narrowed" the
     penalty and the alphas that are left to try, "curve" a combination with bases of several sizes,
     and "finals" the combinations that were compared in the end.
     """
@@ -341,10 +336,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
     n_basis = max(record["n_basis"] for record in found)
     rounds = planned_rounds(len(tried), n_rows, n_basis, tuning.folds)
     search = _Search(job, [*rules], len(rounds))
-    for number, size in enumerate(rounds, start=1):
-        tried = search.try_all(tried[: size.n_tried], size)
-        shown = ", ".join(f"{name} {value}" for name, value in search.rounds[-1].items())
-        logger.info("search: round %d of %d, %s", number, len(rounds), shown)
+    for number, size in enumerate(rounds):
+        tried = search.try_all(tried[: size.n_tried], size, number)
+        shown = ", ".join(f"{name} {value}" for name, value in size._asdict().items())
+        logger.info("search: round %d of %d, %s", number + 1, len(rounds), shown)
     best = tried[0]
     curve, compared, winner, stopped = _finals(job, search, best, n_rows)
     if stopped:
@@ -359,7 +354,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "chosen": chosen,
         "n_rows": n_rows,
         "n_basis": n_basis,
-        "rounds": search.rounds,
+        "rounds": [size._asdict() for size in rounds],
         "stopped": stopped,
         "narrowed": _left_next_to(tuning.alphas, left),
         "curve": [each.record for each in curve],
