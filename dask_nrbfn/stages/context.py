@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import ceil, log2
 from typing import Any, Self
@@ -150,11 +151,11 @@ class Trials:
 
     params: FitParams
     tuning: TuneParams | None
-    scales: tuple[str, ...]
-    kernels: tuple[str, ...]
-    bases: tuple[str, ...]
+    scales: Sequence[str]
+    kernels: Sequence[str]
+    bases: Sequence[str]
     # Also those that do not support the other parameters of the fit.
-    all_penalties: tuple[str, ...]
+    all_penalties: Sequence[str]
     # Ascending.
     localities: list[float]
     # [None] without eigenfunctions.
@@ -164,20 +165,17 @@ class Trials:
     @classmethod
     def of(cls, params: FitParams, tuning: TuneParams | None) -> Self:
         """Return what a fit with resolved parameters tries."""
-
-        def values(name: str, own: Any) -> Any:
-            return (tuning and getattr(tuning, name)) or (own,)
-
+        localities = (tuning and tuning.localities) or (params.locality,)
         return cls(
             params=params,
             tuning=tuning,
-            scales=values("scales", params.scale),
-            kernels=values("kernels", params.kernel),
-            bases=values("bases", params.basis),
-            all_penalties=values("penalties", params.penalty),
-            localities=sorted(set(values("localities", params.locality))),
-            components=[*values("components", params.components)],
-            losses=[*dict.fromkeys(values("losses", params.loss))],
+            scales=(tuning and tuning.scales) or (params.scale,),
+            kernels=(tuning and tuning.kernels) or (params.kernel,),
+            bases=(tuning and tuning.bases) or (params.basis,),
+            all_penalties=(tuning and tuning.penalties) or (params.penalty,),
+            localities=sorted(set(localities)),
+            components=[*((tuning and tuning.components) or (params.components,))],
+            losses=[*dict.fromkeys((tuning and tuning.losses) or (params.loss,))],
         )
 
     @property
@@ -424,7 +422,7 @@ class FitContext:
             min_recall=min_recall,
         )
 
-    @property
+    @cached_property
     def tried(self) -> Trials:
         """What the fit tries."""
         return Trials.of(self.params, self.tuning)
