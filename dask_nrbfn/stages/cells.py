@@ -305,7 +305,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         plural(len(drawn), "drawn cell"),
         compared["n_rows"],
     )
-    return compared
+    return {each: value for each, value in compared.items() if each != "seconds"}
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:

@@ -382,38 +382,32 @@ def _candidates_of_block(
     run: Run, index: int, start: int, n_rows: int, counts: NDArray[np.int64]
 ) -> Neighbors:
     """Return all neighbours found for the rows of a block, list after list."""
-    k = run.chosen_params.n_neighbors
-    before = counts[:index].sum(axis=0)
-    places = run.read_part("partitions", index, "numbers") - start
-    lists = most_lists(run.chosen_params.overlap)
-    indices = np.full((n_rows, lists, k), MISSING)
-    distances = np.full((n_rows, lists, k), np.inf)
+    before, lists = counts[:index].sum(axis=0), most_lists(run.chosen_params.overlap)
+    indices = np.full((n_rows, lists, run.chosen_params.n_neighbors), MISSING)
+    distances = np.full(indices.shape, np.inf)
     # The last list has repeated rows; the others are filled in the order of the partitions.
     repeated = run.read_part("partitions", index, "repeated") - start
     indices[repeated, -1] = run.read_part("partitions", index, "copies")
     distances[repeated, -1] = 0.0
     filled = np.zeros(n_rows, dtype=np.int64)
-    done = 0
-    for partition in np.flatnonzero(counts[index]):
-        first, count = int(before[partition]), int(counts[index, partition])
-        numbers, *lists_found = (
-            run.read_part("candidates", int(partition), name, first, first + count)
+    for partition in np.flatnonzero(counts[index]).tolist():
+        first = int(before[partition])
+        last = first + int(counts[index, partition])
+        numbers, *found = (
+            run.read_part("candidates", partition, name, first, last)
             for name in ("numbers", *Neighbors._fields)
         )
-        rows = places[done : done + count]
-        if not np.array_equal(numbers, rows + start):
+        rows = numbers - start
+        if rows.min() < 0 or rows.max() >= n_rows:
             raise DamagedResultError(
                 f"part {partition} of the candidates does not match the rows of its partition.",
                 "Start the fit again.",
                 "candidates",
-                (int(partition),),
+                (partition,),
             )
-        found = Neighbors(*lists_found)
-        width = found.indices.shape[1]
-        indices[rows, filled[rows], :width] = found.indices
-        distances[rows, filled[rows], :width] = found.distances
+        width = found[0].shape[1]
+        indices[rows, filled[rows], :width], distances[rows, filled[rows], :width] = found
         filled[rows] += 1
-        done += count
     return Neighbors(indices.reshape(n_rows, -1), distances.reshape(n_rows, -1))
 
 
