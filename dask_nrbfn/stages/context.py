@@ -209,7 +209,9 @@ class Trials:
             if (plain or features == "normalized")
             and any(_supports_any(name, [features], [basis]) for name in self.all_penalties)
             for kernel in self.kernels
-            for factor in width_factors_of(kernel, tuning)
+            for factor in sorted(
+                set(tuning.width_factors or kernel_named(kernel).width_factors), reverse=True
+            )
         ]
 
     @property
@@ -309,12 +311,6 @@ def planned_cells(params: FitParams, n_rows: int) -> int:
     most = most_rows_of_cell(params, n_rows, basis_of_cell(params))
     # Cells are halved until none has more rows.
     return int(min(2 ** max(0, ceil(log2(n_rows / most))), MOST_CELLS))
-
-
-def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
-    """Return the width factors to try with a kernel, the widest first."""
-    factors = tuning.width_factors or kernel_named(kernel).width_factors
-    return sorted(set(factors), reverse=True)
 
 
 def n_refinements(tuning: TuneParams) -> int:
