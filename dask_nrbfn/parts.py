@@ -229,6 +229,8 @@ def run_tasks(
     """
 
     def sent(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if engine.in_memory:
+            return [(task, *values) for values in many]
         return [(task, *map(_sent, values)) for values in many]
 
     for value in arguments[0] if arguments else ():

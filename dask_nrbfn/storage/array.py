@@ -6,14 +6,17 @@ compared when the rows are read.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 import zarr
+import zarr.api.asynchronous
 from numpy.typing import DTypeLike, NDArray
+from zarr.buffer import default_buffer_prototype
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore, StorePath
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
@@ -28,12 +31,17 @@ from dask_nrbfn.storage.strict import (
     metadata_named,
     sealed,
     values_named,
+    write_group,
 )
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Array = zarr.Array[Any]
+AsyncArray = zarr.AsyncArray[Any]
+
+# Belongs to an open array, not to the stored one. A missing chunk is then always damage.
+_CONFIG: Any = {"write_empty_chunks": True}
 
 INDEX_BYTES, ROW_BYTES = 4, 8
 """Bytes that CSR adds: the column of each value, and the end of each row."""
@@ -259,8 +267,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
             raise _not_written(group, name, is_missing=member is None)
         if member.attrs.get("checksum") != _layout_checksum(member):
             raise _not_written(group, name)
-        # The setting belongs to the open array, not to the stored one.
-        return member.with_config({"write_empty_chunks": True})
+        return member.with_config(_CONFIG)
 
 
 def _not_written(group: zarr.Group, name: str, *, is_missing: bool = False) -> DamagedDataError:
@@ -268,7 +275,7 @@ def _not_written(group: zarr.Group, name: str, *, is_missing: bool = False) -> D
     return DamagedDataError(f"{group.store_path}/{name} is {what}.", RESTORE)
 
 
-def _layout_checksum(array: Array) -> str:
+def _layout_checksum(array: Array | AsyncArray) -> str:
     """Return the checksum of the metadata without the attributes, which hold the checksum."""
     layout = array.metadata.to_dict()
     del layout["attributes"]
@@ -303,85 +310,86 @@ def check_stored(array: Array) -> None:
 # Writing
 
 
-def create_array(
-    group: zarr.Group,
-    name: str,
+def create_array(group: zarr.Group, name: str, **sizes: Any) -> Array:
+    """Add an array with the sizes of `_create`; it replaces what has this name."""
+    return zarr.Array(run_in_zarr(_create(group.store_path / name, **sizes)))
+
+
+async def _create(
+    place: StorePath,
     *,
     shape: tuple[int, ...],
     dtype: DTypeLike,
     chunks: tuple[int, ...],
-    dimensions: tuple[str, ...],
+    dimensions: Iterable[str],
     shards: tuple[int, ...] | None = None,
     compress: bool = False,
-) -> Array:
-    """Add an array whose chunks carry a checksum; it replaces one of that name.
+) -> AsyncArray:
+    """Lay out an array whose chunks carry a checksum, and return it.
 
-    Floating-point results hardly compress, so Zstandard is used only with `compress`.
+    Floating-point results hardly compress, so Zstandard is used only with `compress`. The metadata
+    gets its checksum in memory, and is written once.
 
     shards: shape of the values in one file; None: one chunk.
     """
-    text = np.dtype(dtype).kind in "TU"
-    array = group.create_array(
-        name,
+    text, memory = np.dtype(dtype).kind in "TU", MemoryStore()
+    array = await zarr.api.asynchronous.create_array(
+        memory,
         shape=shape,
         dtype=str if text else np.dtype(dtype),
         chunks=tuple(max(1, c) for c in chunks),
         shards=shards,
         compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
         dimension_names=dimensions,
-        overwrite=True,
-        config={"write_empty_chunks": True},
     )
-    return _seal_layout(array)
+    await array.update_attributes({"checksum": _layout_checksum(array)})
+    metadata = await memory.get("zarr.json", default_buffer_prototype())
+    assert metadata is not None
+    await place.delete_dir()
+    await (place / "zarr.json").set(metadata)
+    return zarr.AsyncArray(array.metadata, place, config=_CONFIG)
 
 
-def _seal_layout(array: Array) -> Array:
-    """Return an array that records the checksum of its layout."""
-    return array.update_attributes({"checksum": _layout_checksum(array)})
+def write_array(group: zarr.Group, name: str, values: Rows, *dimensions: str) -> None:
+    """Store an array or rows in CSR, in chunks of 16 MiB."""
+    run_in_zarr(write_values(group.store_path / name, values, dimensions))
 
 
-def write_array(
-    group: zarr.Group,
-    name: str,
-    values: Rows,
-    *dimensions: str,
-    slice_rows: int | None = None,
+async def write_values(
+    place: StorePath, values: Rows, dimensions: Iterable[str], slice_rows: int | None = None
 ) -> None:
     """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
     if is_sparse(values):
-        _write_sparse(group, name, values, slice_rows=slice_rows)
+        await _write_sparse(place, values, slice_rows)
         return
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
     shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
-    array = create_array(
-        group,
-        name,
+    array = await _create(
+        place,
         shape=values.shape,
         dtype=values.dtype,
         chunks=(rows, *values.shape[1:]),
         dimensions=dimensions,
         shards=None if shard is None else (shard, *values.shape[1:]),
     )
-    array[...] = values
+    await array.setitem(..., values)
 
 
-def _write_sparse(
-    group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
-) -> None:
+async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None) -> None:
     """Store all rows in CSR; with `slice_rows`, each array is one file that is read in slices."""
-    member = group.create_group(name, overwrite=True)
     n_rows, n_values = max(1, X.shape[0]), X.nnz
     slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
     ends = X.indptr.astype(np.int64)
-    write_array(member, "data", X.data, "value", slice_rows=slice_values)
-    write_array(member, "indices", X.indices, "value", slice_rows=slice_values)
-    write_array(member, "indptr", ends, "end", slice_rows=slice_rows)
+    await place.delete_dir()
+    await write_values(place / "data", X.data, ["value"], slice_values)
+    await write_values(place / "indices", X.indices, ["value"], slice_values)
+    await write_values(place / "indptr", ends, ["end"], slice_rows)
     chunk_rows = slice_rows or n_rows
     firsts = ends[:-1:chunk_rows]
     most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
     recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
-    member.update_attributes(sealed({**_ENCODING, **recorded, "n_values": n_values}))
+    await write_group(place, sealed({**_ENCODING, **recorded, "n_values": n_values}))
 
 
 def create_sparse(
@@ -434,16 +442,14 @@ def finish_sparse(group: zarr.Group, name: str) -> None:
     for array in (data, indices):
         array.resize((n_values,))
         # Needed even if the last append left the array with this length.
-        _seal_layout(array)
+        array.update_attributes({"checksum": _layout_checksum(array)})
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
 
 
 def _being_written(group: zarr.Group, name: str) -> tuple[Any, list[Any]]:
     """Return unfinished rows in CSR, and their arrays, whose layout is not sealed."""
     member: Any = group[name]
-    # The setting belongs to the open array, not to the stored one.
-    config = {"write_empty_chunks": True}
-    return member, [member[part].with_config(config) for part in _CSR_ARRAYS]
+    return member, [member[part].with_config(_CONFIG) for part in _CSR_ARRAYS]
 
 
 def refer(

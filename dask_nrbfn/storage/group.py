@@ -37,8 +37,8 @@ from dask_nrbfn.outputs import (
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.local import (
     MOVED,
-    DurableStore,
-    finish_writes,
+    DirectoryStore,
+    flush,
     flush_tree,
     place_path,
     replace_path,
@@ -56,7 +56,13 @@ from dask_nrbfn.storage.remote import (
     open_store,
     remove_tree,
 )
-from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed
+from dask_nrbfn.storage.strict import (
+    StrictStore,
+    check_sealed,
+    metadata_named,
+    sealed,
+    write_group,
+)
 
 # The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
@@ -179,12 +185,12 @@ def store_at(location: Location) -> zarr.abc.store.Store:
     """Return the zarr store of a location."""
     location = normalize(location)
     if type(location) is LocalStore:
-        return DurableStore(location.root, read_only=location.read_only)
+        return DirectoryStore(location.root, read_only=location.read_only)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
-    return DurableStore(str(local_path(location)))
+    return DirectoryStore(str(local_path(location)))
 
 
 # Recording
@@ -192,7 +198,7 @@ def store_at(location: Location) -> zarr.abc.store.Store:
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
-    group.update_attributes(_identity(kind, attributes))
+    run_in_zarr(write_group(group.store_path, _identity(kind, attributes)))
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +207,9 @@ def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes, JSON-serializable values, of a group that is marked complete."""
-    group.update_attributes(sealed({**attributes_of(group), **attributes}))
+    run_in_zarr(write_group(group.store_path, sealed({**attributes_of(group), **attributes})))
+    if isinstance(group.store, LocalStore):
+        flush(group.store.root / group.path / "zarr.json")
 
 
 # Building beside a location, and moving
@@ -308,9 +316,6 @@ def scratch_beside(location: Location) -> Iterator[Location]:
             directory.mkdir()
         try:
             yield str(directory / "scratch")
-        except BaseException:
-            finish_writes()
-            raise
         finally:
             shutil.rmtree(directory, ignore_errors=True)
     _remove_abandoned(target)

@@ -1,9 +1,10 @@
 """Object stores through fsspec: readable errors, no caches, and groups that move as a whole."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from fsspec.core import url_to_fs
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -13,7 +14,7 @@ from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
+from dask_nrbfn.storage.strict import METADATA_NAMES
 
 # Metadata has a few kilobytes and is read first. File systems may retry for minutes if a server
 # accepts connections and never answers: s3fs for 6, gcsfs for more.
@@ -26,8 +27,22 @@ _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 _MOVING = ".dask_nrbfn.moving"
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
 class NotMovedError(StorageError):
     """A complete group stays under its hidden name, because the store failed to move it."""
+
+
+def guarded(method: Method) -> Method:
+    """Return a method of a store whose first argument is a key, run inside `guard` of the store."""
+
+    @wraps(method)
+    async def run(store: Any, key: str, *arguments: Any, **options: Any) -> Any:
+        async with store.guard(key):
+            return await method(store, key, *arguments, **options)
+
+    return cast(Method, run)
 
 
 class _RemoteStore(FsspecStore):

@@ -27,13 +27,14 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import (
     Stored,
     create_array,
     get_array,
     get_stored,
     read_rows,
-    write_array,
+    write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -55,7 +56,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import View, local_path, remote
-from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed
+from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed, write_group
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -447,14 +448,16 @@ class Run:
         dask may run a task twice at the same time. So every attempt writes its own arrays, and the
         record names the attempt. The arrays will be read in slices of `slice_rows` rows, if given.
         """
-        attempt = uuid.uuid4().hex
-        if arrays:
-            group = self.group(f"{part_place(stage, part)}/{attempt}")
-            for name, values in arrays.items():
-                dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
-                write_array(group, name, values, *dimensions, slice_rows=slice_rows)
+        attempt, place = uuid.uuid4().hex, self._writable.store_path / part_place(stage, part)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        self.group(part_place(stage, part)).update_attributes(sealed(written))
+
+        async def write() -> None:
+            for name, values in (arrays or {}).items():
+                dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
+                await write_values(place / attempt / name, values, dimensions, slice_rows)
+            await write_group(place, sealed(written))
+
+        run_in_zarr(write())
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None

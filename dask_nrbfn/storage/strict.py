@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import zarr.abc.store
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
-from zarr.storage import WrapperStore
+from zarr.buffer import default_buffer_prototype
+from zarr.storage import StorePath, WrapperStore
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
 
@@ -19,20 +19,6 @@ RESTORE = "Restore the data from a copy, or write the data again."
 
 # All other keys are those of chunks.
 METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def guarded(method: Method) -> Method:
-    """Return a method of a store whose first argument is a key, run inside `guard` of the store."""
-
-    @wraps(method)
-    async def run(store: Any, key: str, *arguments: Any, **options: Any) -> Any:
-        async with store.guard(key):
-            return await method(store, key, *arguments, **options)
-
-    return cast(Method, run)
-
 
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
     """A store that raises an error for a missing chunk; zarr would read fill values."""
@@ -116,3 +102,10 @@ def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
     """Raise DamagedDataError if the attributes of `place` fail their checksum."""
     if not is_sealed(attributes):
         raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)
+
+
+async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:
+    """Write the metadata of a group in one piece."""
+    content = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    metadata = default_buffer_prototype().buffer.from_bytes(json.dumps(content).encode())
+    await (place / "zarr.json").set(metadata)
