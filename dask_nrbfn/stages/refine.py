@@ -51,7 +51,7 @@ from dask_nrbfn.stages.weights import read_kept_system, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run, part_place
+from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
@@ -230,7 +230,6 @@ def _descend(job: StageJob, loss: str) -> dict[str, Any]:
         step = _step(job, descents, number)
         # Step 0 has arrays that all later steps read.
         for each in descents if number > 1 else ():
-            run.flush(part_place(each.place, number))
             run.drop_part(each.place, range(number - 1, number))
     logger.info("refine: %s stopped by the %s after %d passes", loss, step["stopped"], number)
     for each in descents:

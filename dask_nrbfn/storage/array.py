@@ -6,6 +6,7 @@ compared when the rows are read.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
@@ -126,12 +127,9 @@ class SparseArray(ChunkedRows):
     n_values: int
 
     @classmethod
-    def open(cls, group: zarr.Group) -> Self:
-        """Open rows in CSR."""
-        recorded: dict[str, Any] = group.attrs.asdict()
-        check_sealed(recorded, group.store_path)
+    def of(cls, arrays: dict[str, Any], recorded: dict[str, Any], place: object) -> Self:
+        """Return rows in CSR from their arrays and attributes."""
         n_rows, n_features = recorded["shape"]
-        arrays: dict[str, Any] = {name: get_array(group, name) for name in _CSR_ARRAYS}
         rows = cls(
             **arrays,
             shape=(n_rows, n_features),
@@ -140,7 +138,7 @@ class SparseArray(ChunkedRows):
         )
         lengths = [array.shape for array in arrays.values()]
         if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
-            raise _changed(group.store_path)
+            raise _changed(place)
         return rows
 
     @property
@@ -154,12 +152,12 @@ class SparseArray(ChunkedRows):
 
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         n_rows = max(0, stop - start)
-        ends = _read_array(self.indptr, start, start + n_rows + 1)
+        ends = read_rows(self.indptr, start, start + n_rows + 1)
         first, last = int(ends[0]), int(ends[-1])
         if not 0 <= first <= last <= self.n_values or (np.diff(ends) < 0).any():
             raise _changed(self.indptr.store_path)
-        values = _read_array(self.data, first, last)
-        columns = _read_array(self.indices, first, last)
+        values = read_rows(self.data, first, last)
+        columns = read_rows(self.indices, first, last)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
             raise _changed(self.indices.store_path)
         # scipy copies the larger of both if their types differ.
@@ -181,10 +179,8 @@ class ReferencedRows(ChunkedRows):
     digests: str
 
     @classmethod
-    def open(cls, group: zarr.Group) -> Self:
-        """Open the rows that a group refers to."""
-        recorded: dict[str, Any] = group.attrs.asdict()
-        check_sealed(recorded, group.store_path)
+    def of(cls, recorded: dict[str, Any]) -> Self:
+        """Open the rows to which the attributes of a group refer."""
         rows = cls(
             array=_array_at(recorded["place"], recorded["path"]),
             shape=tuple(recorded["shape"]),
@@ -251,28 +247,57 @@ def get_array(group: zarr.Group, name: str) -> Array:
     """Return an array of the group; raise DamagedDataError unless its metadata is as written."""
     array = get_stored(group, name)
     if not isinstance(array, zarr.Array):
-        raise _not_written(group, name)
+        raise _not_written(f"{group.store_path}/{name}")
     return array
 
 
 def get_stored(group: zarr.Group, name: str) -> Stored:
     """Return a member of a group: an array, rows in CSR, or rows of another store."""
+    place = f"{group.store_path}/{name}"
+    found = run_in_zarr(_open(group, name))
+    if isinstance(found, zarr.AsyncArray):
+        return zarr.Array(found)
+    with metadata_named(place):
+        if _ENCODING.items() <= found.items():
+            check_sealed(found, place)
+            arrays = {each: get_array(group, f"{name}/{each}") for each in _CSR_ARRAYS}
+            return SparseArray.of(arrays, found, place)
+        if "refers" in found:
+            check_sealed(found, place)
+            return ReferencedRows.of(found)
+    raise _not_written(place)
+
+
+def read_stored(group: zarr.Group, name: str, start: int = 0, stop: int | None = None) -> Rows:
+    """Return rows of a member of a group, of an array in one step."""
+
+    async def read() -> NDArray[Any] | None:
+        found = await _open(group, name)
+        return await _read(found, start, stop) if isinstance(found, zarr.AsyncArray) else None
+
+    rows = run_in_zarr(read())
+    return read_rows(get_stored(group, name), start, stop) if rows is None else rows
+
+
+async def _open(group: zarr.Group, name: str) -> AsyncArray | dict[str, Any]:
+    """Return an array, or the attributes of a group; its checksum is that which was written."""
     with metadata_named(f"{group.store_path}/{name}"):
-        member = group.get(name)
-        if isinstance(member, zarr.Group) and _ENCODING.items() <= member.attrs.asdict().items():
-            return SparseArray.open(member)
-        if refers(member):
-            return ReferencedRows.open(member)
-        if not isinstance(member, zarr.Array):
-            raise _not_written(group, name, is_missing=member is None)
-        if member.attrs.get("checksum") != _layout_checksum(member):
-            raise _not_written(group, name)
-        return member.with_config(_CONFIG)
+        place = group.store_path / name
+        content = await (place / "zarr.json").get()
+        if content is None:
+            raise _not_written(place, is_missing=True)
+        metadata = json.loads(content.to_bytes())
+        if metadata["node_type"] == "group":
+            return dict(metadata["attributes"])
+        array: AsyncArray = zarr.AsyncArray.from_dict(place, metadata)
+        if array.attrs.get("checksum") != _layout_checksum(array):
+            raise _not_written(place)
+        return array.with_config(_CONFIG)
 
 
-def _not_written(group: zarr.Group, name: str, *, is_missing: bool = False) -> DamagedDataError:
+def _not_written(place: object, *, is_missing: bool = False) -> DamagedDataError:
     what = "missing" if is_missing else "not the array that was written"
-    return DamagedDataError(f"{group.store_path}/{name} is {what}.", RESTORE)
+    return DamagedDataError(f"{place} is {what}.", RESTORE)
 
 
 def _layout_checksum(array: Array | AsyncArray) -> str:
@@ -286,14 +311,14 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``."""
     if isinstance(array, ChunkedRows):
         return array.read(start, stop)
-    return _read_array(array, start, stop)
+    return run_in_zarr(_read(array.async_array, start, stop))
 
 
-def _read_array(array: Array, start: int, stop: int | None) -> NDArray[Any]:
+async def _read(array: AsyncArray, start: int, stop: int | None) -> NDArray[Any]:
     last = array.shape[0] if stop is None else stop
     remedy = "Restore the damaged chunk from a copy, or write the data again."
     with values_named(f"rows {start} to {last} of {array.store_path}", remedy):
-        return np.asarray(array[start:stop])
+        return np.asarray(await array.getitem(slice(start, stop)))
 
 
 def check_stored(array: Array) -> None:

@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -349,6 +349,7 @@ def locked_group(location: Location) -> Iterator[Callable[[], None]]:
     target = None if path is None else real_path(path)
     with locked_run(location) as check_still_locked:
         if target is not None:
+            _refuse_links(target)
             _remove_abandoned(target)
         yield check_still_locked
         if target is not None:
@@ -356,6 +357,16 @@ def locked_group(location: Location) -> Iterator[Callable[[], None]]:
             # Killed workers leave files that are not finished.
             for left in filter(Path.is_file, target.rglob("*.partial")):
                 left.unlink(missing_ok=True)
+
+
+def _refuse_links(target: Path) -> None:
+    """Raise DamagedDataError for a link in a group: its author could choose what a job replaces."""
+    for inner, directories, files in os.walk(target):
+        for path in (Path(inner, name) for name in (*directories, *files)):
+            if path.is_symlink():
+                raise DamagedDataError(
+                    f"{path} is a link.", "Replace the link by its target, or remove the link."
+                )
 
 
 def remove_abandoned(location: Location) -> None:
@@ -390,6 +401,16 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
         return [name async for name in group.store.list_dir(place)]
 
     return run_in_zarr(listed())
+
+
+def delete_members(group: zarr.Group, names: Iterable[str]) -> None:
+    """Delete groups inside another; they need not be readable, nor exist."""
+
+    async def delete() -> None:
+        for name in names:
+            await (group.store_path / name).delete_dir()
+
+    run_in_zarr(delete())
 
 
 def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:

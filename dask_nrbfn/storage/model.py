@@ -25,7 +25,8 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_array
+from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.storage.array import read_stored, update_digest, write_values
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -326,15 +327,19 @@ class Model:
         if cells is not None:
             names = CellNetworks.array_names()
             arrays |= {name: (array, *names[name]) for name, array in cells.arrays().items()}
-        for name, (values, *dimensions) in arrays.items():
-            if values is not None:
-                write_array(group, name, values, *dimensions)
         made = {name: getattr(self, name) for name in ("params", "schema", "calibration")}
         attributes = {
             "scaling": scaling.kind,
             **{name: getattr(self, name) for name in _RECORDED},
             **{name: None if each is None else each.to_dict() for name, each in made.items()},
         }
+
+        async def write_arrays() -> None:
+            for name, (values, *dimensions) in arrays.items():
+                if values is not None:
+                    await write_values(group.store_path / name, values, dimensions)
+
+        run_in_zarr(write_arrays())
         mark_complete(group, kind="model", attributes=attributes)
 
     @classmethod
@@ -354,7 +359,7 @@ class Model:
         attributes = attributes_of(group)
 
         def array(name: str, *, exists: bool = True) -> Any:
-            return read_rows(get_stored(group, name)) if exists else None
+            return read_stored(group, name) if exists else None
 
         classes, kind = array("classes"), attributes["scaling"]
         recorded = {name: attributes[name] for name in _RECORDED}

@@ -34,6 +34,7 @@ from dask_nrbfn.storage.array import (
     get_array,
     get_stored,
     read_rows,
+    read_stored,
     write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
@@ -42,6 +43,7 @@ from dask_nrbfn.storage.group import (
     attributes_of,
     copy_member,
     create_group,
+    delete_members,
     exists,
     flush_member,
     hidden_sibling,
@@ -54,7 +56,13 @@ from dask_nrbfn.storage.group import (
     replacing_group,
     update_record,
 )
-from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
+from dask_nrbfn.storage.layout import (
+    PartLayout,
+    default_parts,
+    is_part_of,
+    part_name,
+    parts_in,
+)
 from dask_nrbfn.storage.location import View, local_path, remote
 from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed, write_group
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
@@ -297,13 +305,12 @@ class Run:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so."""
-        array = self.array(name)
         try:
             with self._result_named(name):
-                return read_rows(array, start, stop)
+                return read_stored(self.stored, name, start, stop)
         except DamagedResultError as error:
             if stop is not None and not error.parts:
-                error.parts = self._damaged_parts(array, start, stop)
+                error.parts = self._damaged_parts(self.array(name), start, stop)
             raise
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
@@ -404,14 +411,23 @@ class Run:
         get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
-        """Return the records of the complete parts of a stage, and of sums of parts."""
-        stored = self.stored_parts(stage)
+        """Return the records of the complete parts of a stage, and of sums of parts.
+
+        What a killed job has left is deleted: incomplete parts, and parts that a sum contains.
+        """
+        stored = self._stored_parts(stage)
         with ThreadPoolExecutor(_REQUESTS) as pool:
             records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
-            return {parts: record for parts, record in records if record is not None}
+            complete = {parts: record for parts, record in records if record is not None}
+        finished = {
+            parts: record
+            for parts, record in complete.items()
+            if not any(is_part_of(parts, other) for other in complete)
+        }
+        self.drop_part(stage, *(parts for parts in stored if parts not in finished))
+        return finished
 
-    def stored_parts(self, stage: str) -> list[range]:
-        """Return the stored parts of a stage and sums of parts, complete or not."""
+    def _stored_parts(self, stage: str) -> list[range]:
         names = member_names(self.stored, f"{stage}/parts")
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
@@ -478,37 +494,28 @@ class Run:
             )
         return [f"{place}/{written['attempt']}/{name}" for name in names]
 
-    def flush(self, place: str) -> None:
-        """Wait until a group of the run is on the disk."""
-        flush_member(self.location, place)
-
-    def drop_part(self, stage: str, part: range) -> None:
-        """Delete a part that another sum contains; a part that a task still writes stays."""
+    def drop_part(self, stage: str, *parts: range) -> None:
+        """Delete parts that are not needed; a part that a task still writes stays."""
         with suppress(OSError):
-            self.drop(part_place(stage, part))
+            self.drop(*(part_place(stage, part) for part in parts))
 
-    def drop_parts(self, stage: str) -> None:
-        """Delete the parts of a stage whose result is stored."""
-        self.drop(f"{stage}/parts")
-
-    def drop(self, name: str) -> None:
-        """Delete a group with all its arrays and parts; it need not be readable, nor exist."""
-        del self._writable[name]
+    def drop(self, *names: str) -> None:
+        """Delete groups with all their arrays and parts; they need not be readable, nor exist."""
+        if names:
+            delete_members(self._writable, names)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
         """Delete results of a stage, and the sums that contain them, so they are computed again."""
         if not parts:
             self.drop(stage)
-        for stored in self.stored_parts(stage):
-            if not set(stored).isdisjoint(parts):
-                self.drop(part_place(stage, stored))
+        damaged = [each for each in self._stored_parts(stage) if not set(each).isdisjoint(parts)]
+        self.drop(*(part_place(stage, each) for each in damaged))
         if stage in self.stages:
             self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""
-        for name in self.group_names(prefix):
-            self.drop(name)
+        self.drop(*self.group_names(prefix))
 
     def group_names(self, prefix: str) -> list[str]:
         """Return the names at the top of the run that begin with `prefix`, readable or not."""

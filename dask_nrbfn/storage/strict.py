@@ -20,6 +20,7 @@ RESTORE = "Restore the data from a copy, or write the data again."
 # All other keys are those of chunks.
 METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
+
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
     """A store that raises an error for a missing chunk; zarr would read fill values."""
 
