@@ -119,7 +119,7 @@ def predict_scene(
         if found.digest() != digest:
             raise RunMismatchError(
                 f"{found.place} changed while it was mapped.",
-                "Map the scene again with `overwrite`, when no other job changes the scene.",
+                "Map the scene again, when no other job changes the scene.",
             )
         about = {
             str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -72,11 +72,6 @@ class ChunkedRows:
     most_values: int | None = None
 
     @property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays of this package that hold the rows, by name."""
-        return {}
-
-    @property
     def chunks(self) -> tuple[int, int]:
         """Rows that are read together, and the columns p."""
         return self.chunk_rows, self.shape[1]
@@ -127,24 +122,15 @@ class SparseArray(ChunkedRows):
     n_values: int
 
     @classmethod
-    def of(cls, arrays: dict[str, Any], recorded: dict[str, Any], place: object) -> Self:
+    def of(cls, arrays: dict[str, Any], recorded: dict[str, Any]) -> Self:
         """Return rows in CSR from their arrays and attributes."""
         n_rows, n_features = recorded["shape"]
-        rows = cls(
+        return cls(
             **arrays,
             shape=(n_rows, n_features),
             dtype=np.dtype(arrays["data"].dtype),
             **{name: recorded[name] for name in ("chunk_rows", "n_values", "most_values")},
         )
-        lengths = [array.shape for array in arrays.values()]
-        if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
-            raise _changed(place)
-        return rows
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The stored arrays by name."""
-        return {name: getattr(self, name) for name in _CSR_ARRAYS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
         """Return rows in CSR, csr_array (stop - start, p)."""
@@ -154,19 +140,11 @@ class SparseArray(ChunkedRows):
         n_rows = max(0, stop - start)
         ends = read_rows(self.indptr, start, start + n_rows + 1)
         first, last = int(ends[0]), int(ends[-1])
-        if not 0 <= first <= last <= self.n_values or (np.diff(ends) < 0).any():
-            raise _changed(self.indptr.store_path)
         values = read_rows(self.data, first, last)
         columns = read_rows(self.indices, first, last)
-        if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
-            raise _changed(self.indices.store_path)
         # scipy copies the larger of both if their types differ.
         ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
-
-
-def _changed(place: object) -> DamagedDataError:
-    return DamagedDataError(f"{place} differs from what was written.", RESTORE)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -261,7 +239,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
         if _ENCODING.items() <= found.items():
             check_sealed(found, place)
             arrays = {each: get_array(group, f"{name}/{each}") for each in _CSR_ARRAYS}
-            return SparseArray.of(arrays, found, place)
+            return SparseArray.of(arrays, found)
         if "refers" in found:
             check_sealed(found, place)
             return ReferencedRows.of(found)
@@ -319,17 +297,6 @@ async def _read(array: AsyncArray, start: int, stop: int | None) -> NDArray[Any]
     remedy = "Restore the damaged chunk from a copy, or write the data again."
     with values_named(f"rows {start} to {last} of {array.store_path}", remedy):
         return np.asarray(await array.getitem(slice(start, stop)))
-
-
-def check_stored(array: Array) -> None:
-    """Raise MissingDataError if the last chunk is missing."""
-    if 0 in array.shape:
-        return
-    # With shards, the grid consists of shards.
-    chunks = array.shards or array.chunks
-    last = tuple((size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
-    place = array.store_path / array.metadata.encode_chunk_key(last)
-    run_in_zarr(place.store.getsize(place.path))
 
 
 # Writing
@@ -426,48 +393,40 @@ def create_sparse(
     chunk_rows: int,
     n_values: int,
 ) -> None:
-    """Lay out rows in CSR for `append_rows`; more than `n_values` values can be written."""
+    """Lay out rows in CSR for `append_rows`; `n_values` is the expected number of values."""
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
     member = group.create_group(name, attributes={**_ENCODING, **written}, overwrite=True)
-    for part, of, length, chunk, dimension in (
-        ("data", dtype, n_values, _CHUNK_VALUES, "value"),
-        ("indices", np.int32, n_values, _CHUNK_VALUES, "value"),
-        ("indptr", np.int64, shape[0] + 1, _CHUNK_ROWS, "end"),
+    for part, of, length, chunk_values, dimension in (
+        ("data", dtype, 0, min(n_values, _CHUNK_VALUES), "value"),
+        ("indices", np.int32, 0, min(n_values, _CHUNK_VALUES), "value"),
+        ("indptr", np.int64, 1, min(shape[0] + 1, _CHUNK_ROWS), "end"),
     ):
         create_array(
             member,
             part,
             shape=(length,),
             dtype=of,
-            chunks=(min(length, chunk),),
+            chunks=(chunk_values,),
             dimensions=(dimension,),
             compress=True,
         )
 
 
-def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Append rows to rows in CSR, of which `start` are stored."""
+def append_rows(group: zarr.Group, name: str, X: "csr_array") -> None:
+    """Append rows to rows in CSR."""
     member, (data, indices, indptr) = _being_written(group, name)
-    first = int(np.asarray(indptr[start])) if start else 0
-    last = first + X.nnz
-    if last > data.shape[0]:
-        # More than expected: grow by half, so that few chunks need a resize.
-        for array in (data, indices):
-            array.resize((max(last, first * 3 // 2),))
-    indptr[start : start + X.shape[0] + 1] = X.indptr.astype(np.int64) + first
-    if X.nnz:
-        data[first:last], indices[first:last] = X.data, X.indices
+    ends = X.indptr[1:].astype(np.int64) + data.shape[0]
+    for array, values in ((data, X.data), (indices, X.indices), (indptr, ends)):
+        array.append(values)
     member.update_attributes({"most_values": max(X.nnz, member.attrs["most_values"])})
 
 
 def finish_sparse(group: zarr.Group, name: str) -> None:
     """Finish rows in CSR."""
-    member, (data, indices, indptr) = _being_written(group, name)
-    n_values = int(np.asarray(indptr[-1]))
-    for array in (data, indices):
-        array.resize((n_values,))
-        # Needed even if the last append left the array with this length.
+    member, arrays = _being_written(group, name)
+    for array in arrays:
         array.update_attributes({"checksum": _layout_checksum(array)})
+    n_values = arrays[0].shape[0]
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
 
 

@@ -10,10 +10,9 @@ from itertools import chain
 from typing import Any, Self
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
@@ -22,7 +21,6 @@ from dask_nrbfn.storage.array import (
     INDEX_BYTES,
     Array,
     Stored,
-    check_stored,
     chunked,
     get_array,
     get_stored,
@@ -132,7 +130,7 @@ class Dataset:
         if schema is not None:
             names = schema.feature_names
         with metadata_named(location):
-            dataset = cls(
+            return cls(
                 location,
                 X=get_stored(group, "X"),
                 y=get_array(group, "y") if attributes["has_labels"] or target_names else None,
@@ -152,46 +150,6 @@ class Dataset:
                 read_as=attributes["read_as"],
                 expands_sparse=attributes["sparse"],
             )
-        dataset._check_lengths()
-        return dataset
-
-    @property
-    def _columns(self) -> dict[str, Array]:
-        """The stored arrays other than X, by name."""
-        columns = {"y": self.y, "weights": self.sample_weights, "ids": self.ids}
-        return {name: array for name, array in columns.items() if array is not None}
-
-    def _check_lengths(self) -> None:
-        """Raise DamagedDataError unless the numbers of rows, columns and classes agree."""
-        n_rows, n_columns = self.X.shape
-        labelled = self.labelled_rows_of_chunks
-        fitting = {
-            "its chunks": self.X.chunks[1] == n_columns,
-            "the schema": self.schema is None or len(self.schema.columns) == n_columns,
-            "the names of the columns": self.feature_names is None
-            or len(self.feature_names) == self.n_features,
-            "the counts of the classes": self.class_counts.shape == self.classes.shape,
-            "the rows with labels": labelled is None
-            or (labelled.shape == (-(-n_rows // self.chunk_rows),) and min(labelled) >= 0),
-        }
-        for name, array in self._columns.items():
-            numbers = name == "y" and self.target_names is not None
-            inner = (self._n_numbers,) if numbers else ()
-            rows = array.shape == (n_rows, *inner)
-            fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
-        if self.y is not None and self.target_names is None:
-            fitting["y"] &= self.class_counts.sum() == self.n_rows - self.n_unlabelled
-        for name, fits in fitting.items():
-            if not fits:
-                raise DamagedDataError(
-                    f"X and {name} of {self.location} do not match.", "Ingest the rows again."
-                )
-
-    def check_stored(self) -> None:
-        """Raise an error if the last rows are missing although metadata lists them."""
-        X = {"": self.X} if isinstance(self.X, zarr.Array) else self.X.arrays
-        for array in (*X.values(), *self._columns.values()):
-            check_stored(array)
 
     @property
     def n_rows(self) -> int:
@@ -489,7 +447,7 @@ class Dataset:
             )
         block = LabelledBlock(**read)
         if passing:
-            block = window(block, self._expected(has_target(read["targets"]), index))
+            block = window(block, has_target(read["targets"]))
         if self.refuses_gaps and block.X is not None:
             check_gaps(read["X"], self.schema, start, self.location)
         if self._expanding is not None and block.X is not None:
@@ -497,17 +455,6 @@ class Dataset:
             expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block
-
-    def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
-        """Return which rows of a chunk have a label; raise an error if their number changed."""
-        assert self.labelled_rows_of_chunks is not None
-        if np.count_nonzero(labelled) != self.labelled_rows_of_chunks[index]:
-            raise DamagedDataError(
-                f"the number of rows with a label in chunk {index} of {self.location} changed "
-                "after the dataset was written.",
-                "Ingest the dataset again.",
-            )
-        return labelled
 
     def _check_labels(self) -> None:
         if self.y is None or self.target_names is not None:

@@ -26,7 +26,6 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     RunBusyError,
-    RunMismatchError,
 )
 from dask_nrbfn.outputs import (
     check_path_outside_groups,
@@ -162,7 +161,7 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at a path, or a group at a URL or in a store object."""
+    """Return whether anything is stored at a path or URL, or a group in a store object."""
     path = local_path(location)
     if path is not None:
         try:
@@ -172,6 +171,8 @@ def exists(location: Location) -> bool:
             if isinstance(error, PermissionError) and os.path.isdir(path):
                 raise
             return os.path.lexists(path)
+    if (url := remote(location)) is not None:
+        return occupied(url)
     try:
         _open(location, kind="group", mode="r")
     except MissingDataError:
@@ -253,30 +254,20 @@ def resumed_group(
     """Yield a group that is moved to `location` when the block succeeds.
 
     It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
-    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
+    later call with the same `identity` continues it.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
     unfinished = hidden_sibling(location, "unfinished")
     with locked_group(location) as check_still_locked:
         try:
-            begun = kind_of(unfinished, (_UNFINISHED, kind))
-            found = attributes_of(open_group(unfinished, kind=begun))
+            begun = attributes_of(_open(unfinished, kind=kind, mode="r"))
         except (MissingDataError, DamagedDataError):
-            begun, found = _UNFINISHED, {}
-        others = [name for name, value in identity.items() if found.get(name) != value]
-        if found and others and not overwrite:
-            raise RunMismatchError(
-                f"{unfinished}, the unfinished part of {location}, has another "
-                f"{others[0].removeprefix('of_').replace('_', ' ')}.",
-                f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
-                f"{unfinished}.",
-            )
-        if others:
-            begun = _UNFINISHED
+            begun = {}
+        if not identity.items() <= begun.items():
             remove_group(unfinished)
-            create_group(unfinished, kind=begun, attributes=identity)
-        yield open_group(unfinished, kind=begun, writable=True)
+            create_group(unfinished, kind=_UNFINISHED, attributes=identity)
+        yield _open(unfinished, kind=kind, mode="r+")
         check_still_locked()
         _publish(unfinished, location, kind=kind, overwrite=overwrite)
 
@@ -437,8 +428,7 @@ def remove_group(location: Location) -> None:
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if a group must not be written to `location`."""
-    url = remote(location)
-    something_is_there = exists(location) or (url is not None and occupied(url))
+    something_is_there = exists(location)
     check_outside_groups(location)
     if not something_is_there:
         return

@@ -373,7 +373,7 @@ class Model:
             cells = CellNetworks.from_arrays(
                 {name: array(name) for name in CellNetworks.array_names()}
             )
-        model = cls(
+        return cls(
             **recorded,
             basis=array("basis"),
             weights=array("weights"),
@@ -389,28 +389,6 @@ class Model:
             schema=schema,
             cells=cells,
         )
-        model._check_shapes(group)
-        return model
-
-    def _check_shapes(self, group: zarr.Group) -> None:
-        (r, p), q, names, schema = self.basis.shape, self.n_targets, self.feature_names, self.schema
-        expected = (
-            (self.weights, (q, r)),
-            (self.scaling.shift, (p,)),
-            (self.scaling.scale, (p,)),
-            (self.scaling.root, (p,)),
-            (self.intercept, (q,)),
-            (self.target_range, (2, q)),
-            (self.places, (r,)),
-        )
-        fits = all(array is None or array.shape == shape for array, shape in expected)
-        fits &= names is None or len(names) == p
-        fits &= schema is None or schema.n_features == p
-        fits &= self.cells is None or self.cells.fits(r, p, q)
-        if not fits:
-            raise DamagedDataError(
-                f"the arrays of {group.store_path} do not match.", "Write the model again."
-            )
 
 
 def check_columns(found: int, trained_on: int) -> None:

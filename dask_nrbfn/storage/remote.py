@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 from fsspec.core import url_to_fs
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest
-from zarr.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
@@ -25,7 +24,6 @@ _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
 # Object below a location while a group is moved to it; the object stays if the move fails.
 _MOVING = ".dask_nrbfn.moving"
-
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -68,17 +66,6 @@ class _RemoteStore(FsspecStore):
         if key.endswith(METADATA_NAMES) and byte_range is None:
             byte_range = OffsetByteRequest(0)
         return await super().get(key, prototype, byte_range)
-
-    async def exists(self, key: str) -> bool:
-        """Return whether a key has a value.
-
-        If there is none, s3fs also asks for a list of what is below the key. Metadata is read
-        instead, in one request.
-        """
-        if key.endswith(METADATA_NAMES):
-            return await self.get(key, default_buffer_prototype()) is not None
-        async with self.guard(key):
-            return await super().exists(key)
 
     async def getsize(self, key: str) -> int:
         async with self.guard(key):

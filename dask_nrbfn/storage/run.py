@@ -33,7 +33,6 @@ from dask_nrbfn.storage.array import (
     create_array,
     get_array,
     get_stored,
-    read_rows,
     read_stored,
     write_values,
 )
@@ -305,13 +304,8 @@ class Run:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so."""
-        try:
-            with self._result_named(name):
-                return read_stored(self.stored, name, start, stop)
-        except DamagedResultError as error:
-            if stop is not None and not error.parts:
-                error.parts = self._damaged_parts(self.array(name), start, stop)
-            raise
+        with self._result_named(name):
+            return read_stored(self.stored, name, start, stop)
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Return some rows, ascending, of an array with one row per row of X."""
@@ -322,17 +316,6 @@ class Run:
                 chunk = self.read(name, start, min(start + self.chunk_rows, self.n_rows))
                 pieces.append(chunk[rows[first:last] - start])
         return np.concatenate(pieces)
-
-    def _damaged_parts(self, array: Stored, start: int, stop: int) -> tuple[int, ...]:
-        """Return the parts whose rows of an array with one row per row of X are damaged."""
-        damaged = []
-        for index, (first, last) in enumerate(self.spans):
-            if first < stop and start < last:
-                try:
-                    read_rows(array, first, last)
-                except (MissingDataError, DamagedDataError):
-                    damaged.append(index)
-        return tuple(damaged)
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:

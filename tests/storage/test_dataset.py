@@ -247,16 +247,6 @@ def test_open__array_missing(tmp_path, name):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("n_rows", [6, 8])
-def test_open__weights_of_another_length(tmp_path, n_rows):
-    weighted_dataset(tmp_path / "data")
-    write_dataset(tmp_path / "other", table(n_rows), None, np.ones(n_rows))
-    (tmp_path / "data/weights").rename(tmp_path / "unused")
-    (tmp_path / "other/weights").rename(tmp_path / "data/weights")
-    with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not match"):
-        Dataset.open(tmp_path / "data")
-
-
 def test_blocks__long_text_labels():
     labels = np.array(["a label of sixteen", "another that is longer", "short"])[np.arange(40) % 3]
     dataset = ingest_arrays(np.arange(40.0)[:, None], labels, MemoryStore(), chunk_rows=7)

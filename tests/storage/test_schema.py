@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.verify import problems_of
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
-from tests.storage.written import edit_attributes, make_model, table, write_dataset
+from tests.storage.written import make_model, table, write_dataset
 
 PLAIN = Schema((Column("a", "number"), Column("b", "boolean"), Column("c", "number")))
 
@@ -97,15 +96,6 @@ def test_content__is_of_the_rows_and_what_their_codes_mean():
     halves = [write_rows(MemoryStore(), X[half], Y[half]) for half in (slice(15), slice(15, N))]
     together = sum(int(each.content, 16) for each in halves) % 2**64
     assert f"{together:016x}" == one.content
-
-
-def test_dataset__and_schema_must_fit(tmp_path):
-    write_rows(tmp_path / "data")
-    schema = dict(open_group(tmp_path / "data", kind="dataset").attrs)["schema"]
-    del schema["columns"]["age"]
-    edit_attributes(tmp_path / "data", schema=schema, checked=True)
-    with pytest.raises(DamagedDataError, match=r"X and the schema of .* do not match"):
-        Dataset.open(tmp_path / "data")
 
 
 def test_encoded_by__another_filling_of_the_same_rows(tmp_path):

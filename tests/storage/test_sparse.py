@@ -75,7 +75,6 @@ def test_dataset__content_is_that_of_dense_rows():
 
 def test_dataset__without_any_value(tmp_path):
     dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
-    dataset.check_stored()
     assert dataset.take(np.arange(5)).nnz == 0
     assert not problems_of(dataset)
 
