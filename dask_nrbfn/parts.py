@@ -21,7 +21,6 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout, is_part_of
 from dask_nrbfn.storage.model import PinnedModel
 from dask_nrbfn.storage.run import Run
@@ -206,16 +205,10 @@ def run_tasks(
     label: str,
     follow: Callable[[Result], list[tuple[Any, ...]]] | None = None,
 ) -> list[Result]:
-    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
+    """Run tasks; a worker gets open runs and datasets, and reads the pinned models it is given.
 
     follow: takes a result, and returns the arguments of tasks that come next.
     """
-
-    def sent(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        if engine.in_memory:
-            return [(task, *values) for values in many]
-        return [(task, *map(_sent, values)) for values in many]
-
     for value in arguments[0] if arguments else ():
         location = getattr(value, "location", value)
         if "memory://" in str(location) and not engine.in_memory:
@@ -223,30 +216,16 @@ def run_tasks(
                 f"{location} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",
             )
-    after = None if follow is None else lambda result: sent(follow(result))
-    return engine.run(_call, sent(arguments), label=label, follow=after)
 
+    def called(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [(task, *values) for values in many]
 
-class _Place(NamedTuple):
-    """The location of a run or dataset, which a task opens."""
-
-    kind: type[Run] | type[Dataset]
-    location: Location
-
-    def open(self) -> Run | Dataset:
-        """Return the run or dataset."""
-        return self.kind.open(self.location)
-
-
-def _sent(argument: Any) -> Any:
-    """Return the place of a run or dataset; return other arguments unchanged."""
-    opened = isinstance(argument, Run | Dataset)
-    return _Place(type(argument), argument.location) if opened else argument
+    after = None if follow is None else lambda result: called(follow(result))
+    return engine.run(_call, called(arguments), label=label, follow=after)
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
-    sent = (_Place, PinnedModel)
-    return task(*(each.open() if isinstance(each, sent) else each for each in arguments))
+    return task(*(each.open() if isinstance(each, PinnedModel) else each for each in arguments))
 
 
 def _log_finished(

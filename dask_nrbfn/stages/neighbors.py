@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +64,6 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
-from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -550,9 +549,7 @@ def _write_codes(run: Run, dataset: Dataset) -> None:
     """
     group, rows = run.group("confidence"), searched_rows(run)
     if dataset.labelled_only:
-        assert isinstance(dataset.location, View)
-        assert dataset.location.form == "of_labelled"
-        labelled = Dataset.open(dataset.location.place).labelled_rows()
+        labelled = replace(dataset, labelled_only=False).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:
         write_array(group, "rows", rows, "row")

@@ -38,7 +38,6 @@ from dask_nrbfn.storage.blocks import (
 )
 from dask_nrbfn.storage.chunks import Mark, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.strict import metadata_named
 
 
@@ -117,10 +116,6 @@ class Dataset:
         MissingDataError, DamagedDataError
             If there is no dataset, or it is not finished.
         """
-        if isinstance(location, View):
-            viewed = cls.open(location.place)
-            made: Self = getattr(viewed, location.form)(*location.arguments)
-            return made
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
@@ -284,8 +279,7 @@ class Dataset:
         """Return a dataset of the rows that have a label, or numeric targets."""
         if not self.n_unlabelled:
             return self
-        location = View(self.location, "of_labelled")
-        return replace(self, location=location, labelled_only=True)
+        return replace(self, labelled_only=True)
 
     def encoded_by(self, schema: Schema | None) -> Self:
         """Return the same rows with the features that another schema makes from the stored values.
@@ -310,7 +304,6 @@ class Dataset:
         both = f"{self.fingerprint} as {schema.digest}".encode()
         return replace(
             self,
-            location=View(self.location, "encoded_by", (schema,)),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
@@ -320,7 +313,7 @@ class Dataset:
 
     def named(self, name: str) -> Self:
         """Return the same rows under a name for errors and records, such as that of a file."""
-        return replace(self, location=View(self.location, "named", (name,)))
+        return replace(self, location=name)
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.

@@ -62,8 +62,14 @@ from dask_nrbfn.storage.layout import (
     part_name,
     parts_in,
 )
-from dask_nrbfn.storage.location import View, local_path, remote
-from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed, write_group
+from dask_nrbfn.storage.location import local_path, remote
+from dask_nrbfn.storage.strict import (
+    check_sealed,
+    make_groups,
+    metadata_named,
+    sealed,
+    write_group,
+)
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -168,8 +174,6 @@ class Run:
         MissingDataError, DamagedDataError
             If `location` is not a run, or the run is damaged.
         """
-        if isinstance(location, View):
-            return cls.open(location.place).of_labelled()
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
@@ -215,11 +219,10 @@ class Run:
     def of_labelled(self) -> Self:
         """Return the run for stages that use only the rows with labels."""
         layout = self.attributes["labelled"]
-        if layout is None or isinstance(self.location, View):
+        if layout is None:
             return self
         labelled = PartLayout(**layout)
-        location = View(self.location, "of_labelled")
-        return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
+        return replace(self, n_rows=labelled.n_rows, layout=labelled)
 
     @property
     def of_numbers(self) -> bool:
@@ -451,6 +454,7 @@ class Run:
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
 
         async def write() -> None:
+            await make_groups(place / attempt)
             for name, values in (arrays or {}).items():
                 dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
                 await write_values(place / attempt / name, values, dimensions, slice_rows)

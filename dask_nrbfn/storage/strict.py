@@ -107,6 +107,17 @@ def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
 
 async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:
     """Write the metadata of a group in one piece."""
+    await (place / "zarr.json").set(_group_metadata(attributes))
+
+
+async def make_groups(place: StorePath) -> None:
+    """Make a group, and those that contain it, where they are missing."""
+    names = place.path.split("/")
+    for depth in range(1, len(names) + 1):
+        inner = StorePath(place.store, "/".join(names[:depth]))
+        await (inner / "zarr.json").set_if_not_exists(_group_metadata({}))
+
+
+def _group_metadata(attributes: Mapping[str, Any]) -> Buffer:
     content = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-    metadata = default_buffer_prototype().buffer.from_bytes(json.dumps(content).encode())
-    await (place / "zarr.json").set(metadata)
+    return default_buffer_prototype().buffer.from_bytes(json.dumps(content).encode())

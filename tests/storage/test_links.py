@@ -21,7 +21,7 @@ def contents(directory):
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["moments", "moments/cross", "zarr.json"])
+@pytest.mark.parametrize("name", ["moments", "model/weights", "zarr.json"])
 def test_run__is_not_written_through_a_link(tmp_path, name):
     dataset = write_table(tmp_path / "data", *spirals(60))
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
