@@ -100,18 +100,12 @@ def test_approximate_neighbors__two_threads_at_once():
 
 SEARCH = """
 import numpy as np
-from dask_nrbfn.errors import StorageError
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-rows = np.arange(40, dtype=np.float32)[:, None]
-try:
-    # More threads than there are, as in a run that began where there were more.
-    print(approximate_neighbors(rows, n_neighbors=2, seed=0, threads=8)[20].tolist())
-except StorageError as error:
-    print(error.remedy)
+approximate_neighbors(np.ones((40, 1), np.float32), n_neighbors=2, seed=0, threads=1)
 """
 
 
-def test_approximate_neighbors__needs_a_cache_that_can_be_written(tmp_path):
+def test_approximate_neighbors__names_a_cache_that_cannot_be_written(tmp_path):
     # For root too, files in the places of the directories keep numba from writing.
     copy, home = tmp_path / "pynndescent", tmp_path / "home"
     source = Path(pynndescent.__file__).parent
@@ -121,12 +115,10 @@ def test_approximate_neighbors__needs_a_cache_that_can_be_written(tmp_path):
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     places = {"HOME": home, "XDG_CACHE_HOME": home, "PYTHONPATH": paths}
     kept = {name: value for name, value in os.environ.items() if "NUMBA" not in name}
-    environment = kept | {name: str(place) for name, place in places.items()}
-    given = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_NUM_THREADS": "1"}
-    command, given = [sys.executable, "-c", SEARCH], {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    refused, done = (
-        subprocess.run(command, env=environment | more, stdout=subprocess.PIPE, text=True)
-        for more in ({}, {**given, "NUMBA_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH],
+        env=kept | {name: str(place) for name, place in places.items()},
+        capture_output=True,
+        text=True,
     )
-    assert "Set NUMBA_CACHE_DIR to a directory" in refused.stdout
-    assert sorted(map(int, done.stdout.strip("[]\n").split(","))) == [19, 21]
+    assert "Set NUMBA_CACHE_DIR to a directory" in done.stderr
