@@ -30,15 +30,6 @@ class LabelledBlock(NamedTuple):
     weights: Floats | None
 
 
-class StoredChunk(NamedTuple):
-    """One chunk as it is stored: X (b, c), y, weights and ids (b,), each as in `Dataset`."""
-
-    X: Rows
-    y: NDArray[Any] | None
-    weights: Floats | None
-    ids: NDArray[Any] | None
-
-
 class Chunk(NamedTuple):
     """Rows `start` to `stop` that are read together; `block` has the requested columns."""
 

@@ -30,7 +30,6 @@ from dask_nrbfn.storage.blocks import (
     Chunk,
     LabelledBlock,
     SequentialReader,
-    StoredChunk,
     check_gaps,
     codes_of,
     read_ahead,
@@ -393,14 +392,11 @@ class Dataset:
             high = np.fmax(high, np.fmax.reduce(targets))
         return np.stack([low, high])
 
-    def read_chunk(self, index: int) -> StoredChunk:
-        """Return the stored values of one chunk."""
+    def read_chunk(self, index: int) -> list[Any]:
+        """Return the stored X, y, weights and ids of one chunk; None for a missing one."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
         arrays = (self.X, self.y, self.sample_weights, self.ids)
-        columns: Any = (
-            None if array is None else read_rows(array, start, stop) for array in arrays
-        )
-        return StoredChunk(*columns)
+        return [None if array is None else read_rows(array, start, stop) for array in arrays]
 
     def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
         """Yield all rows, chunk by chunk."""

@@ -31,7 +31,6 @@ from dask_nrbfn.outputs import (
     check_path_outside_groups,
     disk_errors_named,
     full_disk_named,
-    inside_group,
 )
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.local import (
@@ -39,7 +38,6 @@ from dask_nrbfn.storage.local import (
     DirectoryStore,
     flush,
     flush_tree,
-    place_path,
     replace_path,
 )
 from dask_nrbfn.storage.location import Location as Location
@@ -49,7 +47,6 @@ from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import (
     NotMovedError,
-    enclosing_group,
     move_group,
     occupied,
     open_store,
@@ -84,21 +81,12 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     A writable group reads missing chunks as fill values; a read-only one raises.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
-    _check_identity(group, kind)
+    check_identity(group, kind)
     return group
 
 
-def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
-    """Return a group of this package inside another; None if it is missing or not finished."""
-    with metadata_named(f"{group.store_path}/{name}"):
-        member = group.get(name)
-    if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
-        return None
-    _check_identity(member, kind)
-    return member
-
-
-def _check_identity(group: zarr.Group, kind: str) -> None:
+def check_identity(group: zarr.Group, kind: str) -> None:
+    """Raise an error unless a group is finished, of a kind and of this format, and undamaged."""
     place, attributes = group.store_path, group.attrs.asdict()
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
@@ -216,18 +204,6 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 # Building beside a location, and moving
 
 
-def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Create a group that is complete at once, where nothing is stored yet."""
-    check_outside_groups(location)
-    identity = _identity(kind, attributes)
-    if (path := local_path(location)) is None:
-        return zarr.create_group(store_at(location), attributes=identity, overwrite=False)
-    with scratch_beside(location) as scratch:
-        zarr.create_group(store_at(scratch), attributes=identity)
-        place_path(Path(str(scratch)), real_path(path))
-    return zarr.open_group(store_at(location), mode="r+", zarr_format=3)
-
-
 @contextmanager
 def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Yield an empty group that is moved to `location` when the block succeeds.
@@ -239,8 +215,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
     if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
-        with locked_run(location):
-            yield zarr.create_group(store_at(location), overwrite=True)
+        yield zarr.create_group(store_at(location), overwrite=True)
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
         yield zarr.create_group(store_at(scratch))
@@ -266,7 +241,8 @@ def resumed_group(
             begun = {}
         if not identity.items() <= begun.items():
             remove_group(unfinished)
-            create_group(unfinished, kind=_UNFINISHED, attributes=identity)
+            with replacing_group(unfinished, kind=_UNFINISHED, overwrite=False) as group:
+                mark_complete(group, kind=_UNFINISHED, attributes=identity)
         yield _open(unfinished, kind=kind, mode="r+")
         check_still_locked()
         _publish(unfinished, location, kind=kind, overwrite=overwrite)
@@ -458,9 +434,6 @@ def _kind_stored(location: Location, kind: str) -> object:
 
 
 def check_outside_groups(location: Location) -> None:
-    """Raise ParameterError if a location is inside a group, at a path or a URL."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
+    """Raise ParameterError if a local path is inside a group."""
+    if (path := local_path(location)) is not None:
         check_path_outside_groups(path)
-    elif url is not None and (group := enclosing_group(url)) is not None:
-        raise inside_group(url, group)

@@ -67,12 +67,6 @@ class _RemoteStore(FsspecStore):
             byte_range = OffsetByteRequest(0)
         return await super().get(key, prototype, byte_range)
 
-    async def getsize(self, key: str) -> int:
-        async with self.guard(key):
-            with suppress(FileNotFoundError):
-                return await super().getsize(key)
-        raise FileNotFoundError(key)
-
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         async with self.guard(prefix):
             names = []
@@ -158,16 +152,6 @@ def remove_tree(location: RemoteLocation) -> None:
     fs, path = file_system(location)
     with explained(str(location)), suppress(FileNotFoundError):
         fs.rm(path, recursive=True)
-
-
-def enclosing_group(location: RemoteLocation) -> str | None:
-    """Return the URL of the group that contains a location, None if no group does."""
-    fs, path = file_system(location)
-    while (path := path.rpartition("/")[0]).strip("/"):
-        # Without permission to look, isfile also returns False.
-        if fs.isfile(f"{path}/zarr.json"):
-            return str(fs.unstrip_protocol(path))
-    return None
 
 
 def occupied(location: RemoteLocation) -> bool:

@@ -41,7 +41,6 @@ from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     copy_member,
-    create_group,
     delete_members,
     exists,
     flush_member,
@@ -162,7 +161,8 @@ class Run:
             **{"decisions": {}, "stages": {}, "versions": []},
             "labelled": asdict(labelled) if dataset.n_unlabelled else None,
         }
-        create_group(location, kind="run", attributes=attributes)
+        with replacing_group(location, kind="run", overwrite=False) as group:
+            mark_complete(group, kind="run", attributes=attributes)
         return cls.open(location)
 
     @classmethod

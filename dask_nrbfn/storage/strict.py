@@ -36,18 +36,8 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(METADATA_NAMES):
-            raise self._missing(key)
+            raise MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
         return value
-
-    async def getsize(self, key: str) -> int:
-        """Return the size of a value in bytes."""
-        try:
-            return await self._store.getsize(key)
-        except FileNotFoundError as error:
-            raise self._missing(key) from error
-
-    def _missing(self, key: str) -> MissingDataError:
-        return MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
 
 
 @contextmanager
