@@ -292,7 +292,9 @@ def _map_boxes(
             rows = scene.rows(stored, box)
             return rows[:, order] if order else rows
 
-        for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
+        for box, rows in zip(
+            boxes, read_ahead(map(read, boxes), thread_name="read-boxes"), strict=True
+        ):
             scores = scorer.pixels(rows)
             lengths = [each.stop - each.start for each in box]
             for name, array in arrays.items():

@@ -29,9 +29,9 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.blocks import (
     Chunk,
     LabelledBlock,
-    SequentialReader,
     check_gaps,
     codes_of,
+    cut_blocks,
     read_ahead,
     window,
 )
@@ -75,12 +75,6 @@ class Dataset:
         Schema of the columns of X. None: they are features.
     read_as : mapping of str, optional
         Options with which the source was read, such as x and y of AnnData.
-    labelled_only : bool
-        Whether rows without a label are skipped; see `of_labelled`.
-    refuses_gaps : bool
-        Whether missing values in X are errors because the schema does not fill them.
-    expands_sparse : bool
-        Whether features that are made from stored values are in CSR.
     """
 
     location: Location
@@ -98,6 +92,8 @@ class Dataset:
     ids: Array | None = None
     schema: Schema | None = None
     read_as: Mapping[str, str] | None = None
+    # Whether rows without a label are skipped, missing values in X are errors because the schema
+    # does not fill them, and features that are made from stored values are in CSR.
     labelled_only: bool = False
     refuses_gaps: bool = False
     expands_sparse: bool = False
@@ -322,7 +318,7 @@ class Dataset:
         """
         firsts = range(start, stop, block_rows)
         spans = (range(first, min(first + block_rows, stop)) for first in firsts)
-        return read_ahead(SequentialReader(self._chunk_at), spans, thread_name="read-rows")
+        return read_ahead(cut_blocks(self._chunk_at, spans), thread_name="read-rows")
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.

@@ -62,7 +62,7 @@ def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, kind, w
     else:
         assert targets.dtype == np.float64
         np.testing.assert_array_equal(targets, T[start:stop])
-        np.testing.assert_array_equal(dataset.read_chunk(0).y, T[:chunk_rows])
+        np.testing.assert_array_equal(dataset.read_chunk(0)[1], T[:chunk_rows])
         wanted = np.array(sorted(data.draw(st.sets(st.integers(0, n_rows - 1)))), dtype=np.int64)
         np.testing.assert_array_equal(dataset.take_targets(wanted), T[wanted])
     if weighted:

@@ -8,7 +8,6 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.storage.dataset import Dataset
 from tests.tables import spirals, write_table
 
 N_ROWS = 23
@@ -50,7 +49,7 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
     same_rows(dataset, X, codes, block_rows=block_rows)
     np.testing.assert_array_equal(dataset.labelled_rows(), np.flatnonzero(labelled))
     if labelled.any():
-        view = Dataset.open(dataset.of_labelled().location)
+        view = dataset.of_labelled()
         same_rows(view, X[labelled], own, block_rows=block_rows)
         assert view.of_labelled() is view
     assert problems_of(dataset) == []
