@@ -214,15 +214,14 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     """Delete results of finished stages that no later stage needs."""
     stages = stages_of_run(run)
     ended = all(stage.name in run.stages for stage in stages)
+    names: list[str] = []
     for stage in stages:
-        if stage.name in finished and (ended or not stage.keeps_parts):
-            run.drop_parts(stage.name)
         if stage.name in finished:
+            if ended or not stage.keeps_parts:
+                names.append(f"{stage.name}/parts")
             for name in stage.scratch:
-                if name.endswith("-"):
-                    run.drop_groups(name)
-                else:
-                    run.drop(name)
+                names += run.group_names(name) if name.endswith("-") else [name]
+    run.drop(*names)
 
 
 def run_stage(

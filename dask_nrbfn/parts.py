@@ -8,7 +8,7 @@ fixed, so the result is the same to the last bit, whichever part is finished fir
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import reduce
 from operator import add
@@ -21,10 +21,9 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.layout import PartLayout, is_part_of
 from dask_nrbfn.storage.model import PinnedModel
-from dask_nrbfn.storage.run import Run, part_place
+from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, folded_blocks
 
 logger = logging.getLogger(__name__)
@@ -74,9 +73,8 @@ class Reduction(NamedTuple):
 
     begin: takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
         returns a `RowPass`.
-    finish: stores the sums over all rows outside the parts, and returns the names of the arrays;
-        takes the open run, the `SumRecord` and the `Sums`, which it may overwrite. None: they are
-        stored like a part, for `read_total`.
+    finish: stores the sums over all rows outside the parts; takes the open run, the `SumRecord` and
+        the `Sums`, which it may overwrite. None: they are stored like a part, for `read_total`.
     """
 
     stage: str
@@ -84,7 +82,7 @@ class Reduction(NamedTuple):
     kinds: Mapping[str, type[RowSum]]
     layout: PartLayout
     context: tuple[Any, ...] = ()
-    finish: "Callable[[Run, SumRecord, Sums], list[str]] | None" = None
+    finish: "Callable[[Run, SumRecord, Sums], None] | None" = None
 
     @property
     def n_parts(self) -> int:
@@ -121,9 +119,7 @@ def map_parts(
     sizes: work of every part; the largest are started first.
     """
     units = run.spans if units is None else units
-    stored = run.finished_parts(stage)
-    _drop_others(run, stage, stored)
-    finished = {parts.start: record for parts, record in stored.items()}
+    finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
     missing = [index for index in range(len(units)) if index not in finished]
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
@@ -137,10 +133,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     """Sum the rows of all parts that are not summed yet; return the record of all rows."""
     stage, spans = reduction.stage, reduction.layout.spans
     found = run.finished_parts(stage)
-    # A job that was killed after an addition has left its members.
-    whole = [parts for parts in found if not any(_is_part_of(parts, other) for other in found)]
-    records = {parts: SumRecord(**found[parts]) for parts in whole}
-    _drop_others(run, stage, records)
+    records = {parts: SumRecord(**record) for parts, record in found.items()}
     summed = {part for parts in records for part in parts}
     _log_finished(stage, len(spans), len(spans) - len(summed), map(asdict, records.values()))
     asked = set(records)
@@ -150,9 +143,10 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
         if done is not None:
             parts, record = done
             records[parts] = record
-            for member in [each for each in records if _is_part_of(each, parts)]:
+            members = [each for each in records if is_part_of(each, parts)]
+            for member in members:
                 del records[member]
-                run.drop_part(stage, member)
+            run.drop_part(stage, *members)
         families = {family_of(parts, len(spans)) for parts in records}
         new = [each for each in families if each is not None and each not in asked]
         ready = [each for each in new if records.keys() >= {*members_of(each)}]
@@ -166,18 +160,6 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     ]
     run_tasks(engine, _sum_parts, arguments, label=stage, follow=follow)
     return records[range(len(spans))]
-
-
-def _is_part_of(parts: range, other: range) -> bool:
-    """Return whether a sum contains the sum of fewer parts."""
-    return parts != other and other.start <= parts.start and parts.stop <= other.stop
-
-
-def _drop_others(run: Run, stage: str, finished: Container[range]) -> None:
-    """Delete parts that a killed job began and did not finish, or did not delete."""
-    for parts in run.stored_parts(stage):
-        if parts not in finished:
-            run.drop_part(stage, parts)
 
 
 def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
@@ -223,14 +205,10 @@ def run_tasks(
     label: str,
     follow: Callable[[Result], list[tuple[Any, ...]]] | None = None,
 ) -> list[Result]:
-    """Run tasks; a worker opens the runs, datasets and pinned models among their arguments.
+    """Run tasks; a worker gets open runs and datasets, and reads the pinned models it is given.
 
     follow: takes a result, and returns the arguments of tasks that come next.
     """
-
-    def sent(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [(task, *map(_sent, values)) for values in many]
-
     for value in arguments[0] if arguments else ():
         location = getattr(value, "location", value)
         if "memory://" in str(location) and not engine.in_memory:
@@ -238,30 +216,16 @@ def run_tasks(
                 f"{location} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",
             )
-    after = None if follow is None else lambda result: sent(follow(result))
-    return engine.run(_call, sent(arguments), label=label, follow=after)
 
+    def called(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [(task, *values) for values in many]
 
-class _Place(NamedTuple):
-    """The location of a run or dataset, which a task opens."""
-
-    kind: type[Run] | type[Dataset]
-    location: Location
-
-    def open(self) -> Run | Dataset:
-        """Return the run or dataset."""
-        return self.kind.open(self.location)
-
-
-def _sent(argument: Any) -> Any:
-    """Return the place of a run or dataset; return other arguments unchanged."""
-    opened = isinstance(argument, Run | Dataset)
-    return _Place(type(argument), argument.location) if opened else argument
+    after = None if follow is None else lambda result: called(follow(result))
+    return engine.run(_call, called(arguments), label=label, follow=after)
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
-    sent = (_Place, PinnedModel)
-    return task(*(each.open() if isinstance(each, sent) else each for each in arguments))
+    return task(*(each.open() if isinstance(each, PinnedModel) else each for each in arguments))
 
 
 def _log_finished(
@@ -301,21 +265,17 @@ def _sum_parts(
         record, sums = _added(run, reduction, members_of(parts))
     else:
         record, sums = _summed(run, dataset, reduction, span)
-    finished: list[str] = []
     if reduction.finish is None or parts != range(reduction.n_parts):
         arrays = {
             name + key: values for key, one in sums.items() for name, values in one.arrays().items()
         }
     elif Run.open(run.location).run_id == run.run_id:
-        arrays, finished = {}, reduction.finish(run, record, sums)
+        reduction.finish(run, record, sums)
+        arrays = {}
     else:
         # The job of this task was killed, and its run was replaced.
         return parts, record
     run.write_part(reduction.stage, parts, asdict(record), arrays)
-    if dataset is None:
-        # After a power cut, a larger sum must exist if its members were deleted.
-        for name in (*finished, part_place(reduction.stage, parts)):
-            run.flush(name)
     return parts, record
 
 
@@ -350,6 +310,6 @@ def _added(run: Run, reduction: Reduction, members: list[range]) -> tuple[SumRec
 
 def _read(run: Run, reduction: Reduction, parts: range, key: str) -> Any:
     kind = reduction.kinds[key]
-    return kind.from_arrays(
-        {name: run.read_part(reduction.stage, parts, name + key) for name in kind.array_names()}
-    )
+    names = kind.array_names()
+    places = run.part_arrays(reduction.stage, parts, [name + key for name in names])
+    return kind.from_arrays(dict(zip(names, map(run.read, places), strict=True)))

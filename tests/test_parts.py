@@ -197,7 +197,6 @@ def finishing(reduction, *, killed=False):
             raise StoppedError
         assert record.rows == N_ROWS
         finished.append({key: bits(total) for key, total in sums.items()})
-        return []
 
     return reduction._replace(finish=finish), finished
 
@@ -227,16 +226,6 @@ def test_reduce_parts__killed_while_it_finishes(dataset):
     reduction, finished = finishing(reduction)
     reduce_parts(run, dataset, InlineEngine(), reduction)
     assert [sums[""] for sums in finished] == [bits(expected)]
-
-
-def test_reduce_parts__a_result_is_on_the_disk_before_its_parts_are_deleted(dataset, monkeypatch):
-    run, reduction = begin(dataset, 3)
-    done = []
-    for name in ("flush", "drop_part"):
-        monkeypatch.setattr(Run, name, lambda _, *arguments, name=name: done.append(name))
-    reduction = reduction._replace(finish=lambda *_: ["one", "other"])
-    reduce_parts(run, dataset, InlineEngine(), reduction)
-    assert done == [*3 * ["flush"], *3 * ["drop_part"]]
 
 
 @pytest.mark.parametrize("n_parts", [1, 2])

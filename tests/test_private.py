@@ -27,7 +27,6 @@ def test_run_in_zarr__runs_in_one_thread_that_is_not_this():
 
 
 def test_run_in_zarr__shares_the_loop_that_stores_write_in(tmp_path):
-    # `finish_writes` waits for tasks of this loop.
     async def loop():
         return asyncio.get_running_loop()
 

@@ -10,7 +10,7 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages import cells_record, judged_record
-from dask_nrbfn.storage.array import check_stored, get_array
+from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 from dask_nrbfn.storage.run import Run
@@ -79,7 +79,6 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return the sizes of a dataset."""
-    dataset.check_stored()
     return _figures(dataset)
 
 
@@ -264,7 +263,6 @@ def _describe_predictions(location: Location) -> dict[str, Any]:
     names: dict[str, Any] = {}
     names |= {name: attributes[name] for name in ("classes", "target_names") if name in attributes}
     stored = get_array(group, "scores" if "classes" in names else "values")
-    check_stored(stored)
     n_rows, n_classes = stored.shape
     return {"n_rows": n_rows, **names, **({"n_classes": n_classes} if "classes" in names else {})}
 

@@ -144,9 +144,6 @@ def embed_dataset(
 def finish_fit(location: Location, context: FitContext) -> Run:
     """Return the finished run of a fit, a tuning or an embedding; runs the missing stages."""
     check_fit(context)
-    context.dataset.check_stored()
-    if context.validation is not None:
-        context.validation.check_stored()
     if not exists(location):
         # Before the lock is written beside the run.
         check_outside_groups(location)

@@ -119,7 +119,7 @@ def predict_scene(
         if found.digest() != digest:
             raise RunMismatchError(
                 f"{found.place} changed while it was mapped.",
-                "Map the scene again with `overwrite`, when no other job changes the scene.",
+                "Map the scene again, when no other job changes the scene.",
             )
         about = {
             str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -292,7 +292,9 @@ def _map_boxes(
             rows = scene.rows(stored, box)
             return rows[:, order] if order else rows
 
-        for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
+        for box, rows in zip(
+            boxes, read_ahead(map(read, boxes), thread_name="read-boxes"), strict=True
+        ):
             scores = scorer.pixels(rows)
             lengths = [each.stop - each.start for each in box]
             for name, array in arrays.items():

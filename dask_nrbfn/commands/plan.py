@@ -144,8 +144,6 @@ def plan_on_options(
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
     context = FitContext.resolve(planned, params, InlineEngine(), tuning)
     check_fit(context)
-    if n_rows is None or rates is None:
-        dataset.check_stored()
     given = None if rates is None else read_rates(rates)
     if options.scheduler or options.scheduler_file:
         with connect(options) as engine:

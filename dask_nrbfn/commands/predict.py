@@ -217,7 +217,6 @@ def _suffix(out: Location) -> str:
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset with the features of a model; set and check the bytes of the engine."""
     dataset = model.encoded(dataset)
-    dataset.check_stored()
     rows, (r, p), n_targets = scoring_rows(model), model.basis.shape, model.n_targets
     # A block of activations; the basis as read and as factors; the weights; rows as stored, read
     # ahead and centred; the scores, probabilities and labels of a chunk and a block.

@@ -381,7 +381,6 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
     """Return the code in the model of each class of a dataset, if its rows can be used."""
-    dataset.check_stored()
     model, remedy = draft.model, "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
     attributes, run = draft.run.attributes, draft.run.location

@@ -1,8 +1,7 @@
-"""Measure a task: its seconds and the memory of its process."""
+"""Measure the memory of the process of a task."""
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,20 +9,18 @@ from dask_nrbfn.errors import NRBFNError
 
 
 class Measured(NamedTuple):
-    """Result of a task, its seconds, and the peak memory of its process."""
+    """Result of a task, and the peak memory of its process."""
 
     value: Any
-    seconds: float
     peak_bytes: int
 
 
 def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
-    """Run a task and measure its seconds and the peak memory of its process.
+    """Run a task and measure the peak memory of its process.
 
     Tasks that run at the same time in threads of one process report the memory of all of them,
     counted from the start of the last one, or of the process if the kernel cannot reset the peak.
     """
-    start = time.perf_counter()
     reset_peak()
     try:
         value = task(*arguments)
@@ -31,7 +28,7 @@ def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
         # Its causes may not survive pickling on the way from a worker.
         error.__cause__ = error.__context__ = None
         raise
-    return Measured(value, time.perf_counter() - start, peak_resident_bytes())
+    return Measured(value, peak_resident_bytes())
 
 
 def reset_peak() -> None:

@@ -1,21 +1,15 @@
 """Approximate neighbours by NNDescent; the only module that uses pynndescent."""
 
-import logging
-import os
 import threading
 import warnings
-from functools import cache
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import plural
+from dask_nrbfn.errors import StorageError
 from dask_nrbfn.neighbors.exact import exact_neighbors, other_rows
 from dask_nrbfn.neighbors.plan import candidate_list, listed_neighbors, searched_neighbors
 from dask_nrbfn.numeric.rows import Rows, is_sparse
-
-logger = logging.getLogger(__name__)
 
 # One build at a time in a process, because all builds share the threads of numba.
 _BUILDING = threading.Lock()
@@ -32,11 +26,15 @@ def approximate_neighbors(
     minute. Rows with fewer than k neighbours found are searched exactly.
     """
     # The import compiles for ten seconds, which the exact search does not need.
+    import numba
+
     try:
         from pynndescent import NNDescent
-    except RuntimeError:
-        _give_numba_a_cache()
-        from pynndescent import NNDescent
+    except RuntimeError as error:
+        raise StorageError(
+            f"numba cannot write its cache ({error}).",
+            "Set NUMBA_CACHE_DIR to a directory that you may write to, or search exactly.",
+        ) from error
 
     n_rows, listed = rows.shape[0], listed_neighbors(n_neighbors, is_sparse=is_sparse(rows))
     with _BUILDING, warnings.catch_warnings():
@@ -47,7 +45,7 @@ def approximate_neighbors(
             n_neighbors=min(searched_neighbors(listed) + 1, n_rows),
             max_candidates=candidate_list(listed),
             random_state=seed,
-            n_jobs=numba_threads(threads),
+            n_jobs=min(threads, numba.config.NUMBA_NUM_THREADS),  # type: ignore[attr-defined]
         ).neighbor_graph
     listed = graph[0].astype(np.int64)
     found = listed[other_rows(listed, np.arange(n_rows))].reshape(n_rows, -1)[:, :n_neighbors]
@@ -57,29 +55,3 @@ def approximate_neighbors(
             rows, incomplete, n_neighbors=n_neighbors, threads=threads
         ).indices
     return found
-
-
-@cache
-def _give_numba_a_cache() -> TemporaryDirectory[str]:
-    """Let numba keep code in a temporary directory: pynndescent cannot be imported without one."""
-    from numba import config
-
-    directory = TemporaryDirectory(prefix="dask-nrbfn-numba-", ignore_cleanup_errors=True)
-    # Numba reads the variable when its other settings change.
-    os.environ["NUMBA_CACHE_DIR"] = config.CACHE_DIR = directory.name  # type: ignore[attr-defined]
-    logger.info(
-        "approximate search: numba compiles again in every process, because its cache cannot be "
-        "written. Set NUMBA_CACHE_DIR to a directory that can."
-    )
-    return directory
-
-
-def numba_threads(wanted: int) -> int:
-    """Return `wanted`, but at most the number of numba's threads in this process."""
-    from numba import config
-
-    most = int(config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    if wanted > most:
-        threads = plural(most, "thread")
-        logger.info("approximate search: %s, because numba has fewer than %d", threads, wanted)
-    return min(wanted, most)

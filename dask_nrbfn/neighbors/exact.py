@@ -39,10 +39,6 @@ SPARE = 8
 # A row that is nearer by a smaller share of the squared distance counts as equally far.
 _TIE = 1e-8
 
-# Targets that are this many times as far from a pivot as their neighbours are from them. Their
-# norms about the pivot round to less than `_TIE` of the squared distances, up to 40,000 columns.
-_NEAR_PIVOT = 16
-
 # More than the squares of a distance and of its measured value can differ: differences of rows in
 # single precision are rounded.
 _MEASURED = 1 + 4 * float(np.finfo(np.float32).eps)
@@ -86,8 +82,8 @@ def nearest_rows(
     ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). With
     this bound, the distances show whether another row could be as near. If so, the target is
     searched again in double precision: many rows are equally far, or the norms are large compared
-    with the distances. If the norms are too large for double precision, the target is searched
-    again with a pivot near it as the origin.
+    with the distances. If the norms are too large for double precision, the differences to all rows
+    are computed, which is slow.
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
@@ -199,53 +195,37 @@ def _nearest_of_strip(rows: Rows, halves: Floats, targets: _Targets, count: int)
     shape = len(targets.within), count
     found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
     for precision in _PRECISIONS[int(is_sparse(rows)) :]:
-        some = targets[unsure]
-        products = _products(rows, halves, some.rows, precision)
-        listed, certain = _nearest_in_blocks(rows, some.rows, some, products, precision, count)
+        listed, certain = _nearest_by_products(rows, halves, targets[unsure], precision, count)
         found.indices[unsure], found.distances[unsure] = listed
         unsure = unsure[~certain]
         if not len(unsure):
             return found
-    _search_about_pivots(rows, targets, found, unsure)
+    _search_by_differences(rows, targets, found, unsure)
     return found
 
 
-def _search_about_pivots(
+def _search_by_differences(
     rows: Rows, targets: _Targets, found: Neighbors, unsure: NDArray[np.int64]
 ) -> None:
-    """Replace the lists of unsure targets in `found`: each is near one of the pivots."""
-    count = found.indices.shape[1]
-    while len(unsure):
-        pivot = targets.rows[unsure[:1]]
-        away = np.sqrt(squared_norms(_about(targets.rows[unsure], pivot)))
-        furthest = np.minimum(found.distances[:, -1], targets.within)[unsure]
-        near = unsure[away <= _NEAR_PIVOT * furthest]
-        some, about = targets.rows[near], _about(targets.rows[near], pivot)
-        space, blocks = _Targets(about, targets.within[near]), _products_about(rows, about, pivot)
-        listed, certain = _nearest_in_blocks(rows, some, space, blocks, np.float64, count)
-        # The pivot itself has no norm that could round.
-        certain[0] = True
-        found.indices[near[certain]] = listed.indices[certain]
-        found.distances[near[certain]] = listed.distances[certain]
-        unsure = np.setdiff1d(unsure, near[certain])
+    """Replace the lists of unsure targets in `found` by those of the differences to all rows."""
+    n_rows, count = rows.shape[0], found.indices.shape[1]
+    size = _TILE_ROWS if is_sparse(rows) else max(1, _BLOCK_ELEMENTS // rows.shape[1])
+    for place in unsure:
+        target = targets.rows[place : place + 1]
+        squared = [
+            squared_norms(_about(rows[first : first + size], target))
+            for first in range(0, n_rows, size)
+        ]
+        nearest = np.argsort(np.concatenate(squared), kind="stable")[: count + SPARE]
+        listed = measure_neighbors(rows, target, nearest[None])
+        found.indices[place], found.distances[place] = (each[0, :count] for each in listed)
 
 
-def _about(rows: Rows, pivot: Rows) -> Rows:
-    """Return rows minus a pivot (1, p), in double precision."""
+def _about(rows: Rows, origin: Rows) -> Rows:
+    """Return rows minus a row (1, p), in double precision."""
     if not is_sparse(rows):
-        return np.subtract(rows, pivot, dtype=np.float64)
-    return rows - csr_array(np.ones((rows.shape[0], 1))) @ pivot.astype(np.float64)
-
-
-def _products_about(rows: Rows, targets: Rows, pivot: Rows) -> Blocks:
-    """Yield the same as `_products` in double precision, with a pivot as the origin."""
-    width = 1 if is_sparse(rows) else rows.shape[1]
-    # Half as many as in single precision, for the same memory.
-    size = max(1, min(_BLOCK_ROWS, _BLOCK_ELEMENTS // width) // 2)
-    for first in range(0, rows.shape[0], size):
-        block = _about(rows[first : first + size], pivot)
-        values = dense(targets @ block.T)
-        yield first, np.subtract(0.5 * squared_norms(block), values, out=values)
+        return np.subtract(rows, origin, dtype=np.float64)
+    return rows - csr_array(np.ones((rows.shape[0], 1))) @ origin.astype(np.float64)
 
 
 def _terms(rows: Rows, targets: Rows) -> int:
@@ -255,20 +235,20 @@ def _terms(rows: Rows, targets: Rows) -> int:
     return rows.shape[1]
 
 
-def _nearest_in_blocks(
-    rows: Rows, targets: Rows, space: _Targets, blocks: Blocks, precision: Precision, count: int
+def _nearest_by_products(
+    rows: Rows, halves: Floats, targets: _Targets, precision: Precision, count: int
 ) -> tuple[Neighbors, NDArray[np.bool_]]:
-    """Return the nearest rows by values in blocks, and which targets are certain."""
-    n_terms = _terms(rows, targets)
-    least = _Least(space.limits(n_terms, precision), min(count + SPARE, rows.shape[0]))
+    """Return the nearest rows by products, and which targets are certain."""
+    n_terms = _terms(rows, targets.rows)
+    least = _Least(targets.limits(n_terms, precision), min(count + SPARE, rows.shape[0]))
     # Single precision cannot hold every square; `_are_certain` allows for that.
     with np.errstate(over="ignore", invalid="ignore"):
-        for first, values in blocks:
+        for first, values in _products(rows, halves, targets.rows, precision):
             least.see(values, first)
     least.merge()
-    indices, distances = measure_neighbors(rows, targets, least.places)
+    indices, distances = measure_neighbors(rows, targets.rows, least.places)
     found = Neighbors(indices[:, :count], distances[:, :count])
-    return found, _are_certain(found, least, space, n_terms)
+    return found, _are_certain(found, least, targets, n_terms)
 
 
 def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -> Blocks:

@@ -124,22 +124,15 @@ class SearchedRows:
         return max(1, min(filled, known, sampled, held))
 
     def _check_partitions(self, n_partitions: int) -> None:
-        if n_partitions == 1:
-            return
+        # With fewer than one more than the overlap, every partition would have all rows.
         least, most = self.params.overlap + 1, self.most_partitions
-        allowed = "Set `n_partitions` to 1"
-        allowed += f", or to a number from {least} to {most}." if least <= most else "."
-        if n_partitions < least:
+        if n_partitions != 1 and not least <= n_partitions <= most:
+            allowed = f", or to a number from {least} to {most}" if least <= most else ""
             raise ParameterError(
-                f"`n_partitions` is {n_partitions} and `overlap` is {self.params.overlap}: every "
-                "partition would have all rows.",
-                allowed,
-            )
-        if n_partitions > most:
-            raise ParameterError(
-                f"`n_partitions` is {n_partitions}, which is too many for {self.n_rows} x "
-                f"{self.n_features} values and `n_neighbors`={self.params.n_neighbors}.",
-                allowed,
+                f"`n_partitions` is {n_partitions}, which does not fit {self.n_rows} x "
+                f"{self.n_features} values, `n_neighbors`={self.params.n_neighbors} and "
+                f"`overlap`={self.params.overlap}.",
+                f"Set `n_partitions` to 1{allowed}.",
             )
 
     def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:

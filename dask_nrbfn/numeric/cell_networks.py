@@ -44,20 +44,6 @@ class CellNetworks:
         """Maximum number of basis rows of a cell."""
         return int(np.diff(self.starts).max())
 
-    def fits(self, n_basis: int, n_features: int, n_targets: int) -> bool:
-        """Return whether the arrays have shapes that fit each other and these sizes."""
-        n_cells, tree = self.n_cells, self.tree
-        shapes = [each.shape for each in (self.starts, self.roots, self.intercepts, self.n_rows)]
-        wanted = [(n_cells + 1,), (n_cells, n_features), (n_cells, n_targets), (n_cells,)]
-        return bool(
-            shapes == wanted
-            and tree.is_sound(n_features)
-            and tree.n_cells == n_cells
-            and self.starts[0] == 0
-            and self.starts[-1] == n_basis
-            and (np.diff(self.starts) > 0).all()
-        )
-
     def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[RoutedRows]:
         """Yield rows with the scaling of the basis cell by cell, at most `most_rows` together."""
         rows, cells = self.tree.route(scaled)

@@ -109,22 +109,6 @@ class CellTree:
         leaves = {int(self.children[node]): node for node in np.flatnonzero(self.columns < 0)}
         return [of_nodes[int(leaves[cell])] for cell in range(self.n_cells)]
 
-    def is_sound(self, n_features: int) -> bool:
-        """Return whether the tree routes every row with `n_features` features to a cell."""
-        size, inner = len(self.columns), np.flatnonzero(self.columns >= 0)
-        same = {each.shape for each in (self.thresholds, self.children)}
-        if same != {(size,)} or (self.columns >= n_features).any():
-            return False
-        first = self.children[inner]
-        # Children come after their parent, and each has one parent.
-        below = np.sort(np.concatenate([first, first + 1]))
-        ends = np.sort(self.children[self.columns < 0])
-        return bool(
-            (first > inner).all()
-            and np.array_equal(below, np.arange(1, size))
-            and np.array_equal(ends, np.arange(self.n_cells))
-        )
-
     def route(self, rows: Floats) -> Members:
         """Return the cells of scaled rows (b, p)."""
         nodes = np.zeros(len(rows), np.int64)

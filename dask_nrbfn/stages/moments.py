@@ -382,18 +382,17 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
     )
 
 
-def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> list[str]:
-    """Check and store the moments of every fold and of all rows; return the names of the arrays."""
-    names: list[str] = []
+def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:
+    """Check and store the moments of every fold and of all rows."""
     if run.n_folds > 1:
         for suffix, moments in sums.items():
             _check_moments(run, moments, moments.total_weight)
-            names += write_sums(run, "moments", moments, suffix=suffix)
+            write_sums(run, "moments", moments, suffix=suffix)
     total, *of_others = sums.values()
     for moments in of_others:
         total += moments
     _check_moments(run, total, record.weight)
-    return names + write_sums(run, "moments", total)
+    write_sums(run, "moments", total)
 
 
 def _check_moments(run: Run, moments: Moments, weight: float) -> None:
@@ -408,12 +407,11 @@ def _suffixes(n_folds: int) -> Sequence[str]:
     return [f"_{fold}" for fold in range(n_folds)] if n_folds > 1 else [""]
 
 
-def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> list[str]:
-    """Store moments; return the names of the arrays."""
+def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
+    """Store moments."""
     group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():
         write_array(group, name + suffix, getattr(moments, name), *dimensions)
-    return [f"{place}/{name}{suffix}" for name in _DIMENSIONS]
 
 
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:

@@ -58,7 +58,7 @@ from dask_nrbfn.stages.weights import read_kept_system, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
-from dask_nrbfn.storage.run import Run, part_place
+from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
@@ -223,7 +223,6 @@ def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
         number += 1
         passes = (passing, judging)
         step = run_task(engine, _advance_step, run, descent, number, *passes, label="refine")
-        run.flush(part_place(descent.place, number))
         run.drop_part(descent.place, range(number - 1, number))
         # Figures of held-out rows are None if a score overflowed.
         figures = {name: value for name, value in step["path"][-1].items() if value is not None}
@@ -232,7 +231,7 @@ def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
     logger.info(
         "refine: %s stopped by the %s after %d passes", descent.loss, step["stopped"], number
     )
-    run.drop_parts(descent.start)
+    run.drop(f"{descent.start}/parts")
     return step
 
 

@@ -6,14 +6,18 @@ compared when the rows are read.
 """
 
 import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 import zarr
+import zarr.api.asynchronous
 from numpy.typing import DTypeLike, NDArray
+from zarr.buffer import default_buffer_prototype
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore, StorePath
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
@@ -28,12 +32,17 @@ from dask_nrbfn.storage.strict import (
     metadata_named,
     sealed,
     values_named,
+    write_group,
 )
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Array = zarr.Array[Any]
+AsyncArray = zarr.AsyncArray[Any]
+
+# Belongs to an open array, not to the stored one. A missing chunk is then always damage.
+_CONFIG: Any = {"write_empty_chunks": True}
 
 INDEX_BYTES, ROW_BYTES = 4, 8
 """Bytes that CSR adds: the column of each value, and the end of each row."""
@@ -61,11 +70,6 @@ class ChunkedRows:
     chunk_rows: int
     n_values: int | None = None
     most_values: int | None = None
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays of this package that hold the rows, by name."""
-        return {}
 
     @property
     def chunks(self) -> tuple[int, int]:
@@ -118,27 +122,15 @@ class SparseArray(ChunkedRows):
     n_values: int
 
     @classmethod
-    def open(cls, group: zarr.Group) -> Self:
-        """Open rows in CSR."""
-        recorded: dict[str, Any] = group.attrs.asdict()
-        check_sealed(recorded, group.store_path)
+    def of(cls, arrays: dict[str, Any], recorded: dict[str, Any]) -> Self:
+        """Return rows in CSR from their arrays and attributes."""
         n_rows, n_features = recorded["shape"]
-        arrays: dict[str, Any] = {name: get_array(group, name) for name in _CSR_ARRAYS}
-        rows = cls(
+        return cls(
             **arrays,
             shape=(n_rows, n_features),
             dtype=np.dtype(arrays["data"].dtype),
             **{name: recorded[name] for name in ("chunk_rows", "n_values", "most_values")},
         )
-        lengths = [array.shape for array in arrays.values()]
-        if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
-            raise _changed(group.store_path)
-        return rows
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The stored arrays by name."""
-        return {name: getattr(self, name) for name in _CSR_ARRAYS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
         """Return rows in CSR, csr_array (stop - start, p)."""
@@ -146,21 +138,13 @@ class SparseArray(ChunkedRows):
 
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         n_rows = max(0, stop - start)
-        ends = _read_array(self.indptr, start, start + n_rows + 1)
+        ends = read_rows(self.indptr, start, start + n_rows + 1)
         first, last = int(ends[0]), int(ends[-1])
-        if not 0 <= first <= last <= self.n_values or (np.diff(ends) < 0).any():
-            raise _changed(self.indptr.store_path)
-        values = _read_array(self.data, first, last)
-        columns = _read_array(self.indices, first, last)
-        if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
-            raise _changed(self.indices.store_path)
+        values = read_rows(self.data, first, last)
+        columns = read_rows(self.indices, first, last)
         # scipy copies the larger of both if their types differ.
         ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
-
-
-def _changed(place: object) -> DamagedDataError:
-    return DamagedDataError(f"{place} differs from what was written.", RESTORE)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -173,10 +157,8 @@ class ReferencedRows(ChunkedRows):
     digests: str
 
     @classmethod
-    def open(cls, group: zarr.Group) -> Self:
-        """Open the rows that a group refers to."""
-        recorded: dict[str, Any] = group.attrs.asdict()
-        check_sealed(recorded, group.store_path)
+    def of(cls, recorded: dict[str, Any]) -> Self:
+        """Open the rows to which the attributes of a group refer."""
         rows = cls(
             array=_array_at(recorded["place"], recorded["path"]),
             shape=tuple(recorded["shape"]),
@@ -243,32 +225,60 @@ def get_array(group: zarr.Group, name: str) -> Array:
     """Return an array of the group; raise DamagedDataError unless its metadata is as written."""
     array = get_stored(group, name)
     if not isinstance(array, zarr.Array):
-        raise _not_written(group, name)
+        raise _not_written(f"{group.store_path}/{name}")
     return array
 
 
 def get_stored(group: zarr.Group, name: str) -> Stored:
     """Return a member of a group: an array, rows in CSR, or rows of another store."""
+    place = f"{group.store_path}/{name}"
+    found = run_in_zarr(_open(group, name))
+    if isinstance(found, zarr.AsyncArray):
+        return zarr.Array(found)
+    with metadata_named(place):
+        if _ENCODING.items() <= found.items():
+            check_sealed(found, place)
+            arrays = {each: get_array(group, f"{name}/{each}") for each in _CSR_ARRAYS}
+            return SparseArray.of(arrays, found)
+        if "refers" in found:
+            check_sealed(found, place)
+            return ReferencedRows.of(found)
+    raise _not_written(place)
+
+
+def read_stored(group: zarr.Group, name: str, start: int = 0, stop: int | None = None) -> Rows:
+    """Return rows of a member of a group, of an array in one step."""
+
+    async def read() -> NDArray[Any] | None:
+        found = await _open(group, name)
+        return await _read(found, start, stop) if isinstance(found, zarr.AsyncArray) else None
+
+    rows = run_in_zarr(read())
+    return read_rows(get_stored(group, name), start, stop) if rows is None else rows
+
+
+async def _open(group: zarr.Group, name: str) -> AsyncArray | dict[str, Any]:
+    """Return an array, or the attributes of a group; its checksum is that which was written."""
     with metadata_named(f"{group.store_path}/{name}"):
-        member = group.get(name)
-        if isinstance(member, zarr.Group) and _ENCODING.items() <= member.attrs.asdict().items():
-            return SparseArray.open(member)
-        if refers(member):
-            return ReferencedRows.open(member)
-        if not isinstance(member, zarr.Array):
-            raise _not_written(group, name, is_missing=member is None)
-        if member.attrs.get("checksum") != _layout_checksum(member):
-            raise _not_written(group, name)
-        # The setting belongs to the open array, not to the stored one.
-        return member.with_config({"write_empty_chunks": True})
+        place = group.store_path / name
+        content = await (place / "zarr.json").get()
+        if content is None:
+            raise _not_written(place, is_missing=True)
+        metadata = json.loads(content.to_bytes())
+        if metadata["node_type"] == "group":
+            return dict(metadata["attributes"])
+        array: AsyncArray = zarr.AsyncArray.from_dict(place, metadata)
+        if array.attrs.get("checksum") != _layout_checksum(array):
+            raise _not_written(place)
+        return array.with_config(_CONFIG)
 
 
-def _not_written(group: zarr.Group, name: str, *, is_missing: bool = False) -> DamagedDataError:
+def _not_written(place: object, *, is_missing: bool = False) -> DamagedDataError:
     what = "missing" if is_missing else "not the array that was written"
-    return DamagedDataError(f"{group.store_path}/{name} is {what}.", RESTORE)
+    return DamagedDataError(f"{place} is {what}.", RESTORE)
 
 
-def _layout_checksum(array: Array) -> str:
+def _layout_checksum(array: Array | AsyncArray) -> str:
     """Return the checksum of the metadata without the attributes, which hold the checksum."""
     layout = array.metadata.to_dict()
     del layout["attributes"]
@@ -279,109 +289,99 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``."""
     if isinstance(array, ChunkedRows):
         return array.read(start, stop)
-    return _read_array(array, start, stop)
+    return run_in_zarr(_read(array.async_array, start, stop))
 
 
-def _read_array(array: Array, start: int, stop: int | None) -> NDArray[Any]:
+async def _read(array: AsyncArray, start: int, stop: int | None) -> NDArray[Any]:
     last = array.shape[0] if stop is None else stop
     remedy = "Restore the damaged chunk from a copy, or write the data again."
     with values_named(f"rows {start} to {last} of {array.store_path}", remedy):
-        return np.asarray(array[start:stop])
-
-
-def check_stored(array: Array) -> None:
-    """Raise MissingDataError if the last chunk is missing."""
-    if 0 in array.shape:
-        return
-    # With shards, the grid consists of shards.
-    chunks = array.shards or array.chunks
-    last = tuple((size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
-    place = array.store_path / array.metadata.encode_chunk_key(last)
-    run_in_zarr(place.store.getsize(place.path))
+        return np.asarray(await array.getitem(slice(start, stop)))
 
 
 # Writing
 
 
-def create_array(
-    group: zarr.Group,
-    name: str,
+def create_array(group: zarr.Group, name: str, **sizes: Any) -> Array:
+    """Add an array with the sizes of `_create`; it replaces what has this name."""
+    return zarr.Array(run_in_zarr(_create(group.store_path / name, **sizes)))
+
+
+async def _create(
+    place: StorePath,
     *,
     shape: tuple[int, ...],
     dtype: DTypeLike,
     chunks: tuple[int, ...],
-    dimensions: tuple[str, ...],
+    dimensions: Iterable[str],
     shards: tuple[int, ...] | None = None,
     compress: bool = False,
-) -> Array:
-    """Add an array whose chunks carry a checksum; it replaces one of that name.
+) -> AsyncArray:
+    """Lay out an array whose chunks carry a checksum, and return it.
 
-    Floating-point results hardly compress, so Zstandard is used only with `compress`.
+    Floating-point results hardly compress, so Zstandard is used only with `compress`. The metadata
+    gets its checksum in memory, and is written once.
 
     shards: shape of the values in one file; None: one chunk.
     """
-    text = np.dtype(dtype).kind in "TU"
-    array = group.create_array(
-        name,
+    text, memory = np.dtype(dtype).kind in "TU", MemoryStore()
+    array = await zarr.api.asynchronous.create_array(
+        memory,
         shape=shape,
         dtype=str if text else np.dtype(dtype),
         chunks=tuple(max(1, c) for c in chunks),
         shards=shards,
         compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
         dimension_names=dimensions,
-        overwrite=True,
-        config={"write_empty_chunks": True},
     )
-    return _seal_layout(array)
+    await array.update_attributes({"checksum": _layout_checksum(array)})
+    metadata = await memory.get("zarr.json", default_buffer_prototype())
+    assert metadata is not None
+    await place.delete_dir()
+    await (place / "zarr.json").set(metadata)
+    return zarr.AsyncArray(array.metadata, place, config=_CONFIG)
 
 
-def _seal_layout(array: Array) -> Array:
-    """Return an array that records the checksum of its layout."""
-    return array.update_attributes({"checksum": _layout_checksum(array)})
+def write_array(group: zarr.Group, name: str, values: Rows, *dimensions: str) -> None:
+    """Store an array or rows in CSR, in chunks of 16 MiB."""
+    run_in_zarr(write_values(group.store_path / name, values, dimensions))
 
 
-def write_array(
-    group: zarr.Group,
-    name: str,
-    values: Rows,
-    *dimensions: str,
-    slice_rows: int | None = None,
+async def write_values(
+    place: StorePath, values: Rows, dimensions: Iterable[str], slice_rows: int | None = None
 ) -> None:
     """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
     if is_sparse(values):
-        _write_sparse(group, name, values, slice_rows=slice_rows)
+        await _write_sparse(place, values, slice_rows)
         return
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
     shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
-    array = create_array(
-        group,
-        name,
+    array = await _create(
+        place,
         shape=values.shape,
         dtype=values.dtype,
         chunks=(rows, *values.shape[1:]),
         dimensions=dimensions,
         shards=None if shard is None else (shard, *values.shape[1:]),
     )
-    array[...] = values
+    await array.setitem(..., values)
 
 
-def _write_sparse(
-    group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
-) -> None:
+async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None) -> None:
     """Store all rows in CSR; with `slice_rows`, each array is one file that is read in slices."""
-    member = group.create_group(name, overwrite=True)
     n_rows, n_values = max(1, X.shape[0]), X.nnz
     slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
     ends = X.indptr.astype(np.int64)
-    write_array(member, "data", X.data, "value", slice_rows=slice_values)
-    write_array(member, "indices", X.indices, "value", slice_rows=slice_values)
-    write_array(member, "indptr", ends, "end", slice_rows=slice_rows)
+    await place.delete_dir()
+    await write_values(place / "data", X.data, ["value"], slice_values)
+    await write_values(place / "indices", X.indices, ["value"], slice_values)
+    await write_values(place / "indptr", ends, ["end"], slice_rows)
     chunk_rows = slice_rows or n_rows
     firsts = ends[:-1:chunk_rows]
     most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
     recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
-    member.update_attributes(sealed({**_ENCODING, **recorded, "n_values": n_values}))
+    await write_group(place, sealed({**_ENCODING, **recorded, "n_values": n_values}))
 
 
 def create_sparse(
@@ -393,57 +393,47 @@ def create_sparse(
     chunk_rows: int,
     n_values: int,
 ) -> None:
-    """Lay out rows in CSR for `append_rows`; more than `n_values` values can be written."""
+    """Lay out rows in CSR for `append_rows`; `n_values` is the expected number of values."""
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
     member = group.create_group(name, attributes={**_ENCODING, **written}, overwrite=True)
-    for part, of, length, chunk, dimension in (
-        ("data", dtype, n_values, _CHUNK_VALUES, "value"),
-        ("indices", np.int32, n_values, _CHUNK_VALUES, "value"),
-        ("indptr", np.int64, shape[0] + 1, _CHUNK_ROWS, "end"),
+    for part, of, length, chunk_values, dimension in (
+        ("data", dtype, 0, min(n_values, _CHUNK_VALUES), "value"),
+        ("indices", np.int32, 0, min(n_values, _CHUNK_VALUES), "value"),
+        ("indptr", np.int64, 1, min(shape[0] + 1, _CHUNK_ROWS), "end"),
     ):
         create_array(
             member,
             part,
             shape=(length,),
             dtype=of,
-            chunks=(min(length, chunk),),
+            chunks=(chunk_values,),
             dimensions=(dimension,),
             compress=True,
         )
 
 
-def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Append rows to rows in CSR, of which `start` are stored."""
+def append_rows(group: zarr.Group, name: str, X: "csr_array") -> None:
+    """Append rows to rows in CSR."""
     member, (data, indices, indptr) = _being_written(group, name)
-    first = int(np.asarray(indptr[start])) if start else 0
-    last = first + X.nnz
-    if last > data.shape[0]:
-        # More than expected: grow by half, so that few chunks need a resize.
-        for array in (data, indices):
-            array.resize((max(last, first * 3 // 2),))
-    indptr[start : start + X.shape[0] + 1] = X.indptr.astype(np.int64) + first
-    if X.nnz:
-        data[first:last], indices[first:last] = X.data, X.indices
+    ends = X.indptr[1:].astype(np.int64) + data.shape[0]
+    for array, values in ((data, X.data), (indices, X.indices), (indptr, ends)):
+        array.append(values)
     member.update_attributes({"most_values": max(X.nnz, member.attrs["most_values"])})
 
 
 def finish_sparse(group: zarr.Group, name: str) -> None:
     """Finish rows in CSR."""
-    member, (data, indices, indptr) = _being_written(group, name)
-    n_values = int(np.asarray(indptr[-1]))
-    for array in (data, indices):
-        array.resize((n_values,))
-        # Needed even if the last append left the array with this length.
-        _seal_layout(array)
+    member, arrays = _being_written(group, name)
+    for array in arrays:
+        array.update_attributes({"checksum": _layout_checksum(array)})
+    n_values = arrays[0].shape[0]
     member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
 
 
 def _being_written(group: zarr.Group, name: str) -> tuple[Any, list[Any]]:
     """Return unfinished rows in CSR, and their arrays, whose layout is not sealed."""
     member: Any = group[name]
-    # The setting belongs to the open array, not to the stored one.
-    config = {"write_empty_chunks": True}
-    return member, [member[part].with_config(config) for part in _CSR_ARRAYS]
+    return member, [member[part].with_config(_CONFIG) for part in _CSR_ARRAYS]
 
 
 def refer(

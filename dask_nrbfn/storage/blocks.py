@@ -14,7 +14,6 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 
 Block = TypeVar("Block")
-Item = TypeVar("Item")
 
 
 class LabelledBlock(NamedTuple):
@@ -30,15 +29,6 @@ class LabelledBlock(NamedTuple):
     weights: Floats | None
 
 
-class StoredChunk(NamedTuple):
-    """One chunk as it is stored: X (b, c), y, weights and ids (b,), each as in `Dataset`."""
-
-    X: Rows
-    y: NDArray[Any] | None
-    weights: Floats | None
-    ids: NDArray[Any] | None
-
-
 class Chunk(NamedTuple):
     """Rows `start` to `stop` that are read together; `block` has the requested columns."""
 
@@ -47,24 +37,18 @@ class Chunk(NamedTuple):
     block: LabelledBlock
 
 
-class SequentialReader:
-    """Reads ascending spans of rows and keeps the last decoded chunk."""
-
-    def __init__(self, chunk_at: Callable[[int], Chunk]) -> None:
-        self._chunk_at = chunk_at
-        self._chunk: Chunk | None = None
-
-    def __call__(self, rows: range) -> LabelledBlock:
-        """Return consecutive rows."""
+def cut_blocks(chunk_at: Callable[[int], Chunk], spans: Iterable[range]) -> Iterator[LabelledBlock]:
+    """Yield ascending spans of rows; each chunk is decoded once, and one is held at a time."""
+    chunk = None
+    for rows in spans:
         pieces, start, stop = [], rows.start, rows.stop
         while start < stop:
-            chunk = self._chunk
             if chunk is None or not chunk.start <= start < chunk.stop:
-                self._chunk = chunk = None
-                self._chunk = chunk = self._chunk_at(start)
+                chunk = None
+                chunk = chunk_at(start)
             pieces.append(window(chunk.block, slice(start - chunk.start, stop - chunk.start)))
             start = chunk.stop
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+        yield pieces[0] if len(pieces) == 1 else _joined(pieces)
 
 
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
@@ -82,23 +66,19 @@ def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
     )
 
 
-def read_ahead(
-    read: Callable[[Item], Block], items: Iterable[Item], *, thread_name: str
-) -> Iterator[Block]:
-    """Yield the block of every item; a thread starts at once and reads one block ahead."""
+def read_ahead(blocks: Iterator[Block], *, thread_name: str) -> Iterator[Block]:
+    """Yield the blocks; a thread starts at once and reads one block ahead."""
     pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
-    reads = (pool.submit(read, item) for item in items)
-    current = next(reads, None)
+    current = pool.submit(next, blocks, None)
 
-    def blocks() -> Iterator[Block]:
+    def read() -> Iterator[Block]:
         nonlocal current
         with pool:
-            while current is not None:
-                block = current.result()
-                current = next(reads, None)
+            while (block := current.result()) is not None:
+                current = pool.submit(next, blocks, None)
                 yield block
 
-    return blocks()
+    return read()
 
 
 def codes_of(

@@ -158,7 +158,7 @@ def write_chunk(
         if name == "X" and refers(group[name]):
             summary = summary._replace(digest_of_rows=digest_of(X))
         elif column is not None and is_sparse(column):
-            append_rows(group, name, start, column)
+            append_rows(group, name, column)
         elif column is not None:
             get_array(group, name)[start:stop] = column
     return summary

@@ -10,10 +10,9 @@ from itertools import chain
 from typing import Any, Self
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
@@ -22,7 +21,6 @@ from dask_nrbfn.storage.array import (
     INDEX_BYTES,
     Array,
     Stored,
-    check_stored,
     chunked,
     get_array,
     get_stored,
@@ -31,16 +29,14 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.blocks import (
     Chunk,
     LabelledBlock,
-    SequentialReader,
-    StoredChunk,
     check_gaps,
     codes_of,
+    cut_blocks,
     read_ahead,
     window,
 )
 from dask_nrbfn.storage.chunks import Mark, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.strict import metadata_named
 
 
@@ -79,12 +75,6 @@ class Dataset:
         Schema of the columns of X. None: they are features.
     read_as : mapping of str, optional
         Options with which the source was read, such as x and y of AnnData.
-    labelled_only : bool
-        Whether rows without a label are skipped; see `of_labelled`.
-    refuses_gaps : bool
-        Whether missing values in X are errors because the schema does not fill them.
-    expands_sparse : bool
-        Whether features that are made from stored values are in CSR.
     """
 
     location: Location
@@ -102,6 +92,8 @@ class Dataset:
     ids: Array | None = None
     schema: Schema | None = None
     read_as: Mapping[str, str] | None = None
+    # Whether rows without a label are skipped, missing values in X are errors because the schema
+    # does not fill them, and features that are made from stored values are in CSR.
     labelled_only: bool = False
     refuses_gaps: bool = False
     expands_sparse: bool = False
@@ -119,10 +111,6 @@ class Dataset:
         MissingDataError, DamagedDataError
             If there is no dataset, or it is not finished.
         """
-        if isinstance(location, View):
-            viewed = cls.open(location.place)
-            made: Self = getattr(viewed, location.form)(*location.arguments)
-            return made
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
@@ -132,7 +120,7 @@ class Dataset:
         if schema is not None:
             names = schema.feature_names
         with metadata_named(location):
-            dataset = cls(
+            return cls(
                 location,
                 X=get_stored(group, "X"),
                 y=get_array(group, "y") if attributes["has_labels"] or target_names else None,
@@ -152,46 +140,6 @@ class Dataset:
                 read_as=attributes["read_as"],
                 expands_sparse=attributes["sparse"],
             )
-        dataset._check_lengths()
-        return dataset
-
-    @property
-    def _columns(self) -> dict[str, Array]:
-        """The stored arrays other than X, by name."""
-        columns = {"y": self.y, "weights": self.sample_weights, "ids": self.ids}
-        return {name: array for name, array in columns.items() if array is not None}
-
-    def _check_lengths(self) -> None:
-        """Raise DamagedDataError unless the numbers of rows, columns and classes agree."""
-        n_rows, n_columns = self.X.shape
-        labelled = self.labelled_rows_of_chunks
-        fitting = {
-            "its chunks": self.X.chunks[1] == n_columns,
-            "the schema": self.schema is None or len(self.schema.columns) == n_columns,
-            "the names of the columns": self.feature_names is None
-            or len(self.feature_names) == self.n_features,
-            "the counts of the classes": self.class_counts.shape == self.classes.shape,
-            "the rows with labels": labelled is None
-            or (labelled.shape == (-(-n_rows // self.chunk_rows),) and min(labelled) >= 0),
-        }
-        for name, array in self._columns.items():
-            numbers = name == "y" and self.target_names is not None
-            inner = (self._n_numbers,) if numbers else ()
-            rows = array.shape == (n_rows, *inner)
-            fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
-        if self.y is not None and self.target_names is None:
-            fitting["y"] &= self.class_counts.sum() == self.n_rows - self.n_unlabelled
-        for name, fits in fitting.items():
-            if not fits:
-                raise DamagedDataError(
-                    f"X and {name} of {self.location} do not match.", "Ingest the rows again."
-                )
-
-    def check_stored(self) -> None:
-        """Raise an error if the last rows are missing although metadata lists them."""
-        X = {"": self.X} if isinstance(self.X, zarr.Array) else self.X.arrays
-        for array in (*X.values(), *self._columns.values()):
-            check_stored(array)
 
     @property
     def n_rows(self) -> int:
@@ -326,8 +274,7 @@ class Dataset:
         """Return a dataset of the rows that have a label, or numeric targets."""
         if not self.n_unlabelled:
             return self
-        location = View(self.location, "of_labelled")
-        return replace(self, location=location, labelled_only=True)
+        return replace(self, labelled_only=True)
 
     def encoded_by(self, schema: Schema | None) -> Self:
         """Return the same rows with the features that another schema makes from the stored values.
@@ -352,7 +299,6 @@ class Dataset:
         both = f"{self.fingerprint} as {schema.digest}".encode()
         return replace(
             self,
-            location=View(self.location, "encoded_by", (schema,)),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
@@ -362,7 +308,7 @@ class Dataset:
 
     def named(self, name: str) -> Self:
         """Return the same rows under a name for errors and records, such as that of a file."""
-        return replace(self, location=View(self.location, "named", (name,)))
+        return replace(self, location=name)
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
@@ -372,7 +318,7 @@ class Dataset:
         """
         firsts = range(start, stop, block_rows)
         spans = (range(first, min(first + block_rows, stop)) for first in firsts)
-        return read_ahead(SequentialReader(self._chunk_at), spans, thread_name="read-rows")
+        return read_ahead(cut_blocks(self._chunk_at, spans), thread_name="read-rows")
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
@@ -442,14 +388,11 @@ class Dataset:
             high = np.fmax(high, np.fmax.reduce(targets))
         return np.stack([low, high])
 
-    def read_chunk(self, index: int) -> StoredChunk:
-        """Return the stored values of one chunk."""
+    def read_chunk(self, index: int) -> list[Any]:
+        """Return the stored X, y, weights and ids of one chunk; None for a missing one."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
         arrays = (self.X, self.y, self.sample_weights, self.ids)
-        columns: Any = (
-            None if array is None else read_rows(array, start, stop) for array in arrays
-        )
-        return StoredChunk(*columns)
+        return [None if array is None else read_rows(array, start, stop) for array in arrays]
 
     def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
         """Yield all rows, chunk by chunk."""
@@ -489,7 +432,7 @@ class Dataset:
             )
         block = LabelledBlock(**read)
         if passing:
-            block = window(block, self._expected(has_target(read["targets"]), index))
+            block = window(block, has_target(read["targets"]))
         if self.refuses_gaps and block.X is not None:
             check_gaps(read["X"], self.schema, start, self.location)
         if self._expanding is not None and block.X is not None:
@@ -497,17 +440,6 @@ class Dataset:
             expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block
-
-    def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
-        """Return which rows of a chunk have a label; raise an error if their number changed."""
-        assert self.labelled_rows_of_chunks is not None
-        if np.count_nonzero(labelled) != self.labelled_rows_of_chunks[index]:
-            raise DamagedDataError(
-                f"the number of rows with a label in chunk {index} of {self.location} changed "
-                "after the dataset was written.",
-                "Ingest the dataset again.",
-            )
-        return labelled
 
     def _check_labels(self) -> None:
         if self.y is None or self.target_names is not None:

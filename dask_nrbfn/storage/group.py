@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -26,21 +26,18 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     RunBusyError,
-    RunMismatchError,
 )
 from dask_nrbfn.outputs import (
     check_path_outside_groups,
     disk_errors_named,
     full_disk_named,
-    inside_group,
 )
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.local import (
     MOVED,
-    DurableStore,
-    finish_writes,
+    DirectoryStore,
+    flush,
     flush_tree,
-    place_path,
     replace_path,
 )
 from dask_nrbfn.storage.location import Location as Location
@@ -50,13 +47,18 @@ from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import (
     NotMovedError,
-    enclosing_group,
     move_group,
     occupied,
     open_store,
     remove_tree,
 )
-from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed
+from dask_nrbfn.storage.strict import (
+    StrictStore,
+    check_sealed,
+    metadata_named,
+    sealed,
+    write_group,
+)
 
 # The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
@@ -79,21 +81,12 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     A writable group reads missing chunks as fill values; a read-only one raises.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
-    _check_identity(group, kind)
+    check_identity(group, kind)
     return group
 
 
-def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
-    """Return a group of this package inside another; None if it is missing or not finished."""
-    with metadata_named(f"{group.store_path}/{name}"):
-        member = group.get(name)
-    if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
-        return None
-    _check_identity(member, kind)
-    return member
-
-
-def _check_identity(group: zarr.Group, kind: str) -> None:
+def check_identity(group: zarr.Group, kind: str) -> None:
+    """Raise an error unless a group is finished, of a kind and of this format, and undamaged."""
     place, attributes = group.store_path, group.attrs.asdict()
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
@@ -156,7 +149,7 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at a path, or a group at a URL or in a store object."""
+    """Return whether anything is stored at a path or URL, or a group in a store object."""
     path = local_path(location)
     if path is not None:
         try:
@@ -166,6 +159,8 @@ def exists(location: Location) -> bool:
             if isinstance(error, PermissionError) and os.path.isdir(path):
                 raise
             return os.path.lexists(path)
+    if (url := remote(location)) is not None:
+        return occupied(url)
     try:
         _open(location, kind="group", mode="r")
     except MissingDataError:
@@ -179,12 +174,12 @@ def store_at(location: Location) -> zarr.abc.store.Store:
     """Return the zarr store of a location."""
     location = normalize(location)
     if type(location) is LocalStore:
-        return DurableStore(location.root, read_only=location.read_only)
+        return DirectoryStore(location.root, read_only=location.read_only)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
-    return DurableStore(str(local_path(location)))
+    return DirectoryStore(str(local_path(location)))
 
 
 # Recording
@@ -192,7 +187,7 @@ def store_at(location: Location) -> zarr.abc.store.Store:
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
-    group.update_attributes(_identity(kind, attributes))
+    run_in_zarr(write_group(group.store_path, _identity(kind, attributes)))
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,22 +196,12 @@ def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes, JSON-serializable values, of a group that is marked complete."""
-    group.update_attributes(sealed({**attributes_of(group), **attributes}))
+    run_in_zarr(write_group(group.store_path, sealed({**attributes_of(group), **attributes})))
+    if isinstance(group.store, LocalStore):
+        flush(group.store.root / group.path / "zarr.json")
 
 
 # Building beside a location, and moving
-
-
-def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Create a group that is complete at once, where nothing is stored yet."""
-    check_outside_groups(location)
-    identity = _identity(kind, attributes)
-    if (path := local_path(location)) is None:
-        return zarr.create_group(store_at(location), attributes=identity, overwrite=False)
-    with scratch_beside(location) as scratch:
-        zarr.create_group(store_at(scratch), attributes=identity)
-        place_path(Path(str(scratch)), real_path(path))
-    return zarr.open_group(store_at(location), mode="r+", zarr_format=3)
 
 
 @contextmanager
@@ -230,8 +215,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
     if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
-        with locked_run(location):
-            yield zarr.create_group(store_at(location), overwrite=True)
+        yield zarr.create_group(store_at(location), overwrite=True)
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
         yield zarr.create_group(store_at(scratch))
@@ -245,30 +229,21 @@ def resumed_group(
     """Yield a group that is moved to `location` when the block succeeds.
 
     It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
-    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
+    later call with the same `identity` continues it.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
     unfinished = hidden_sibling(location, "unfinished")
     with locked_group(location) as check_still_locked:
         try:
-            begun = kind_of(unfinished, (_UNFINISHED, kind))
-            found = attributes_of(open_group(unfinished, kind=begun))
+            begun = attributes_of(_open(unfinished, kind=kind, mode="r"))
         except (MissingDataError, DamagedDataError):
-            begun, found = _UNFINISHED, {}
-        others = [name for name, value in identity.items() if found.get(name) != value]
-        if found and others and not overwrite:
-            raise RunMismatchError(
-                f"{unfinished}, the unfinished part of {location}, has another "
-                f"{others[0].removeprefix('of_').replace('_', ' ')}.",
-                f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
-                f"{unfinished}.",
-            )
-        if others:
-            begun = _UNFINISHED
+            begun = {}
+        if not identity.items() <= begun.items():
             remove_group(unfinished)
-            create_group(unfinished, kind=begun, attributes=identity)
-        yield open_group(unfinished, kind=begun, writable=True)
+            with replacing_group(unfinished, kind=_UNFINISHED, overwrite=False) as group:
+                mark_complete(group, kind=_UNFINISHED, attributes=identity)
+        yield _open(unfinished, kind=kind, mode="r+")
         check_still_locked()
         _publish(unfinished, location, kind=kind, overwrite=overwrite)
 
@@ -308,9 +283,6 @@ def scratch_beside(location: Location) -> Iterator[Location]:
             directory.mkdir()
         try:
             yield str(directory / "scratch")
-        except BaseException:
-            finish_writes()
-            raise
         finally:
             shutil.rmtree(directory, ignore_errors=True)
     _remove_abandoned(target)
@@ -344,6 +316,7 @@ def locked_group(location: Location) -> Iterator[Callable[[], None]]:
     target = None if path is None else real_path(path)
     with locked_run(location) as check_still_locked:
         if target is not None:
+            _refuse_links(target)
             _remove_abandoned(target)
         yield check_still_locked
         if target is not None:
@@ -351,6 +324,16 @@ def locked_group(location: Location) -> Iterator[Callable[[], None]]:
             # Killed workers leave files that are not finished.
             for left in filter(Path.is_file, target.rglob("*.partial")):
                 left.unlink(missing_ok=True)
+
+
+def _refuse_links(target: Path) -> None:
+    """Raise DamagedDataError for a link in a group: its author could choose what a job replaces."""
+    for inner, directories, files in os.walk(target):
+        for path in (Path(inner, name) for name in (*directories, *files)):
+            if path.is_symlink():
+                raise DamagedDataError(
+                    f"{path} is a link.", "Replace the link by its target, or remove the link."
+                )
 
 
 def remove_abandoned(location: Location) -> None:
@@ -387,6 +370,16 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
     return run_in_zarr(listed())
 
 
+def delete_members(group: zarr.Group, names: Iterable[str]) -> None:
+    """Delete groups inside another; they need not be readable, nor exist."""
+
+    async def delete() -> None:
+        for name in names:
+            await (group.store_path / name).delete_dir()
+
+    run_in_zarr(delete())
+
+
 def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:
     """Copy a group inside another, with everything in it, if it exists."""
 
@@ -411,8 +404,7 @@ def remove_group(location: Location) -> None:
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if a group must not be written to `location`."""
-    url = remote(location)
-    something_is_there = exists(location) or (url is not None and occupied(url))
+    something_is_there = exists(location)
     check_outside_groups(location)
     if not something_is_there:
         return
@@ -442,9 +434,6 @@ def _kind_stored(location: Location, kind: str) -> object:
 
 
 def check_outside_groups(location: Location) -> None:
-    """Raise ParameterError if a location is inside a group, at a path or a URL."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
+    """Raise ParameterError if a local path is inside a group."""
+    if (path := local_path(location)) is not None:
         check_path_outside_groups(path)
-    elif url is not None and (group := enclosing_group(url)) is not None:
-        raise inside_group(url, group)

@@ -58,20 +58,8 @@ class RemoteLocation:
         return self.url
 
 
-@dataclass(frozen=True)
-class View:
-    """A dataset or run in another form, made again by its method `form` when the view is opened."""
-
-    place: "Location"
-    form: str
-    arguments: tuple[Any, ...] = field(default=(), repr=False, hash=False)
-
-    def __str__(self) -> str:
-        return str(self.arguments[0] if self.form == "named" else self.place)
-
-
-Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
-"""A local path, an fsspec URL, a zarr store object of this process, or a view of one of these."""
+Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store
+"""A local path, an fsspec URL, or a zarr store object of this process."""
 
 
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
@@ -81,8 +69,6 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 def normalize(location: Location) -> Location:
     """Return a location with an absolute local path, which means the same in every process."""
-    if isinstance(location, View):
-        return normalize(location.place)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if isinstance(location, RemoteLocation):

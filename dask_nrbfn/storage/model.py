@@ -25,19 +25,21 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_array
+from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.storage.array import read_stored, update_digest, write_values
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
+    check_identity,
     kind_of,
     mark_complete,
     normalize,
     open_group,
-    open_member,
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 # Fields of a model that are attributes as they are.
@@ -45,6 +47,17 @@ _RECORDED = (
     *("width", "fitting_error", "spectral_risk"),
     *("feature_names", "target_names", "read_as"),
 )
+
+# Arrays of a model and of its scaling, with the names of their dimensions.
+_ARRAYS = {
+    "basis": ("basis", "feature"),
+    "weights": ("target", "basis"),
+    "classes": ("class",),
+    "intercept": ("target",),
+    "target_range": ("end", "target"),
+    "places": ("basis",),
+}
+_SCALING = {"shift": ("feature",), "scale": ("feature",), "root": ("feature",)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -311,30 +324,27 @@ class Model:
         # Labels of a pandas column are Python objects; text may be in another byte order.
         text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
-        scaling, cells = self.scaling, self.cells
-        arrays: dict[str, tuple[Any, ...]] = {
-            "basis": (self.basis, "basis", "feature"),
-            "weights": (self.weights, "target", "basis"),
-            "intercept": (self.intercept, "target"),
-            "target_range": (self.target_range, "end", "target"),
-            "places": (self.places, "basis"),
-            "classes": (classes, "class"),
-            "shift": (scaling.shift, "feature"),
-            "scale": (scaling.scale, "feature"),
-            "root": (scaling.root, "feature"),
+        scaling = self.scaling
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | {
+            "classes": classes,
+            **{name: getattr(scaling, name) for name in _SCALING},
+            **({} if self.cells is None else self.cells.arrays()),
         }
-        if cells is not None:
-            names = CellNetworks.array_names()
-            arrays |= {name: (array, *names[name]) for name, array in cells.arrays().items()}
-        for name, (values, *dimensions) in arrays.items():
-            if values is not None:
-                write_array(group, name, values, *dimensions)
+        arrays = {name: values for name, values in arrays.items() if values is not None}
+        dimensions = _ARRAYS | _SCALING | CellNetworks.array_names()
         made = {name: getattr(self, name) for name in ("params", "schema", "calibration")}
         attributes = {
             "scaling": scaling.kind,
+            "arrays": list(arrays),
             **{name: getattr(self, name) for name in _RECORDED},
             **{name: None if each is None else each.to_dict() for name, each in made.items()},
         }
+
+        async def write_arrays() -> None:
+            for name, values in arrays.items():
+                await write_values(group.store_path / name, values, dimensions[name])
+
+        run_in_zarr(write_arrays())
         mark_complete(group, kind="model", attributes=attributes)
 
     @classmethod
@@ -353,59 +363,26 @@ class Model:
         """Read the model from its open group."""
         attributes = attributes_of(group)
 
-        def array(name: str, *, exists: bool = True) -> Any:
-            return read_rows(get_stored(group, name)) if exists else None
-
-        classes, kind = array("classes"), attributes["scaling"]
+        arrays: dict[str, Any] = {name: read_stored(group, name) for name in attributes["arrays"]}
+        if arrays["classes"].dtype.kind == "T":
+            arrays["classes"] = np.asarray(arrays["classes"].tolist())
+        own: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+        of_scaling: list[Any] = [arrays.get(name) for name in _SCALING]
         recorded = {name: attributes[name] for name in _RECORDED}
         for name in ("feature_names", "target_names"):
             recorded[name] = None if recorded[name] is None else tuple(recorded[name])
         schema = Schema.of_record(attributes["schema"])
         if schema is not None and not schema.is_plain:
             recorded["feature_names"] = schema.feature_names
-        params, cells = FitParams(**attributes["params"]), None
-        if "cell_starts" in group:
-            cells = CellNetworks.from_arrays(
-                {name: array(name) for name in CellNetworks.array_names()}
-            )
-        model = cls(
+        return cls(
             **recorded,
-            basis=array("basis"),
-            weights=array("weights"),
-            classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,
-            scaling=Scaling(
-                kind, array("shift"), array("scale"), array("root", exists=kind == "learned")
-            ),
-            params=params,
+            **own,
+            scaling=Scaling(attributes["scaling"], *of_scaling),
+            params=FitParams(**attributes["params"]),
             calibration=Calibration.of(attributes["calibration"] or {}),
-            intercept=array("intercept", exists=recorded["target_names"] is not None),
-            target_range=array("target_range", exists="target_range" in group),
-            places=array("places", exists=params.prune is not None),
             schema=schema,
-            cells=cells,
+            cells=CellNetworks.from_arrays(arrays) if "cell_starts" in arrays else None,
         )
-        model._check_shapes(group)
-        return model
-
-    def _check_shapes(self, group: zarr.Group) -> None:
-        (r, p), q, names, schema = self.basis.shape, self.n_targets, self.feature_names, self.schema
-        expected = (
-            (self.weights, (q, r)),
-            (self.scaling.shift, (p,)),
-            (self.scaling.scale, (p,)),
-            (self.scaling.root, (p,)),
-            (self.intercept, (q,)),
-            (self.target_range, (2, q)),
-            (self.places, (r,)),
-        )
-        fits = all(array is None or array.shape == shape for array, shape in expected)
-        fits &= names is None or len(names) == p
-        fits &= schema is None or schema.n_features == p
-        fits &= self.cells is None or self.cells.fits(r, p, q)
-        if not fits:
-            raise DamagedDataError(
-                f"the arrays of {group.store_path} do not match.", "Write the model again."
-            )
 
 
 def check_columns(found: int, trained_on: int) -> None:
@@ -439,13 +416,16 @@ def open_model_group(location: Location) -> zarr.Group:
 
 def open_version(run: zarr.Group, place: str) -> zarr.Group:
     """Return the group of the model of the version of a run at `place`."""
-    model = open_member(run, model_name(place), kind="model")
-    if model is None:
+    name = model_name(place)
+    with metadata_named(f"{run.store_path}/{name}"):
+        model = run.get(name)
+    if not isinstance(model, zarr.Group) or "kind" not in model.attrs:
         what, remedy = ("no model yet", "Finish the run with the command that began it.")
         if place:
             what = f"no model in {place}"
             remedy = "Refresh the run, or restore the missing group from a copy."
         raise DamagedDataError(f"the run {run.store_path} has {what}.", remedy)
+    check_identity(model, "model")
     return model
 
 

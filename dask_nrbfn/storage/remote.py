@@ -1,19 +1,19 @@
 """Object stores through fsspec: readable errors, no caches, and groups that move as a whole."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from fsspec.core import url_to_fs
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest
-from zarr.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.strict import METADATA_NAMES, guarded
+from dask_nrbfn.storage.strict import METADATA_NAMES
 
 # Metadata has a few kilobytes and is read first. File systems may retry for minutes if a server
 # accepts connections and never answers: s3fs for 6, gcsfs for more.
@@ -25,9 +25,22 @@ _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 # Object below a location while a group is moved to it; the object stays if the move fails.
 _MOVING = ".dask_nrbfn.moving"
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 
 class NotMovedError(StorageError):
     """A complete group stays under its hidden name, because the store failed to move it."""
+
+
+def guarded(method: Method) -> Method:
+    """Return a method of a store whose first argument is a key, run inside `guard` of the store."""
+
+    @wraps(method)
+    async def run(store: Any, key: str, *arguments: Any, **options: Any) -> Any:
+        async with store.guard(key):
+            return await method(store, key, *arguments, **options)
+
+    return cast(Method, run)
 
 
 class _RemoteStore(FsspecStore):
@@ -53,23 +66,6 @@ class _RemoteStore(FsspecStore):
         if key.endswith(METADATA_NAMES) and byte_range is None:
             byte_range = OffsetByteRequest(0)
         return await super().get(key, prototype, byte_range)
-
-    async def exists(self, key: str) -> bool:
-        """Return whether a key has a value.
-
-        If there is none, s3fs also asks for a list of what is below the key. Metadata is read
-        instead, in one request.
-        """
-        if key.endswith(METADATA_NAMES):
-            return await self.get(key, default_buffer_prototype()) is not None
-        async with self.guard(key):
-            return await super().exists(key)
-
-    async def getsize(self, key: str) -> int:
-        async with self.guard(key):
-            with suppress(FileNotFoundError):
-                return await super().getsize(key)
-        raise FileNotFoundError(key)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         async with self.guard(prefix):
@@ -156,16 +152,6 @@ def remove_tree(location: RemoteLocation) -> None:
     fs, path = file_system(location)
     with explained(str(location)), suppress(FileNotFoundError):
         fs.rm(path, recursive=True)
-
-
-def enclosing_group(location: RemoteLocation) -> str | None:
-    """Return the URL of the group that contains a location, None if no group does."""
-    fs, path = file_system(location)
-    while (path := path.rpartition("/")[0]).strip("/"):
-        # Without permission to look, isfile also returns False.
-        if fs.isfile(f"{path}/zarr.json"):
-            return str(fs.unstrip_protocol(path))
-    return None
 
 
 def occupied(location: RemoteLocation) -> bool:

@@ -27,20 +27,21 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import (
     Stored,
     create_array,
     get_array,
     get_stored,
-    read_rows,
-    write_array,
+    read_stored,
+    write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     copy_member,
-    create_group,
+    delete_members,
     exists,
     flush_member,
     hidden_sibling,
@@ -53,9 +54,21 @@ from dask_nrbfn.storage.group import (
     replacing_group,
     update_record,
 )
-from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import View, local_path, remote
-from dask_nrbfn.storage.strict import check_sealed, metadata_named, sealed
+from dask_nrbfn.storage.layout import (
+    PartLayout,
+    default_parts,
+    is_part_of,
+    part_name,
+    parts_in,
+)
+from dask_nrbfn.storage.location import local_path, remote
+from dask_nrbfn.storage.strict import (
+    check_sealed,
+    make_groups,
+    metadata_named,
+    sealed,
+    write_group,
+)
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -148,7 +161,8 @@ class Run:
             **{"decisions": {}, "stages": {}, "versions": []},
             "labelled": asdict(labelled) if dataset.n_unlabelled else None,
         }
-        create_group(location, kind="run", attributes=attributes)
+        with replacing_group(location, kind="run", overwrite=False) as group:
+            mark_complete(group, kind="run", attributes=attributes)
         return cls.open(location)
 
     @classmethod
@@ -160,8 +174,6 @@ class Run:
         MissingDataError, DamagedDataError
             If `location` is not a run, or the run is damaged.
         """
-        if isinstance(location, View):
-            return cls.open(location.place).of_labelled()
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
@@ -207,11 +219,10 @@ class Run:
     def of_labelled(self) -> Self:
         """Return the run for stages that use only the rows with labels."""
         layout = self.attributes["labelled"]
-        if layout is None or isinstance(self.location, View):
+        if layout is None:
             return self
         labelled = PartLayout(**layout)
-        location = View(self.location, "of_labelled")
-        return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
+        return replace(self, n_rows=labelled.n_rows, layout=labelled)
 
     @property
     def of_numbers(self) -> bool:
@@ -296,14 +307,8 @@ class Run:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so."""
-        array = self.array(name)
-        try:
-            with self._result_named(name):
-                return read_rows(array, start, stop)
-        except DamagedResultError as error:
-            if stop is not None and not error.parts:
-                error.parts = self._damaged_parts(array, start, stop)
-            raise
+        with self._result_named(name):
+            return read_stored(self.stored, name, start, stop)
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Return some rows, ascending, of an array with one row per row of X."""
@@ -314,17 +319,6 @@ class Run:
                 chunk = self.read(name, start, min(start + self.chunk_rows, self.n_rows))
                 pieces.append(chunk[rows[first:last] - start])
         return np.concatenate(pieces)
-
-    def _damaged_parts(self, array: Stored, start: int, stop: int) -> tuple[int, ...]:
-        """Return the parts whose rows of an array with one row per row of X are damaged."""
-        damaged = []
-        for index, (first, last) in enumerate(self.spans):
-            if first < stop and start < last:
-                try:
-                    read_rows(array, first, last)
-                except (MissingDataError, DamagedDataError):
-                    damaged.append(index)
-        return tuple(damaged)
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
@@ -403,14 +397,23 @@ class Run:
         get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
-        """Return the records of the complete parts of a stage, and of sums of parts."""
-        stored = self.stored_parts(stage)
+        """Return the records of the complete parts of a stage, and of sums of parts.
+
+        What a killed job has left is deleted: incomplete parts, and parts that a sum contains.
+        """
+        stored = self._stored_parts(stage)
         with ThreadPoolExecutor(_REQUESTS) as pool:
             records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
-            return {parts: record for parts, record in records if record is not None}
+            complete = {parts: record for parts, record in records if record is not None}
+        finished = {
+            parts: record
+            for parts, record in complete.items()
+            if not any(is_part_of(parts, other) for other in complete)
+        }
+        self.drop_part(stage, *(parts for parts in stored if parts not in finished))
+        return finished
 
-    def stored_parts(self, stage: str) -> list[range]:
-        """Return the stored parts of a stage and sums of parts, complete or not."""
+    def _stored_parts(self, stage: str) -> list[range]:
         names = member_names(self.stored, f"{stage}/parts")
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
@@ -447,14 +450,17 @@ class Run:
         dask may run a task twice at the same time. So every attempt writes its own arrays, and the
         record names the attempt. The arrays will be read in slices of `slice_rows` rows, if given.
         """
-        attempt = uuid.uuid4().hex
-        if arrays:
-            group = self.group(f"{part_place(stage, part)}/{attempt}")
-            for name, values in arrays.items():
-                dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
-                write_array(group, name, values, *dimensions, slice_rows=slice_rows)
+        attempt, place = uuid.uuid4().hex, self._writable.store_path / part_place(stage, part)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        self.group(part_place(stage, part)).update_attributes(sealed(written))
+
+        async def write() -> None:
+            await make_groups(place / attempt)
+            for name, values in (arrays or {}).items():
+                dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
+                await write_values(place / attempt / name, values, dimensions, slice_rows)
+            await write_group(place, sealed(written))
+
+        run_in_zarr(write())
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None
@@ -475,37 +481,28 @@ class Run:
             )
         return [f"{place}/{written['attempt']}/{name}" for name in names]
 
-    def flush(self, place: str) -> None:
-        """Wait until a group of the run is on the disk."""
-        flush_member(self.location, place)
-
-    def drop_part(self, stage: str, part: range) -> None:
-        """Delete a part that another sum contains; a part that a task still writes stays."""
+    def drop_part(self, stage: str, *parts: range) -> None:
+        """Delete parts that are not needed; a part that a task still writes stays."""
         with suppress(OSError):
-            self.drop(part_place(stage, part))
+            self.drop(*(part_place(stage, part) for part in parts))
 
-    def drop_parts(self, stage: str) -> None:
-        """Delete the parts of a stage whose result is stored."""
-        self.drop(f"{stage}/parts")
-
-    def drop(self, name: str) -> None:
-        """Delete a group with all its arrays and parts; it need not be readable, nor exist."""
-        del self._writable[name]
+    def drop(self, *names: str) -> None:
+        """Delete groups with all their arrays and parts; they need not be readable, nor exist."""
+        if names:
+            delete_members(self._writable, names)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
         """Delete results of a stage, and the sums that contain them, so they are computed again."""
         if not parts:
             self.drop(stage)
-        for stored in self.stored_parts(stage):
-            if not set(stored).isdisjoint(parts):
-                self.drop(part_place(stage, stored))
+        damaged = [each for each in self._stored_parts(stage) if not set(each).isdisjoint(parts)]
+        self.drop(*(part_place(stage, each) for each in damaged))
         if stage in self.stages:
             self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""
-        for name in self.group_names(prefix):
-            self.drop(name)
+        self.drop(*self.group_names(prefix))
 
     def group_names(self, prefix: str) -> list[str]:
         """Return the names at the top of the run that begin with `prefix`, readable or not."""

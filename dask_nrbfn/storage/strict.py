@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import zarr.abc.store
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
-from zarr.storage import WrapperStore
+from zarr.buffer import default_buffer_prototype
+from zarr.storage import StorePath, WrapperStore
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
 
@@ -19,19 +19,6 @@ RESTORE = "Restore the data from a copy, or write the data again."
 
 # All other keys are those of chunks.
 METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def guarded(method: Method) -> Method:
-    """Return a method of a store whose first argument is a key, run inside `guard` of the store."""
-
-    @wraps(method)
-    async def run(store: Any, key: str, *arguments: Any, **options: Any) -> Any:
-        async with store.guard(key):
-            return await method(store, key, *arguments, **options)
-
-    return cast(Method, run)
 
 
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
@@ -49,18 +36,8 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(METADATA_NAMES):
-            raise self._missing(key)
+            raise MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
         return value
-
-    async def getsize(self, key: str) -> int:
-        """Return the size of a value in bytes."""
-        try:
-            return await self._store.getsize(key)
-        except FileNotFoundError as error:
-            raise self._missing(key) from error
-
-    def _missing(self, key: str) -> MissingDataError:
-        return MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
 
 
 @contextmanager
@@ -116,3 +93,21 @@ def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
     """Raise DamagedDataError if the attributes of `place` fail their checksum."""
     if not is_sealed(attributes):
         raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)
+
+
+async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:
+    """Write the metadata of a group in one piece."""
+    await (place / "zarr.json").set(_group_metadata(attributes))
+
+
+async def make_groups(place: StorePath) -> None:
+    """Make a group, and those that contain it, where they are missing."""
+    names = place.path.split("/")
+    for depth in range(1, len(names) + 1):
+        inner = StorePath(place.store, "/".join(names[:depth]))
+        await (inner / "zarr.json").set_if_not_exists(_group_metadata({}))
+
+
+def _group_metadata(attributes: Mapping[str, Any]) -> Buffer:
+    content = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return default_buffer_prototype().buffer.from_bytes(json.dumps(content).encode())

@@ -136,15 +136,15 @@ def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
 def test_fit__killed_while_finished_parts_are_dropped(tmp_path, monkeypatch):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y)
-    drop_parts = Run.drop_parts
+    drop = Run.drop
 
-    def die_at_moments(run, stage):
-        if stage == "moments":
+    def die_at_moments(run, *names):
+        if "moments/parts" in names:
             (tmp_path / "run" / "moments" / "parts" / "0" / "zarr.json").unlink()
             raise StoppedError
-        drop_parts(run, stage)
+        drop(run, *names)
 
-    monkeypatch.setattr(Run, "drop_parts", die_at_moments)
+    monkeypatch.setattr(Run, "drop", die_at_moments)
     with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     monkeypatch.undo()

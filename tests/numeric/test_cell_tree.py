@@ -60,18 +60,3 @@ def test_route__as_from_the_root_down():
     np.testing.assert_array_equal(expected[members.rows], members.cells)
     # In row order within each cell.
     assert (np.diff(members.rows)[np.diff(members.cells) == 0] > 0).all()
-
-
-def test_is_sound__finds_trees_that_lead_nowhere():
-    tree = CellTree.grown(rows_of(), most_rows=200)
-    assert tree.is_sound(4)
-    assert not tree.is_sound(2)
-    for name, place, value in (
-        ("columns", 0, 9),
-        ("children", 0, 0),
-        ("children", 1, 99),
-        ("children", len(tree.columns) - 1, -1),
-    ):
-        arrays = {each: getattr(tree, each).copy() for each in vars(tree)}
-        arrays[name][place] = value
-        assert not CellTree(**arrays).is_sound(4), (name, place)

@@ -7,7 +7,6 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import FitParams, TuneParams, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.reference import (
     reference_activations,
@@ -164,4 +163,4 @@ def test_unlabelled__what_is_missing_is_said_before_the_first_task():
     tuning = TuneParams(effort="quick", folds=11)
     with pytest.raises(ParameterError, match="there are 20 rows"):
         tune_dataset(few, MemoryStore(), FitParams(n_neighbors=5), tuning, InlineEngine())
-    assert Dataset.open(few.of_labelled().location).n_rows == 20
+    assert few.of_labelled().n_rows == 20

@@ -23,8 +23,8 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     BUILT,
     attributes_of,
-    create_group,
     locked_group,
+    mark_complete,
     open_group,
     replacing_group,
 )
@@ -107,19 +107,17 @@ def test_replacing_group__two_writers(place, overwrite, is_there):
     assert_only(data, 5 if overwrite else 9, beside=place)
 
 
-@anywhere
+@pytest.mark.parametrize("place", ["directory"], indirect=True)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_replacing_group__not_inside_a_group(place, overwrite):
     dataset, names = write_dataset(join(place, "data"), table(9)), ["inner", "a/b", "X/inner"]
     places = [join(dataset.location, name) for name in names]
-    if isinstance(dataset.location, str):
-        (place / "link").symlink_to(place / "data")
-        places.append(join(place, "link/inner"))
+    (place / "link").symlink_to(place / "data")
+    places.append(join(place, "link/inner"))
     before = files(place)
     for inner in places:
         for write in (
             lambda inner: write_over(inner, overwrite=overwrite),
-            lambda inner: create_group(inner, kind="run", attributes={}),
             lambda inner: Run.start(inner, dataset, FitParams(), {}),
         ):
             with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
@@ -129,14 +127,14 @@ def test_replacing_group__not_inside_a_group(place, overwrite):
 
 WRITER = """
 import sys, time
-from dask_nrbfn.storage.group import create_group, replacing_group, scratch_beside
+from dask_nrbfn.storage.group import replacing_group, scratch_beside
 writes = {
     "group": lambda place: replacing_group(place, kind="dataset", overwrite=False),
     "scratch": scratch_beside,
 }
 with writes[sys.argv[1]](sys.argv[2]) as begun:
     if sys.argv[1] == "scratch":
-        create_group(begun, kind="dataset", attributes={})
+        open(begun, "x")
     print("begun", flush=True)
     time.sleep(600)
 """
@@ -334,8 +332,13 @@ def test_location__joined_and_beside(tmp_path, monkeypatch):
 
 @pytest.fixture
 def group(tmp_path):
-    create_group(tmp_path / "run", kind="run", attributes={"count": 0})
+    write_group(tmp_path / "run", {"count": 0})
     return open_group(tmp_path / "run", kind="run", writable=True)
+
+
+def write_group(place, attributes):
+    with replacing_group(place, kind="run", overwrite=False) as group:
+        mark_complete(group, kind="run", attributes=attributes)
 
 
 def count_in(place):
@@ -367,7 +370,8 @@ def test_update_record__killed_at_any_moment(group, tmp_path):
 
 
 def test_get_array__any_flipped_bit_of_the_metadata_is_found_or_means_the_same(tmp_path):
-    group = create_group(tmp_path / "run", kind="run", attributes={})
+    write_group(tmp_path / "run", {})
+    group = open_group(tmp_path / "run", kind="run", writable=True)
     create_array(
         group, "rows", shape=(7, 2), dtype="U5", chunks=(3, 2), dimensions=("row", "column")
     )

@@ -196,24 +196,6 @@ def test_save__plain_codecs_only(tmp_path, kind):
     assert "crc32c" in names
 
 
-def wrong_shapes():
-    rows = table(5, 4)
-    return {
-        "fewer rows of weights": {"weights": np.ones((2, 5))},
-        "fewer basis rows": {"basis": rows[:4]},
-        "shorter shift": {"scaling": Scaling("standard", np.zeros(3), np.ones(4))},
-        "longer scale": {"scaling": Scaling("standard", np.zeros(4), np.ones(5))},
-        "fewer names": {"feature_names": ("a", "b")},
-    }
-
-
-@pytest.mark.parametrize("change", wrong_shapes())
-def test_load__shapes_that_do_not_fit(tmp_path, change):
-    make_model(**wrong_shapes()[change]).save(tmp_path / "model")
-    with pytest.raises(DamagedDataError, match=r"model.*do not match"):
-        Model.load(tmp_path / "model")
-
-
 def test_load__nothing_or_something_else(tmp_path):
     with pytest.raises(MissingDataError, match=r"there is no run or model at .*nowhere"):
         Model.load(tmp_path / "nowhere")

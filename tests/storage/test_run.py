@@ -176,17 +176,6 @@ def test_part__damage_names_stage_and_part(place, dataset):
     assert (caught.value.stage, caught.value.parts) == ("moments", (2,))
 
 
-@pytest.mark.parametrize("rows", [(0, 10), (4, 8), (3, 9), (5, 6), (0, 100)])
-def test_read__damage_names_the_parts_that_must_be_done_again(dataset, rows):
-    run = Run.start(MemoryStore(), dataset, FitParams(n_parts=3), {})
-    run.require_row_array("confidence/values", np.float64)
-    run.write_rows("confidence/values", 0, np.ones(4))
-    run.write_rows("confidence/values", 8, np.ones(2))
-    with pytest.raises(DamagedResultError) as caught:
-        run.read("confidence/values", *rows)
-    assert (caught.value.stage, caught.value.parts) == ("confidence", (1,))
-
-
 def test_forget__a_part_and_the_stage(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=3), {})
     for index in range(3):

@@ -13,10 +13,11 @@ from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
+from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import (
     get_stored,
     read_rows,
-    write_array,
+    write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from tests.storage.written import flips
@@ -74,7 +75,6 @@ def test_dataset__content_is_that_of_dense_rows():
 
 def test_dataset__without_any_value(tmp_path):
     dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
-    dataset.check_stored()
     assert dataset.take(np.arange(5)).nnz == 0
     assert not problems_of(dataset)
 
@@ -143,7 +143,7 @@ def test_dataset__any_flipped_byte_is_found_or_changes_nothing(tmp_path):
 def test_array__slices(slice_rows, start, stop):
     X, _ = drawn(11)
     group = zarr.create_group(MemoryStore())
-    write_array(group, "rows", X, slice_rows=slice_rows)
+    run_in_zarr(write_values(group.store_path / "rows", X, (), slice_rows))
     stored = get_stored(group, "rows")
     assert_same(read_rows(stored), X)
     assert_same(read_rows(stored, start, stop), X[start:stop])

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.verify import problems_of
-from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.errors import DataError, ParameterError
 from tests.tables import spirals, write_table
 
 N_ROWS = 23
@@ -51,19 +49,10 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
     same_rows(dataset, X, codes, block_rows=block_rows)
     np.testing.assert_array_equal(dataset.labelled_rows(), np.flatnonzero(labelled))
     if labelled.any():
-        view = Dataset.open(dataset.of_labelled().location)
+        view = dataset.of_labelled()
         same_rows(view, X[labelled], own, block_rows=block_rows)
         assert view.of_labelled() is view
     assert problems_of(dataset) == []
-
-
-def test_unlabelled__changed_labels_are_found():
-    y = np.where(Y == 0, -1, Y)
-    dataset = write_table(MemoryStore(), X, y, unlabelled=-1)
-    open_group(dataset.location, kind="dataset", writable=True)["y"][0] = -1 if y[0] > 0 else 1
-    changed = Dataset.open(dataset.location).of_labelled()
-    with pytest.raises(DamagedDataError, match="the number of rows with a label in chunk"):
-        list(changed.blocks(0, changed.n_rows, 5))
 
 
 def test_unlabelled__numbers_are_none_of_a_row_or_all():
