@@ -43,7 +43,7 @@ def predict(
     of ROWS are written instead.
 
     With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
-    a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
+    a Zarr group with a map of the pixels.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import check_nothing_said
@@ -53,7 +53,7 @@ def predict(
     results, reading = take(options, _RESULTS), take(options, _READING)
     scene, kept = take(options, _SCENE), {"keep": keep, "no_clip": no_clip}
     maps = to is None and any(scene.values())
-    job.begin("predict", out or rows, keeps=maps)
+    job.begin("predict", out or rows)
     model = Model.load(run)
     check_one_place(out, to)
     if to is not None:

@@ -1,6 +1,5 @@
 """Maps: predictions for all pixels of a scene, stored as Zarr arrays that xarray opens."""
 
-import logging
 import math
 import warnings
 from dataclasses import dataclass
@@ -14,30 +13,31 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 from zarr.errors import ZarrUserWarning
 
-from dask_nrbfn.commands.predict import GROUPS
+from dask_nrbfn.commands.predict import GROUPS, task_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.arrays import columns_by_name
-from dask_nrbfn.sources.scene import Box, Scene, open_scene
+from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
 from dask_nrbfn.sources.source import Names, named_columns
 from dask_nrbfn.storage.blocks import read_ahead
-from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group
+from dask_nrbfn.storage.group import (
+    RECORDED,
+    Location,
+    check_target,
+    mark_complete,
+    replacing_group,
+)
 from dask_nrbfn.storage.location import file_of
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
 if TYPE_CHECKING:
     import xarray as xr
 
-logger = logging.getLogger(__name__)
-
 _KIND = "map"
-
-# Tasks are so large that reading the model takes a small part of their time.
-_TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
 
 # The results that a map stores as they are, by the name of its variable.
 _RESULTS = {"value": "values", "score": "scores", "probability": "probabilities"}
@@ -76,8 +76,7 @@ def predict_scene(
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
-        A path or URL. An unfinished map is stored next to it under a hidden name; the next call
-        resumes the map.
+        A path or URL.
     engine : Engine
     variable : str or sequence of str
         The variable, or several, as "A,B". Each of several variables is a feature, or has one for
@@ -98,35 +97,29 @@ def predict_scene(
     ------
     DataError
         If the features are not those of the training rows, or a value is infinite.
-    ExistsError, RunMismatchError, ParameterError, StorageError
-        If `out` cannot be written, or another map was begun there; if the model has no
-        probabilities or scores.
+    ExistsError, ParameterError, StorageError
+        If `out` cannot be written; if the model has no probabilities or scores.
     """
     check_map_place(out, overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
-    opened, digest = pinned.open(), found.digest()
+    opened = pinned.open()
     names = _checked_names(opened, found, probabilities=probabilities, scores=scores)
     order = _feature_order(opened, found)
     _check_memory(found, opened, engine)
-    identity = {"of_model": opened.digest(), "of_scene": digest, "of_choice": ", ".join(names)}
     with (
         open_scene(found.place) as stored,
-        resumed_group(out, kind=_KIND, identity=identity, overwrite=overwrite) as group,
+        replacing_group(out, kind=_KIND, overwrite=overwrite) as group,
     ):
         _prepare(group, names, found, opened, stored)
         tasks = [(pinned, found, order, names, group, *span) for span in _spans(found, engine)]
         n_missing = sum(run_tasks(engine, _map_boxes, tasks, label="predict"))
-        if found.digest() != digest:
-            raise RunMismatchError(
-                f"{found.place} changed while it was mapped.",
-                "Map the scene again with `overwrite`, when no other job changes the scene.",
-            )
         about = {
             str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
             for name, value in stored.attrs.items()
             if name not in RECORDED
         }
-        mark_complete(group, kind=_KIND, attributes={**about, **identity})
+        own = {"of_model": opened.digest(), "of_choice": ", ".join(names)}
+        mark_complete(group, kind=_KIND, attributes={**about, **own})
         with warnings.catch_warnings():
             # xarray warns if there is no consolidated metadata, and zarr if there is.
             warnings.simplefilter("ignore", ZarrUserWarning)
@@ -203,7 +196,7 @@ def _codes(classes: NDArray[Any]) -> NDArray[Any]:
 def _prepare(
     group: zarr.Group, names: tuple[str, ...], scene: Scene, model: Model, stored: "xr.Dataset"
 ) -> None:
-    """Write the coordinates of the pixels, and the layout of results that do not exist yet."""
+    """Write the coordinates of the pixels, and the layout of the results."""
     import xarray as xr
 
     dimension, layers = _layers(model)
@@ -239,17 +232,16 @@ def _prepare(
     with warnings.catch_warnings():
         # Zarr warns that other tools may not read its text dtype.
         warnings.simplefilter("ignore")
-        # xarray replaces all attributes of the group.
-        shown = xr.Dataset(results, coords, attrs=group.attrs.asdict())
-        shown.to_zarr(group.store, mode="a", zarr_format=3, consolidated=False, compute=False)
+        xr.Dataset(results, coords).to_zarr(
+            group.store, mode="a", zarr_format=3, consolidated=False, compute=False
+        )
 
 
 def _spans(scene: Scene, engine: Engine) -> list[tuple[int, int]]:
     """Return the first and last-plus-one box of every task."""
-    n_boxes = len(scene.boxes())
-    wanted = max(_TASKS_PER_WORKER * engine.n_workers, scene.n_pixels // _TASK_PIXELS)
-    length = -(-n_boxes // min(n_boxes, wanted))
-    return [(start, start + length) for start in range(0, n_boxes, length)]
+    # As for the rows of a dataset, whose chunks are the boxes.
+    spans = task_spans(len(scene.boxes()) * BOX_PIXELS, BOX_PIXELS, engine)
+    return [(start // BOX_PIXELS, stop // BOX_PIXELS) for start, stop in spans]
 
 
 def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
@@ -273,19 +265,8 @@ def _map_boxes(
     start: int,
     stop: int,
 ) -> int:
-    """Map boxes that are not finished; return how many pixels of all boxes have no result.
-
-    The first result is written last, and marks a box as finished.
-    """
-    scorer = Scorer(model)
-    arrays: dict[str, Any] = {name: group[name] for name in reversed(names)}
-    boxes, total = [], 0
-    for box in scene.boxes()[start:stop]:
-        n_missing = _n_missing(arrays[names[0]], box)
-        if n_missing is None:
-            boxes.append(box)
-        total += n_missing or 0
-    logger.info("predict: %d boxes of %d to %d are to do", len(boxes), start, stop)
+    """Map the pixels of some boxes; return how many of them have no result."""
+    scorer, boxes, n_missing = Scorer(model), scene.boxes()[start:stop], 0
     with open_scene(scene.place) as stored:
 
         def read(box: Box) -> NDArray[Any]:
@@ -295,24 +276,12 @@ def _map_boxes(
         for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
             scores = scorer.pixels(rows)
             lengths = [each.stop - each.start for each in box]
-            for name, array in arrays.items():
+            for name in names:
+                array: Any = group[name]
                 values = _values(name, scorer, scores)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
-            total += int(np.count_nonzero(np.isnan(scores[:, 0])))
-    return total
-
-
-def _n_missing(array: Any, box: Box) -> int | None:
-    """Return the number of pixels of a box without a result; None if the box is not finished."""
-    try:
-        values = array[(..., *box)]
-    except (ValueError, RuntimeError, TypeError):
-        # A power cut has left an empty file.
-        return None
-    # Of several layers, the first. zarr does not store a chunk without any result.
-    first = values[(0,) * (values.ndim - len(box))]
-    missing = np.isnan(first) | (first == array.fill_value)
-    return None if missing.all() else int(missing.sum())
+            n_missing += int(np.count_nonzero(np.isnan(scores[:, 0])))
+    return n_missing
 
 
 def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:

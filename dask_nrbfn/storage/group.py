@@ -26,7 +26,6 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     RunBusyError,
-    RunMismatchError,
 )
 from dask_nrbfn.outputs import (
     check_path_outside_groups,
@@ -57,9 +56,6 @@ from dask_nrbfn.storage.remote import (
     remove_tree,
 )
 from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed
-
-# The kind of a group that is still being written.
-_UNFINISHED = "unfinished"
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
@@ -235,48 +231,8 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
         yield zarr.create_group(store_at(scratch))
-        _publish(scratch, location, kind=kind, overwrite=overwrite)
-
-
-@contextmanager
-def resumed_group(
-    location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
-) -> Iterator[zarr.Group]:
-    """Yield a group that is moved to `location` when the block succeeds.
-
-    It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
-    later call with the same `identity` continues it; `overwrite` replaces work of another identity.
-    """
-    location = normalize(location)
-    check_target(location, kind=kind, overwrite=overwrite)
-    unfinished = hidden_sibling(location, "unfinished")
-    with locked_group(location) as check_still_locked:
-        try:
-            begun = kind_of(unfinished, (_UNFINISHED, kind))
-            found = attributes_of(open_group(unfinished, kind=begun))
-        except (MissingDataError, DamagedDataError):
-            begun, found = _UNFINISHED, {}
-        others = [name for name, value in identity.items() if found.get(name) != value]
-        if found and others and not overwrite:
-            raise RunMismatchError(
-                f"{unfinished}, the unfinished part of {location}, has another "
-                f"{others[0].removeprefix('of_').replace('_', ' ')}.",
-                f"Repeat the earlier call to continue, set `overwrite` to start again, or delete "
-                f"{unfinished}.",
-            )
-        if others:
-            begun = _UNFINISHED
-            remove_group(unfinished)
-            create_group(unfinished, kind=begun, attributes=identity)
-        yield open_group(unfinished, kind=begun, writable=True)
-        check_still_locked()
-        _publish(unfinished, location, kind=kind, overwrite=overwrite)
-
-
-def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
-    """Move a complete group from beside `location` to `location`."""
-    check_target(location, kind=kind, overwrite=overwrite)
-    replace_group(new, location)
+        check_target(location, kind=kind, overwrite=overwrite)
+        replace_group(scratch, location)
 
 
 @contextmanager
