@@ -168,9 +168,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "to": _text(
         "NAME",
         "Instead of OUT: add the labels to ROWS, and their probabilities as NAME_confidence. In a "
-        "Zarr group NAME is a new array; in an AnnData store or .h5ad file it is a column "
-        "obs/NAME. A regression adds numbers. With --overwrite, a job that is killed can leave a "
-        "Zarr AnnData store without these columns.",
+        "Zarr group NAME is a new array; in an AnnData store in Zarr it is a column obs/NAME. A "
+        "regression adds numbers. With --overwrite, a job that is killed can leave an AnnData "
+        "store without these columns.",
     ),
     "probabilities": _flag(
         "Also write the probability of every class, calibrated if RUN was tuned."

@@ -1,16 +1,13 @@
 """Predict rows of a store: labels and their probabilities as new columns of the same store.
 
-Columns of obs are listed after they are written, because readers look at the listed columns. A copy
-of an .h5ad file, and arrays of a Zarr group, are moved into place when they are complete.
+Columns of obs are listed after they are written, because readers look at the listed columns. Arrays
+of a Zarr group are moved into place when they are complete.
 """
 
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -29,7 +26,6 @@ from dask_nrbfn.storage.group import (
     scratch_beside,
     store_at,
 )
-from dask_nrbfn.storage.local import flush_tree, replace_path
 from dask_nrbfn.storage.location import Location, RemoteLocation, file_of, join
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
@@ -65,19 +61,15 @@ class ObsTarget:
     ) -> None:
         self.cells, self.model, self.overwrite = cells, model, overwrite
         self._place = place = file_of(cells)
-        is_zarr = place.is_directory()
-        in_file = place.name.endswith(".h5ad") and not (is_zarr or place.is_remote)
-        in_obs = in_file or (is_zarr and is_anndata(place))
-        # The superuser could write to a protected file, but should not.
-        if not (os.stat(place).st_mode & 0o222 if in_file else in_obs or is_plain_zarr(place)):
+        in_obs = (is_directory := place.is_directory()) and is_anndata(place)
+        if not (is_directory and (in_obs or is_plain_zarr(place))):
             raise ParameterError(
-                f"`to` is given, but {cells} is no AnnData store, no Zarr group and no local .h5ad "
-                "file without write protection.",
+                f"`to` is given, but {cells} is no AnnData store in Zarr and no Zarr group.",
                 "Give such a store, or `out` instead of `to`.",
             )
         if in_obs:
             import_anndata()
-        self._in_file, self.inside = in_file, "obs/" if in_obs else ""
+        self.inside = "obs/" if in_obs else ""
         # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
         if not re.fullmatch(rf"{self.inside}(?!\.|__)[^/]+", to):
             raise ParameterError(
@@ -102,12 +94,17 @@ class ObsTarget:
             # One array (n, q) has all targets.
             results = [get_array(group, name) for name in names] * (1 if of_classes else n_columns)
             check_still_locked()
-            self._add(dict(zip(self.columns, results, strict=True)), scratch)
+            named = dict(zip(self.columns, results, strict=True))
+            if self.inside:
+                self._add_to_obs(named)
+            else:
+                self._add_arrays(named, join(scratch, "columns"))
 
     def _check_free(self) -> None:
         """Raise ExistsError if a column may not be written."""
         package = "AnnData" if self.inside else "Zarr"
-        with damage_named(self._place, package), self._opened() as root:
+        with damage_named(self._place, package):
+            root = self._opened()
             if self.inside:
                 obs = obs_of(root, self._place)
                 existing, kept = list(obs.attrs["column-order"]), {obs.attrs["_index"]}
@@ -121,33 +118,13 @@ class ObsTarget:
                     "Give another name, or set `overwrite` to replace earlier predictions.",
                 )
 
-    def _opened(self, copy: Path | None = None) -> AbstractContextManager[Any]:
-        """Return the root group: of Zarr or a copy of a file writable, of a file read-only."""
-        if not self._in_file:
-            store = store_at(self.cells)
-            return nullcontext(zarr.open_group(store, mode="r+", use_consolidated=False))
-        import h5py
+    def _opened(self) -> Any:
+        """Return the writable root group of the store."""
+        return zarr.open_group(store_at(self.cells), mode="r+", use_consolidated=False)
 
-        opened: AbstractContextManager[Any] = h5py.File(copy or self._place, "r+" if copy else "r")
-        return opened
-
-    def _add(self, results: Mapping[str, Array], scratch: Location) -> None:
-        """Write columns; `scratch` is a location beside the store."""
-        copy = Path(str(scratch), self._place.name) if self._in_file else None
-        if copy:
-            # HDF5 does not survive a kill while it is written.
-            shutil.copy2(self._place, copy)
-        with self._opened(copy) as root:
-            if self.inside:
-                self._add_to_obs(root, results)
-            else:
-                self._add_arrays(root, results, join(scratch, "columns"))
-        if copy:
-            flush_tree(copy.parent)
-            replace_path(copy, Path(os.path.realpath(self._place)))
-
-    def _add_arrays(self, root: Any, results: Mapping[str, Array], scratch: Location) -> None:
-        new = zarr.open_group(store_at(scratch), zarr_format=root.metadata.zarr_format)
+    def _add_arrays(self, results: Mapping[str, Array], scratch: Location) -> None:
+        zarr_format = self._opened().metadata.zarr_format
+        new = zarr.open_group(store_at(scratch), zarr_format=zarr_format)
         for name, stored in results.items():
             n_rows, step = stored.shape[0], stored.chunks[0]
             sizes: Any = {"shape": (n_rows,), "chunks": (step,), "dtype": stored.dtype}
@@ -161,9 +138,10 @@ class ObsTarget:
         rows = read_rows(stored, start, stop)
         return rows if rows.ndim == 1 else rows[:, self.columns.index(name)]
 
-    def _add_to_obs(self, root: Any, results: Mapping[str, Array]) -> None:
+    def _add_to_obs(self, results: Mapping[str, Array]) -> None:
         import pandas as pd
 
+        root = self._opened()
         others = [name for name in root["obs"].attrs["column-order"] if name not in results]
         self._list(root, others)
         for name, stored in results.items():
@@ -174,16 +152,14 @@ class ObsTarget:
                 # AnnData warns about its next version.
                 warnings.filterwarnings("ignore", "zarr v3 autosharding")
                 import_anndata().io.write_elem(root["obs"], name, values)
-            if not self._in_file:
-                flush_member(self.cells, f"obs/{name}")
+            flush_member(self.cells, f"obs/{name}")
         self._list(root, [*others, *results])
 
     def _list(self, root: Any, names: list[str]) -> None:
-        """List the columns of obs, and renew the consolidated metadata of a Zarr store."""
+        """List the columns of obs, and renew the consolidated metadata."""
         root["obs"].attrs["column-order"] = names
-        if not self._in_file:
-            with warnings.catch_warnings():
-                # zarr warns that Zarr 3 does not specify this metadata yet; AnnData reads it.
-                warnings.simplefilter("ignore")
-                if zarr.open_group(root.store, mode="r").metadata.consolidated_metadata:
-                    zarr.consolidate_metadata(root.store)
+        with warnings.catch_warnings():
+            # zarr warns that Zarr 3 does not specify this metadata yet; AnnData reads it.
+            warnings.simplefilter("ignore")
+            if zarr.open_group(root.store, mode="r").metadata.consolidated_metadata:
+                zarr.consolidate_metadata(root.store)
