@@ -186,7 +186,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
 def export(job: Job, run: str, path: str, as_json: bool, **options: Any) -> None:
     """Write RUN, or a saved model, to the ONNX file PATH, which runs without this program.
 
-    The inputs of the file are the features as X, or the columns of the training table by name. The
+    The input of the file is X, the features in the order in which the metadata name them. The
     outputs are label, scores and probabilities, or the values of a regression, or coordinates.
     """
     from dask_nrbfn.commands.onnx_model import export_onnx
