@@ -80,14 +80,14 @@ def _predict(
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.predict import check_predictions, predict_dataset
     from dask_nrbfn.sources.source import named_columns
 
     run, rows, out = places
     keep = written.pop("keep")
     names = () if keep is None else named_columns("keep", keep)
-    check_prediction_place(out, overwrite=written["overwrite"])
-    check_asked(model, out, **{name: written[name] for name in _RESULTS}, keep=names)
+    asked = {name: written[name] for name in (*_RESULTS, "overwrite")}
+    check_predictions(model, out, **asked, keep=names)
     read_as = {**reading, "keep": names, "spoiled": written["skip_bad"]}
     with opened_rows(rows, run, beside=out, labelled=False, **read_as) as opened:
         job.n_rows = opened.dataset.n_rows

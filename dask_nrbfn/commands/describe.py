@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_nrbfn.commands.verify import problems_of
+from dask_nrbfn.errors import NRBFNError
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.array import check_stored, get_array
+from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
+from dask_nrbfn.storage.location import normalize
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
@@ -75,6 +77,25 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     }
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
+
+
+def problems_of(dataset: Dataset) -> list[str]:
+    """Return the problems that reading every chunk of a dataset finds, one line each."""
+    # A view, such as that of `of_labelled`, is checked as it is stored.
+    dataset = Dataset.open(normalize(dataset.location))
+    problems, summaries = [], []
+    for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
+        try:
+            X, y, weights, _ = dataset.read_chunk(index)
+            summaries.append(summarize_chunk(X, y, weights, unlabelled=dataset.unlabelled))
+        except NRBFNError as error:
+            problems.append(error.problem)
+    found = fingerprint(dataset.X, summaries, dataset.unlabelled, dataset.schema)
+    if not problems and found != dataset.fingerprint:
+        targets = "targets" if dataset.of_numbers else "labels"
+        what = f"rows, {targets} or weights" if dataset.has_weights else f"rows or {targets}"
+        problems.append(f"{what} differ from those that ingest wrote.")
+    return problems
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:

@@ -115,9 +115,8 @@ def opened_rows(
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
-        copy = f"a temporary copy beside {beside}"
         mark = _mark_for(source, recorded) if unlabelled is None else unlabelled
-        ingest_source(source, scratch, unlabelled=mark, gaps=spoiled, place=copy)
+        ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
         name = str(place if is_query(path) else normalize(place))
         dataset = Dataset.open(scratch).named(name)
         unused = tuple(name for name in ignored if name not in keep)

@@ -175,51 +175,23 @@ def ingest_file(
     - Scenes, with `variable`: Zarr, netCDF and whatever xarray opens; `label` and `target` name
       variables.
     """
-    path, storage_options = (
-        (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
-    )
+    options = dict(locals())
+    del options["location"], options["write_schema"]
+    stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
+    if isinstance(source, RemoteLocation):
+        options |= {"source": source.url, "storage_options": source.storage_options}
     if write_schema is not None:
         check_schema_file(write_schema)
         check_output_file(write_schema, overwrite=overwrite)
-    opened = open_source(
-        path,
-        sql=sql,
-        x=x,
-        y=y,
-        label=label,
-        target=target,
-        weights=weights,
-        delimiter=delimiter,
-        no_header=no_header,
-        schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
-        columns=columns,
-        drop=drop,
-        id=id,
-        categorical=categorical,
-        numeric=numeric,
-        date=date,
-        missing=missing,
-        missing_values=missing_values,
-        max_categories=max_categories,
-        variable=variable,
-        feature_dim=feature_dim,
-        unlabelled=unlabelled,
-        storage_options=storage_options,
-    )
+    if schema is not None and not isinstance(schema, Schema):
+        options["schema"] = load_schema(schema)
+    opened = open_source(**options)
     if write_schema is not None and opened.schema is None:
         raise ParameterError(
-            f"`write_schema` is given, but {path} is not a table.",
+            f"`write_schema` is given, but {options['source']} is not a table.",
             "Leave `write_schema` out: only tables have a schema.",
         )
-    dataset = ingest_source(
-        opened,
-        location,
-        sparse=sparse,
-        unlabelled=unlabelled,
-        chunk_rows=chunk_rows,
-        overwrite=overwrite,
-        copy=copy,
-    )
+    dataset = ingest_source(opened, location, unlabelled=unlabelled, **stored)
     if write_schema is not None and dataset.schema is not None:
         save_schema(dataset.schema, write_schema, overwrite=overwrite)
     _tell_targets(dataset)
@@ -332,7 +304,6 @@ def ingest_source(
     gaps: bool = False,
     copy: bool = False,
     classes: Sequence[int | str] = (),
-    place: str | None = None,
 ) -> Dataset:
     """Write a dataset from an open source, one chunk after another.
 
@@ -346,8 +317,6 @@ def ingest_source(
         Whether rows may lack values that the schema does not impute; their features are NaN.
     classes : sequence of int or str
         Classes that exist even if no row has them.
-    place : str, optional
-        Name of the location in the log, if `location` is hidden.
 
     Returns
     -------
@@ -418,8 +387,7 @@ def ingest_source(
             boolean_labels=source.boolean_labels,
             classes=classes,
         )
-    place = place or str(location)
-    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, place)
+    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
 
 

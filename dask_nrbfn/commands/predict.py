@@ -126,13 +126,12 @@ def predict_dataset(
     ExistsError, ParameterError, StorageError
         If `out` cannot be written, or an option does not apply to `out` or the model.
     """
-    check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model, clip=clip)
     opened = pinned.open()
     keep = () if kept is None else kept.schema.names
-    asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities}
+    asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities, "keep": keep}
     asked |= {"skip_bad": skip_bad, "prediction_name": prediction_name}
-    names = check_asked(opened, out, **asked, keep=keep)
+    names = check_predictions(opened, out, overwrite=overwrite, **asked)
     dataset = encoded_for(opened, dataset, engine)
     if _suffix(out) not in TABLES:
         return Predicted(0, _write(pinned, dataset, out, engine, names, overwrite=overwrite))
@@ -157,17 +156,19 @@ def write_results(
     _write(pinned, encoded_for(pinned.open(), dataset, engine), out, engine, names)
 
 
-def check_asked(
+def check_predictions(
     model: Model,
     out: Location,
     *,
+    overwrite: bool,
     scores: bool,
     probabilities: bool,
     skip_bad: bool,
     keep: Sequence[str],
     prediction_name: str | None = None,
 ) -> tuple[str, ...]:
-    """Return the names in `RESULTS` to write; raise ParameterError if an option does not apply."""
+    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be."""
+    check_prediction_place(out, overwrite=overwrite)
     in_table, of_numbers = _suffix(out) in TABLES, model.target_names is not None
     for name, is_asked in {"scores": scores, "probabilities": probabilities}.items():
         if is_asked and of_numbers:
@@ -391,9 +392,7 @@ def _write_table(
     if "skipped" in group:
         skipped = read_rows(get_array(group, "skipped"))
         skipped[[*bad_rows]] = True
-    tables = _tables(group, columns, skipped, in_csv=in_csv)
-    if kept is not None:
-        tables = _beside(tables, kept, place=int("ids" in columns))
+    tables = _tables(group, columns, kept, skipped, in_csv=in_csv)
     first = next(tables)
     if in_csv and skipped is not None and first.num_columns == 1:
         # Readers skip empty lines, so a null is written as "".
@@ -410,17 +409,26 @@ def _write_table(
 def _tables(
     group: zarr.Group,
     columns: Mapping[str, list[str]],
+    kept: "pa.RecordBatchReader | None",
     skipped: NDArray[np.bool_] | None,
     *,
     in_csv: bool,
 ) -> "Iterator[pa.Table]":
-    """Yield the predictions of consecutive rows, chunk by chunk, as tables."""
+    """Yield the ids, kept columns and predictions of consecutive rows as tables."""
     import pyarrow as pa
 
     arrays = {name: get_array(group, name) for name in columns}
-    n_rows, chunk_rows = next((each.shape[0], each.chunks[0]) for each in arrays.values())
-    for start in range(0, n_rows, chunk_rows):
-        stop, table = start + chunk_rows, {}
+    n_rows, step = next((each.shape[0], each.chunks[0]) for each in arrays.values())
+    names = [] if kept is None else kept.schema.names
+    order = [*columns.get("ids", ()), *names]
+    order += [column for name, each in columns.items() if name != "ids" for column in each]
+    steps: Iterable[Any] = ((min(step, n_rows - start), ()) for start in range(0, n_rows, step))
+    if kept is not None:
+        steps = ((len(batch), batch.columns) for batch in kept)
+    start = 0
+    for length, of_file in steps:
+        table = dict(zip(names, of_file, strict=True))
+        stop = start + length
         for name, array in arrays.items():
             none = None if skipped is None or name == "ids" else skipped[start:stop]
             chunk = read_rows(array, start, stop)
@@ -432,29 +440,11 @@ def _tables(
                     table[column] = pa.array(values.tolist(), pa.string(), mask=none)
                 else:
                     table[column] = pa.array(values, mask=none)
-        yield pa.table(table)
-
-
-def _beside(
-    tables: "Iterable[pa.Table]", kept: "pa.RecordBatchReader", *, place: int
-) -> "Iterator[pa.Table]":
-    """Yield tables with further columns of the same rows, inserted at a column index."""
-    import pyarrow as pa
-
-    changed = DataError(
-        "the rows of the file changed during the prediction.",
-        "Start again, and do not change the file meanwhile.",
-    )
-    held = kept.schema.empty_table()
-    for table in tables:
-        n_rows = len(table)
-        while len(held) < n_rows and (batch := next(kept, None)) is not None:
-            held = pa.concat_tables([held, pa.table(batch)])
-        if len(held) < n_rows:
-            raise changed
-        for j, column in enumerate(held.schema):
-            table = table.add_column(place + j, column, held[j][:n_rows])
-        yield table
-        held = held[n_rows:]
-    if len(held) or any(map(len, kept)):
-        raise changed
+        start = stop
+        if start <= n_rows:
+            yield pa.table(table).select(order)
+    if start != n_rows:
+        raise DataError(
+            "the rows of the file changed during the prediction.",
+            "Start again, and do not change the file meanwhile.",
+        )

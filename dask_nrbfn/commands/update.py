@@ -170,8 +170,8 @@ def update_run(
             added = run_task(engine, Dataset.target_range, dataset, label=action)
 
         def change() -> Change:
-            place = {"stage": stage, "codes": codes}
-            parts = sum_rows(draft.run, draft.model, draft.base, dataset, engine, **place)
+            of = draft.run, draft.model, draft.base
+            parts = sum_rows(*of, dataset, engine, stage=stage, codes=codes)
             return Change(action, draft.base, stage, parts, target_range=added)
 
         figures = draft.solve(change, engine, stage)
@@ -220,8 +220,7 @@ def merge_runs(
             )
         engine.begin_stage(_checked_bytes(draft, None, engine))
         added_range = read_model(added, place).target_range
-        of_other = {"other": added.location, "other_place": place, "target_range": added_range}
-        change = Change(MERGE, draft.base, **of_other)
+        change = Change(MERGE, draft.base, "", range(0), added.location, place, added_range)
         figures = draft.solve(lambda: change, engine) | {"n_rows": n_rows_held(attributes)}
         members = [
             {**known[content], "times": times} for content, times in further.items() if times

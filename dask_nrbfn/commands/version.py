@@ -346,7 +346,8 @@ def _solve_cells(run: Run, name: str, change: Change) -> dict[str, Any]:
     """Store a version of the networks of all cells; return its figures."""
     place, forget = f"{name}/{uuid.uuid4().hex}", change.action == FORGET
     model, alphas = read_model(run, change.base), run.read("cells/alphas")
-    cells, solutions, seen, of_targets = _cells_of(model), [], [], []
+    cells, solutions, of_targets = _cells_of(model), [], []
+    seen: list[Any] = []
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _read_moments(run, change.base, cell)
         before = moments.target_products.copy()

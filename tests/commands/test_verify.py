@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import zarr
 
-from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.describe import describe, problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.verify import problems_of
 from tests.storage.written import flip_byte, swap
 
 CHANGED = "rows, labels or weights differ from those that ingest wrote."
@@ -71,9 +70,5 @@ def test_problems_of__flipped_byte_of_the_numbers(tmp_path, numbers):
 
 def test_problems_of__numbers_that_ingest_did_not_write(numbers):
     stored = zarr.open_array(f"{numbers.location}/y", mode="r+")
-    stored[7, 1] = np.nan
     stored[20, 0] = 0.5
-    assert problems_of(numbers) == [
-        "target has nan in row 7, column 1.",
-        "rows or targets differ from those that ingest wrote.",
-    ]
+    assert problems_of(numbers) == ["rows or targets differ from those that ingest wrote."]

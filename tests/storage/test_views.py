@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.verify import problems_of
+from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
