@@ -127,10 +127,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "schema": _text(
         "SCHEMA",
-        "Schema of the columns, which fills missing values: a .toml or .json file, or a dataset, "
+        "Schema of the columns, which fills missing values: a .toml file, or a dataset, "
         "run or model of such a table.  [default: by the table, or that of DATASET]",
     ),
-    "write_schema": _text("FILE", "Write the schema of the columns to a .toml or .json file."),
+    "write_schema": _text("FILE", "Write the schema of the columns to a .toml file."),
     # How a dataset is written.
     "sparse": _word(
         ["auto", "yes", "no"],

@@ -11,7 +11,7 @@ from dask_nrbfn.numeric.rows import canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.arrays import ArrayRows
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, feature_dtype, label_dtype
-from dask_nrbfn.sources.frames import labels_of, plain_dtype, plain_rows
+from dask_nrbfn.sources.frames import as_columns, labels_of, plain_dtype, plain_rows
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.storage.chunks import Mark
 
@@ -55,6 +55,25 @@ class DaskRows(ArrayRows):
             for column in (y, None if weights is None else weights.astype(FLOAT64))
         )
         return zip(blocks, *columns, strict=True)
+
+
+def dask_source(
+    X: Any,
+    y: Any,
+    target: Any,
+    weights: Any,
+    missing: str,
+    schema: Schema | None,
+    unlabelled: Mark | None,
+) -> DaskRows:
+    """Return the rows of dask collections, as `ingest_arrays` describes them."""
+    rows, schema = rows_and_schema(X, missing, schema)
+    labels = None if y is None else dask_labels(y, unlabelled)
+    numbers = None if target is None else dask_numbers(as_columns(target), "target")
+    source = DaskRows(rows, labels, weights, numbers)
+    source.schema = schema
+    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
+    return source
 
 
 def dask_numbers(X: Any, name: str) -> "da.Array":

@@ -70,8 +70,8 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
         return {"kind": "dataset", **_figures(dataset), **checked}
     describers = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
-        "run": lambda: _describe_stored_run(Run.open(location)),
-        "model": lambda: _describe_stored_model(location),
+        "run": lambda: _with_cells(describe_run(Run.open(location)), location),
+        "model": lambda: _with_cells(_describe_stored_model(location), location),
         "predictions": lambda: _describe_predictions(location),
         "map": lambda: _describe_map(location),
     }
@@ -207,20 +207,14 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     }
 
 
-def _describe_stored_run(run: Run) -> dict[str, Any]:
-    """Return the figures of a run, and of each cell if cells have networks."""
-    figures = describe_run(run)
-    if "n_cells" not in figures or not figures["complete"]:
+def _with_cells(figures: dict[str, Any], location: Location) -> dict[str, Any]:
+    """Return the figures of a run or model, with those of its cells if it is complete."""
+    if "n_cells" not in figures or not figures.get("complete", True):
         return figures
+    # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
-    cells = describe_cells(Model.load(run.location))
-    if not figures["versions"]:
-        # These errors are of the rows of the fit.
-        name = "relative_error" if run.of_numbers else "error_rate"
-        errors = run.read("cells/errors").tolist()
-        cells = [{**cell, name: error} for cell, error in zip(cells, errors, strict=True)]
-    return figures | {"cells": cells}
+    return figures | {"cells": describe_cells(Model.load(location))}
 
 
 def describe_cells(model: "Model") -> list[dict[str, Any]]:
@@ -271,12 +265,9 @@ def describe_model(model: "Model") -> dict[str, Any]:
 
 
 def _describe_stored_model(location: Location) -> dict[str, Any]:
-    # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
-    model = Model.load(location)
-    cells = {} if model.cells is None else {"cells": describe_cells(model)}
-    return describe_model(model) | cells
+    return describe_model(Model.load(location))
 
 
 def _describe_predictions(location: Location) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
@@ -15,11 +14,9 @@ from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
 from dask_nrbfn.sources.source import Names
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, kind_of, scratch_beside
+from dask_nrbfn.storage.group import Location, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import latest_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,8 +93,9 @@ def opened_rows(
         check_nothing_said(place, "a dataset", **said, **options, keep=keep)
         yield OpenedRows(dataset)
         return
-    trained = _model_at(model)
-    read_as = _read_as(trained, labelled=labelled)
+    trained = Model.load(model)
+    unread = () if labelled else ("y", "target", "weights", "unlabelled")
+    read_as = {name: each for name, each in (trained.read_as or {}).items() if name not in unread}
     recorded = read_as.get("unlabelled")
     source = open_source(
         path,
@@ -112,7 +110,14 @@ def opened_rows(
         **options,
     )
     schema = source.schema
-    kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
+    names = [name for name in keep if schema is None or name != schema.id]
+    carried: Any = getattr(source, "carried", None)
+    if names and carried is None:
+        raise ParameterError(
+            f"`keep` is given, but {place} is not a table.",
+            "Give a text, Parquet or Arrow file, or leave `keep` out.",
+        )
+    kept = carried(names) if names else None
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
         mark = _mark_for(source, recorded) if unlabelled is None else unlabelled
@@ -123,29 +128,6 @@ def opened_rows(
         yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
 
 
-def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
-    """Return some columns of a table, None without names."""
-    if not names:
-        return None
-    # Imports pyarrow, which files of arrays do not need.
-    from dask_nrbfn.sources.tables import TableSource
-
-    if not isinstance(source, TableSource):
-        raise ParameterError(
-            f"`keep` is given, but {place} is not a table.",
-            "Give a text, Parquet or Arrow file, or leave `keep` out.",
-        )
-    return source.carried(names)
-
-
-def _model_at(location: Location) -> Model:
-    """Return a model, or the latest one of a run."""
-    if kind_of(location, ("run", "model")) == "model":
-        return Model.load(location)
-    run = Run.open(location)
-    return read_model(run, latest_place(run.attributes))
-
-
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:
     """Raise ParameterError if an option for files is given for `what`, such as "a dataset"."""
     for name, value in options.items():
@@ -153,13 +135,6 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
             raise ParameterError(
                 f"`{name}` is given, but {place} is {what}.", f"Leave `{name}` out."
             )
-
-
-def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
-    """Return the options with which the training rows of a model were read."""
-    recorded = model.read_as or {}
-    targets = () if labelled else ("y", "target", "weights", "unlabelled")
-    return {name: value for name, value in recorded.items() if name not in targets}
 
 
 def _mark_for(source: Source, recorded: str | None) -> str | None:

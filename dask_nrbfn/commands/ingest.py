@@ -7,26 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from dask_nrbfn.commands.collections import (
-    DaskRows,
-    dask_labels,
-    dask_numbers,
-    rows_and_schema,
-)
+from dask_nrbfn.commands.collections import DaskRows, dask_source
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import FLOAT64, checked_mark, sparse_dtype
 from dask_nrbfn.sources.frames import (
     as_columns,
     column_names,
     labels_of,
-    plain_dtype,
     plain_rows,
     target_names_of,
 )
@@ -133,10 +125,10 @@ def ingest_file(
     max_categories : int
         The most frequent categories get a feature each; all other categories share one feature.
     schema : Schema, path or Location, optional
-        Schema of the columns of a table, or the TOML or JSON file, dataset, run or model with the
+        Schema of the columns of a table, or the TOML file, dataset, run or model with the
         schema.
     write_schema : path, optional
-        TOML or JSON file to which the schema is written.
+        TOML file to which the schema is written.
     sparse : {"auto", "yes", "no"}
         Whether rows are stored in CSR. "auto" does so for rows of at least 256 features that take
         less than half as many bytes in CSR, if they come from a sparse matrix, or if categories of
@@ -181,8 +173,7 @@ def ingest_file(
     if isinstance(source, RemoteLocation):
         options |= {"source": source.url, "storage_options": source.storage_options}
     if write_schema is not None:
-        check_schema_file(write_schema)
-        check_output_file(write_schema, overwrite=overwrite)
+        check_schema_file(write_schema, overwrite=overwrite)
     if schema is not None and not isinstance(schema, Schema):
         options["schema"] = load_schema(schema)
     opened = open_source(**options)
@@ -217,31 +208,33 @@ def _tell_targets(dataset: Dataset) -> None:
 
 
 def ingest_arrays(
-    X: ArrayLike,
-    y: ArrayLike | None,
+    X: Any,
+    y: Any,
     location: Location,
     *,
-    target: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
+    target: Any = None,
+    weights: Any = None,
     missing: str = "error",
     schema: Schema | None = None,
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
-    """Write a dataset from arrays in memory.
+    """Write a dataset from arrays in memory, or from dask collections in parallel.
 
     Parameters
     ----------
-    X : array-like (n, c), sparse matrix or frame
-        Rows of a sparse matrix or array of scipy stay sparse. A frame of pandas, polars, Arrow or
+    X : array-like (n, c), sparse matrix, frame, dask array or dask dataframe
+        Rows of a sparse matrix or array of scipy stay sparse; sparse blocks of a dask array are
+        computed one at a time and written by this process. A frame of pandas, polars, Arrow or
         another library may have columns of text, categories, dates and booleans.
-    y : array-like (n,) or None
+    y : array-like or dask collection (n,), or None
         Integers or strings.
     location : Location
-    target : array-like (n,) or (n, q), optional
+        For dask collections it must be reachable from the workers of an active client.
+    target : array-like or dask collection (n,) or (n, q), optional
         Numeric targets, instead of `y`. A frame or series also gives the names of the targets.
-    weights : array-like (n,), optional
+    weights : array-like or dask collection (n,), optional
         Weights of the rows, finite and above 0.
     missing : {"error", "impute"}
         Missing values are an error, or are filled with the median of their column. Ignored with
@@ -264,23 +257,9 @@ def ingest_arrays(
     ExistsError
         If `location` exists and is not to be replaced.
     """
-    from dask_nrbfn.sources.stored import schema_of, stored_rows
-
     check_one_kind("y", y, target)
-    schema = schema or (None if is_scipy(X) else schema_of(X, missing))
-    if schema is not None:
-        rows: Rows = stored_rows(X, schema)
-    else:
-        rows = canonical(X) if is_scipy(X) else plain_rows(X)
-    labels = None if y is None else labels_of(y, unlabelled)
-    source = ArraySource(
-        rows,
-        None if labels is None else labels.stored(unlabelled),
-        weights,
-        None if target is None else plain_rows(as_columns(target), "target"),
-    )
-    source.schema = schema
-    source.boolean_labels = labels is not None and labels.are_boolean
+    made = dask_source if hasattr(X, "to_delayed") else _array_source
+    source: Source = made(X, y, target, weights, missing, schema, unlabelled)
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
@@ -291,6 +270,32 @@ def ingest_arrays(
         chunk_rows=chunk_rows,
         overwrite=overwrite,
     )
+
+
+def _array_source(
+    X: Any,
+    y: Any,
+    target: Any,
+    weights: Any,
+    missing: str,
+    schema: Schema | None,
+    unlabelled: Mark | None,
+) -> ArraySource:
+    from dask_nrbfn.sources.stored import schema_of, stored_rows
+
+    schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+    if schema is not None:
+        rows: Rows = stored_rows(X, schema)
+    else:
+        rows = canonical(X) if is_scipy(X) else plain_rows(X)
+    labels = None if y is None else labels_of(y, unlabelled)
+    numbers = None if target is None else plain_rows(as_columns(target), "target")
+    source = ArraySource(
+        rows, None if labels is None else labels.stored(unlabelled), weights, numbers
+    )
+    source.schema = schema
+    source.boolean_labels = labels is not None and labels.are_boolean
+    return source
 
 
 def ingest_source(
@@ -419,66 +424,6 @@ def _write_in_parallel(
 
     task = dask.delayed(write, pure=False)
     return dask.compute(*(task(index, *chunk) for index, chunk in enumerate(chunks)))
-
-
-def ingest_dask(
-    X: Any,
-    y: Any,
-    location: Location,
-    *,
-    target: Any = None,
-    weights: Any = None,
-    missing: str = "error",
-    schema: Schema | None = None,
-    unlabelled: Mark | None = None,
-    chunk_rows: int | None = None,
-    overwrite: bool = False,
-) -> Dataset:
-    """Write a dataset from dask collections, in parallel.
-
-    Parameters
-    ----------
-    X : dask array (n, p), also of sparse blocks, or dask dataframe
-        Sparse blocks are computed one at a time and written by this process.
-    y : dask array (n,), dask series or None
-        Integers or strings.
-    location : Location
-        Must be reachable from the workers if a `distributed.Client` is active.
-    target : dask array (n,) or (n, q), dask series or dataframe, optional
-        Numeric targets, instead of `y`. A dataframe or series also gives the names of the targets.
-    weights : dask array (n,) or dask series, optional
-        Weights of the rows, finite and above 0.
-    missing, schema
-        See `ingest_arrays`.
-    unlabelled, chunk_rows, overwrite
-        See `ingest_file`.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DataError
-        If lengths or types do not fit, a value is not finite, or a weight is not above 0.
-    ParameterError
-        If `y` and `target` are both given, or `missing` has another value.
-    """
-    check_one_kind("y", y, target)
-    rows, schema = rows_and_schema(X, missing, schema)
-    source = DaskRows(
-        rows,
-        None if y is None else dask_labels(y, unlabelled),
-        weights,
-        None if target is None else dask_numbers(as_columns(target), "target"),
-    )
-    source.schema = schema
-    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
-    source.feature_names = column_names(X)
-    source.target_names = target_names_of(target) or source.target_names
-    return ingest_source(
-        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
-    )
 
 
 def _rows_of_chunk(

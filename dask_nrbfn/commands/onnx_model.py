@@ -6,7 +6,7 @@ A graph of ONNX operators is made by computing with its tensors as with the arra
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partialmethod
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from dask.utils import format_bytes
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
-from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
@@ -141,7 +141,7 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
 
 
 def export_onnx(
-    model: Location,
+    model: Location | Model,
     path: str | os.PathLike[str],
     *,
     dtype: str = "float64",
@@ -151,8 +151,8 @@ def export_onnx(
 
     Parameters
     ----------
-    model : Location
-        Location of a model or a finished run.
+    model : Location or Model
+        A model, or the location of a model or a finished run.
     path : path
     dtype : {"float64", "float32"}
         Dtype of the inputs, the computation and the outputs. With plain features, float32 turns
@@ -173,20 +173,7 @@ def export_onnx(
         If the model has cells, or is too large for the format.
     """
     check_output_file(path, overwrite=overwrite)
-    options: dict[str, Any] = {"dtype": dtype, "overwrite": overwrite}
-    return write_onnx(Model.load(model), path, told=describe(model), **options)
-
-
-def write_onnx(
-    model: Model,
-    path: str | os.PathLike[str],
-    *,
-    told: Mapping[str, Any],
-    dtype: str = "float64",
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Write an open model as `export_onnx` does; `told` describes it, for the model card."""
-    proto = onnx_model(model, dtype=dtype, told=told)
+    proto = onnx_model(model if isinstance(model, Model) else Model.load(model), dtype=dtype)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_bytes(proto.SerializeToString())
     return {
@@ -199,9 +186,7 @@ def write_onnx(
     }
 
 
-def onnx_model(
-    model: Model, *, dtype: str = "float64", told: Mapping[str, Any] | None = None
-) -> "onnx.ModelProto":
+def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     """Return what a model computes as a graph of ONNX operators, with a model card.
 
     Its input is ``X`` (rows, p), the features in the order of `Model.feature_names`. Its outputs
@@ -250,7 +235,7 @@ def onnx_model(
         graph.output("scores", scores, model.n_targets)
         probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
         graph.output("probabilities", probabilities, model.n_targets)
-    return _proto(graph, _card(model, told or {}, rounding))
+    return _proto(graph, _card(model, rounding))
 
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
@@ -347,12 +332,10 @@ def _with_largest(shares: Any, places: Any, n_classes: int) -> Any:
     return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
 
 
-def _card(model: Model, told: Mapping[str, Any], rounding: float) -> dict[str, str]:
+def _card(model: Model, rounding: float) -> dict[str, str]:
     """Return the model card: a JSON text for each entry."""
-    left_out = ("stages", "versions")
-    card = {key: each for key, each in told.items() if each is not None and key not in left_out}
+    card = {key: each for key, each in describe_model(model).items() if each is not None}
     card |= {
-        "params": model.params.to_dict(),
         "classes": model.classes.tolist(),
         "feature_names": model.feature_names,
         "schema": None if model.schema is None else model.schema.to_dict(),

@@ -1,23 +1,30 @@
-"""Schemas in TOML and JSON files, and of stored datasets, runs and models."""
+"""Schemas in TOML files, and of stored datasets, runs and models."""
 
-import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.outputs import new_file
+from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 
-_SUFFIXES = (".toml", ".json")
+_SUFFIX = ".toml"
 
 
 def load_schema(location: Location) -> Schema:
-    """Return the schema of a TOML or JSON file, a dataset, a run or a model."""
-    if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
-        return Schema.from_dict(_read_file(Path(location)))
+    """Return the schema of a TOML file, a dataset, a run or a model."""
+    if isinstance(location, str | os.PathLike) and Path(location).suffix == _SUFFIX:
+        try:
+            found = tomllib.loads(Path(location).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise MissingDataError(
+                f"{location} is not a file.", "Give `schema` the path of a TOML file."
+            ) from error
+        except ValueError as error:
+            problem = f"{location} cannot be read as TOML: {error}."
+            raise DataError(problem, "Correct the file.") from error
+        return Schema.from_dict(found)
     if kind_of(location, ("dataset", "run", "model")) == "dataset":
         group = open_group(location, kind="dataset")
     else:
@@ -35,46 +42,17 @@ def load_schema(location: Location) -> Schema:
 
 
 def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Write a schema to a TOML or JSON file."""
+    """Write a schema to a TOML file."""
     import tomli_w
 
-    check_schema_file(path)
-    text = json.dumps(schema.to_dict(), indent=1, ensure_ascii=False) + "\n"
-    if Path(path).suffix == ".toml":
-        text = tomli_w.dumps(schema.to_dict())
     with new_file(path, overwrite=overwrite) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(tomli_w.dumps(schema.to_dict()), encoding="utf-8")
 
 
-def check_schema_file(path: str | os.PathLike[str]) -> None:
-    """Raise ParameterError if the suffix of a file is not that of a schema."""
-    if Path(path).suffix not in _SUFFIXES:
+def check_schema_file(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise an error if no schema can be written to a path."""
+    if Path(path).suffix != _SUFFIX:
         raise ParameterError(
-            f"`write_schema` is {os.fspath(path)}.", "Give a name that ends in .toml or .json."
+            f"`write_schema` is {os.fspath(path)}.", "Give a name that ends in .toml."
         )
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        return json.loads(text, object_pairs_hook=_distinct)
-    except FileNotFoundError as error:
-        raise MissingDataError(
-            f"{path} is not a file.", "Give `schema` the path of a TOML or JSON file."
-        ) from error
-    except ValueError as error:
-        raise DataError(
-            f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Correct the file."
-        ) from error
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raise ValueError if it has two values of one name."""
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"{name!r} occurs twice")
-        values[name] = value
-    return values
+    check_output_file(path, overwrite=overwrite)

@@ -20,7 +20,7 @@ from dask_nrbfn import (
     refresh_run,
     update_run,
 )
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
 from tests.cli.program import succeed
@@ -85,7 +85,7 @@ def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
             dataset = ingest_arrays(X, labels, MemoryStore(), unlabelled=np.nan)
         case "dask":
             rows, labels = da.from_array(X, chunks=(50, -1)), da.from_array(TRUTH, chunks=50)
-            dataset = ingest_dask(rows, labels, MemoryStore())
+            dataset = ingest_arrays(rows, labels, MemoryStore())
         case "npz":
             np.savez(tmp_path / "rows.npz", X=X, y=TRUTH)
             dataset = ingest_file(tmp_path / "rows.npz", MemoryStore())

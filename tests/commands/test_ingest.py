@@ -6,7 +6,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
 
 N = 23
@@ -26,7 +26,7 @@ def in_arrays(place, X, y, weights, **options):
 
 
 def in_dask_arrays(place, X, y, weights, **options):
-    return ingest_dask(
+    return ingest_arrays(
         da.from_array(X, chunks=(5, 2)),
         da.from_array(y, chunks=7),
         place / "data",
@@ -38,7 +38,7 @@ def in_dask_arrays(place, X, y, weights, **options):
 def in_dask_frame(place, X, y, weights, **options):
     columns = {f"c{j}": X[:, j] for j in range(X.shape[1])}
     frame = dd.from_pandas(pd.DataFrame({**columns, "y": y, "w": weights}), npartitions=3)
-    return ingest_dask(
+    return ingest_arrays(
         frame[list(columns)], frame["y"], place / "data", weights=frame["w"], **options
     )
 
@@ -127,7 +127,7 @@ def test_ingest__weights_that_do_not_fit(tmp_path, ingest, weights, message):
 
 def test_ingest__weights_without_labels(tmp_path):
     X, _, weights = weighted_table()
-    dataset = ingest_dask(
+    dataset = ingest_arrays(
         da.from_array(X, chunks=(5, 2)), None, tmp_path / "a", weights=da.from_array(weights)
     )
     assert dataset.y is None
@@ -147,7 +147,7 @@ def numbers_in_frames(place, X, T, **options):
 
 def numbers_in_dask_arrays(place, X, T, **options):
     target = da.from_array(T, chunks=(7, 1))
-    dataset = ingest_dask(da.from_array(X, chunks=(5, 2)), None, place, target=target, **options)
+    dataset = ingest_arrays(da.from_array(X, chunks=(5, 2)), None, place, target=target, **options)
     return dataset, ("target_0", "target_1")
 
 
@@ -156,7 +156,9 @@ def numbers_in_dask_frames(place, X, T, **options):
         pd.DataFrame(np.hstack([X, T]), columns=list("abcst")).astype({"s": "Float64"}),
         npartitions=3,
     )
-    dataset = ingest_dask(frame[["a", "b", "c"]], None, place, target=frame[["s", "t"]], **options)
+    dataset = ingest_arrays(
+        frame[["a", "b", "c"]], None, place, target=frame[["s", "t"]], **options
+    )
     return dataset, ("s", "t")
 
 
@@ -226,7 +228,7 @@ def test_ingest__one_number_for_each_row(target, name):
         target = dd.from_pandas(target, npartitions=3)
     else:
         target = da.from_array(target, chunks=4)
-    lazily = ingest_dask(rows, None, MemoryStore(), target=target)
+    lazily = ingest_arrays(rows, None, MemoryStore(), target=target)
     assert lazily.target_names == (name,)
     assert lazily.fingerprint == dataset.fingerprint
 
@@ -255,7 +257,7 @@ def test_ingest__numbers_that_do_not_fit(tmp_path, target, message):
     with pytest.raises(DataError, match=message):
         ingest_arrays(X, None, tmp_path / "data", target=target)
     with pytest.raises(DataError, match=message):
-        ingest_dask(da.from_array(X), None, tmp_path / "data", target=da.from_array(target))
+        ingest_arrays(da.from_array(X), None, tmp_path / "data", target=da.from_array(target))
 
 
 def test_ingest__text_is_no_number():
@@ -266,13 +268,12 @@ def test_ingest__text_is_no_number():
             ingest_arrays(X, None, MemoryStore(), target=target)
         lazy = dd.from_pandas(target, npartitions=2)
         with pytest.raises(DataError, match=r"Column 't' of target has type .* not a number"):
-            ingest_dask(da.from_array(X), None, MemoryStore(), target=lazy)
+            ingest_arrays(da.from_array(X), None, MemoryStore(), target=lazy)
 
 
-@pytest.mark.parametrize("ingest", [ingest_arrays, ingest_dask])
-def test_ingest__numbers_beside_labels(ingest):
+def test_ingest__numbers_beside_labels():
     with pytest.raises(ParameterError, match="y and target are both given"):
-        ingest(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
+        ingest_arrays(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
 
 
 def test_ingest__numbers_are_described(tmp_path):

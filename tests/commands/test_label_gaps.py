@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, surfaces
@@ -147,18 +147,18 @@ def test_ingest_arrays__labels_that_are_missing(labels, mark):
     datasets = [ingest_arrays(frame, y, MemoryStore(), unlabelled=mark)]
     datasets.append(ingest_arrays(X, y.tolist(), MemoryStore(), unlabelled=mark))
     if labels.dtype.kind in "fU":
-        datasets.append(ingest_dask(*lazy, MemoryStore(), unlabelled=mark))
+        datasets.append(ingest_arrays(*lazy, MemoryStore(), unlabelled=mark))
         datasets.append(ingest_arrays(X, pl.Series(y.tolist()), MemoryStore(), unlabelled=mark))
     for dataset in datasets:
         assert dataset.codes().tolist() == codes.tolist()
         assert dataset.classes.tolist() == np.unique(labels).tolist()
 
 
-def test_ingest_dask__a_block_without_labels():
+def test_ingest_arrays__a_block_without_labels():
     y = pd.Series([None] * 40 + ["a", "b"] * 20, dtype=object)
     frame = dd.from_pandas(pd.DataFrame({"x": np.arange(80.0)}), npartitions=2)
     labels = dd.from_pandas(y, npartitions=2)
-    dataset = ingest_dask(frame, labels, MemoryStore(), unlabelled="")
+    dataset = ingest_arrays(frame, labels, MemoryStore(), unlabelled="")
     assert (dataset.n_unlabelled, dataset.classes.tolist()) == (40, ["a", "b"])
 
 

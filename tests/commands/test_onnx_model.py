@@ -237,7 +237,7 @@ def test_export__a_run(run, tmp_path):
     np.testing.assert_allclose(given_by(path, X)["scores"], model.scores(X), atol=1e-6)
     proto = onnx.load(path)
     card = {each.key: json.loads(each.value) for each in proto.metadata_props}
-    assert (card["n_rows"], card["classes"], card["digest"]) == (120, [0, 1, 2], model.digest())
+    assert (card["n_basis"], card["classes"], card["digest"]) == (20, [0, 1, 2], model.digest())
     assert card["params"]["basis_size"] == 20
     assert card["versions"]["dask-nrbfn"] == proto.producer_version
 

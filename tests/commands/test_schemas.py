@@ -27,9 +27,8 @@ def ingested(table, place, **options):
     return ingest_file(table, place, label="y", id="who", missing="impute", **options)
 
 
-@pytest.mark.parametrize("suffix", ["toml", "json"])
-def test_schema__of_a_file_is_that_which_was_written(table, tmp_path, suffix):
-    path = tmp_path / f"schema.{suffix}"
+def test_schema__of_a_file_is_that_which_was_written(table, tmp_path):
+    path = tmp_path / "schema.toml"
     first = ingested(table, tmp_path / "first", write_schema=path)
     assert load_schema(path) == first.schema
     again = ingest_file(table, tmp_path / "again", schema=path)
@@ -49,9 +48,8 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
     [
         ("none.toml", None, MissingDataError, "none.toml is not a file"),
         ("bad.toml", "a b", DataError, "bad.toml cannot be read as TOML"),
-        ("bad.json", '{"column": {}}', DataError, "the schema has 'column', which is not one"),
-        ("bad.json", '{"columns": {"a": {"kind": "x"}}}', DataError, "has 'x' as kind"),
-        ("bad.json", '{"label": "y", "label": "z"}', DataError, "JSON: 'label' occurs twice"),
+        ("bad.toml", "[column]", DataError, "the schema has 'column', which is not one"),
+        ("bad.toml", '[columns.a]\nkind="x"', DataError, "has 'x' as kind"),
     ],
 )
 def test_schema__that_is_none(table, tmp_path, name, text, error, message):
@@ -64,14 +62,14 @@ def test_schema__that_is_none(table, tmp_path, name, text, error, message):
 def test_schema__is_written_where_it_may(table, tmp_path):
     with pytest.raises(ParameterError, match=r"write_schema is s\.txt"):
         ingested(table, tmp_path / "data", write_schema="s.txt")
-    (tmp_path / "there.json").touch()
-    with pytest.raises(ExistsError, match=r"there\.json already exists"):
-        ingested(table, tmp_path / "data", write_schema=tmp_path / "there.json")
+    (tmp_path / "there.toml").touch()
+    with pytest.raises(ExistsError, match=r"there\.toml already exists"):
+        ingested(table, tmp_path / "data", write_schema=tmp_path / "there.toml")
     np.save(tmp_path / "rows.npy", np.ones((3, 2)))
     with pytest.raises(
         ParameterError, match=r"write_schema is given, but .*rows\.npy is not a table"
     ):
-        ingest_file(tmp_path / "rows.npy", tmp_path / "data", write_schema=tmp_path / "s.json")
+        ingest_file(tmp_path / "rows.npy", tmp_path / "data", write_schema=tmp_path / "s.toml")
     assert not (tmp_path / "data").exists()
 
 

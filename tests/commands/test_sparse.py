@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, problems_of
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
@@ -102,7 +102,7 @@ def test_ingest__dask_array_of_sparse_blocks(matrix):
         for rows in (X[:20], X[20:40], X[40:])
     ]
     weights = np.arange(1.0, 51.0)
-    found = ingest_dask(
+    found = ingest_arrays(
         da.concatenate(blocks),
         da.from_array(y, chunks=9),
         MemoryStore(),
