@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
-    from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file, ingest_source
+    from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
     from dask_nrbfn.commands.maps import predict_scene
     from dask_nrbfn.commands.onnx_model import export_onnx
     from dask_nrbfn.commands.plan import Plan, plan_fit
@@ -49,7 +49,7 @@ else:
             "commands.describe": ["describe"],
             "commands.files": ["opened_rows"],
             "commands.fit": ["embed_dataset", "fit_dataset", "tune_dataset"],
-            "commands.ingest": ["ingest_arrays", "ingest_file", "ingest_source"],
+            "commands.ingest": ["ingest_arrays", "ingest_file"],
             "commands.onnx_model": ["export_onnx"],
             "commands.plan": ["Plan", "plan_fit"],
             "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
@@ -96,7 +96,6 @@ __all__ = [
     "given_basis",
     "ingest_arrays",
     "ingest_file",
-    "ingest_source",
     "merge_runs",
     "opened_rows",
     "plan_fit",

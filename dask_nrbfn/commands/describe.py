@@ -1,6 +1,7 @@
 """Descriptions of a dataset, run, model, map or predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,12 +69,11 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
         n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
         checked = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
         return {"kind": "dataset", **_figures(dataset), **checked}
-    describers = {
+    describers: dict[str, Callable[[], dict[str, Any]]] = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
         "run": lambda: _with_cells(describe_run(Run.open(location)), location),
         "model": lambda: _with_cells(_describe_stored_model(location), location),
-        "predictions": lambda: _describe_predictions(location),
-        "map": lambda: _describe_map(location),
+        **{each: partial(_describe_results, location, each) for each in ("predictions", "map")},
     }
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
@@ -270,23 +270,17 @@ def _describe_stored_model(location: Location) -> dict[str, Any]:
     return describe_model(Model.load(location))
 
 
-def _describe_predictions(location: Location) -> dict[str, Any]:
-    group = open_group(location, kind="predictions")
+def _describe_results(location: Location, kind: str) -> dict[str, Any]:
+    """Return the sizes of predictions or a map."""
+    group = open_group(location, kind=kind)
     attributes = attributes_of(group)
-    names: dict[str, Any] = {}
-    names |= {name: attributes[name] for name in ("classes", "target_names") if name in attributes}
-    stored = get_array(group, "scores" if "classes" in names else "values")
-    check_stored(stored)
-    n_rows, n_classes = stored.shape
-    return {"n_rows": n_rows, **names, **({"n_classes": n_classes} if "classes" in names else {})}
-
-
-def _describe_map(location: Location) -> dict[str, Any]:
-    group = open_group(location, kind="map")
-    attributes = attributes_of(group)
-    names: list[str] = attributes["of_choice"].split(", ")
     sizes: dict[str, int] = {}
-    for name in names:
-        layout: Any = group[name].metadata
-        sizes |= dict(zip(layout.dimension_names, layout.shape, strict=True))
-    return {"results": names, "sizes": sizes, "model": attributes["of_model"]}
+    for name in attributes["results"]:
+        layout: Any = group[name]
+        # A chunk of a map without any result is not stored.
+        if kind == "predictions":
+            check_stored(get_array(group, name))
+        sizes |= dict(zip(layout.metadata.dimension_names, layout.shape, strict=True))
+    wanted = ("classes", "target_names", "model")
+    own = {name: attributes[name] for name in wanted if name in attributes}
+    return {"results": attributes["results"], "sizes": sizes} | own

@@ -310,29 +310,10 @@ def ingest_source(
     copy: bool = False,
     classes: Sequence[int | str] = (),
 ) -> Dataset:
-    """Write a dataset from an open source, one chunk after another.
+    """Write a dataset from an open source, one chunk after another; for options see `ingest_file`.
 
-    Parameters
-    ----------
-    source : Source
-    location : Location
-    sparse, unlabelled, chunk_rows, overwrite, copy
-        See `ingest_file`.
-    gaps : bool
-        Whether rows may lack values that the schema does not impute; their features are NaN.
-    classes : sequence of int or str
-        Classes that exist even if no row has them.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DataError, ParameterError, StorageError
-        If a value or an option cannot be used.
-    ExistsError
-        If `location` exists and is not to be replaced.
+    gaps: whether rows may lack values that the schema does not impute; their features are NaN.
+    classes: classes that exist even if no row has them.
     """
     mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,

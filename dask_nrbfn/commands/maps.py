@@ -118,7 +118,7 @@ def predict_scene(
             for name, value in stored.attrs.items()
             if name not in RECORDED
         }
-        own = {"of_model": opened.digest(), "of_choice": ", ".join(names)}
+        own = {"model": opened.digest(), "results": list(names)}
         mark_complete(group, kind=_KIND, attributes={**about, **own})
         with warnings.catch_warnings():
             # xarray warns if there is no consolidated metadata, and zarr if there is.

@@ -269,17 +269,13 @@ def _write(
         arguments = [(pinned, dataset, group, names, *span) for span in spans]
         n_clipped = sum(run_tasks(engine, _write_rows, arguments, label="predict"))
         ids = {"id": _id_name(dataset)} if "ids" in empty else {}
-        attributes = {**_names_of_scores(model), "fingerprint": dataset.fingerprint, **ids}
+        classes: dict[str, Any] = {"classes": model.classes.tolist()}
+        named = {"target_names": list(model.target_names)} if model.target_names else classes
+        attributes = {**named, "fingerprint": dataset.fingerprint, "results": list(names), **ids}
         mark_complete(group, kind="predictions", attributes=attributes)
     if n_clipped:
         logger.warning("%d of %d rows %s.", n_clipped, dataset.n_rows, CLIPPED)
     return n_clipped
-
-
-def _names_of_scores(model: Model) -> dict[str, Any]:
-    if model.target_names is None:
-        return {"classes": model.classes.tolist()}
-    return {"target_names": list(model.target_names)}
 
 
 def _id_name(dataset: Dataset) -> str | None:
