@@ -127,10 +127,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "schema": _text(
         "SCHEMA",
-        "Schema of the columns, which fills missing values: a .toml file, or a dataset, "
-        "run or model of such a table.  [default: by the table, or that of DATASET]",
+        "Schema of the columns, which fills missing values: a dataset, run or model of such a "
+        "table.  [default: by the table, or that of DATASET]",
     ),
-    "write_schema": _text("FILE", "Write the schema of the columns to a .toml file."),
     # How a dataset is written.
     "sparse": _word(
         ["auto", "yes", "no"],
@@ -418,7 +417,7 @@ def open_rows(dataset: Any, schema: Any = None) -> "Dataset":
 
     opened = Dataset.open(dataset)
     if schema is not None:
-        from dask_nrbfn.commands.schemas import load_schema
+        from dask_nrbfn.commands.ingest import load_schema
 
         if opened.schema is None:
             raise ParameterError(

@@ -145,8 +145,8 @@ def _map(
     check_map_place(out, overwrite=overwrite)
     job.n_rows = scene_at(scene, drawn["variable"], drawn["feature_dim"]).n_pixels
     with job.engine(engine_options) as engine:
-        mapped = predict_scene(run, scene, out, engine, **drawn, overwrite=overwrite)
-    return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
+        n_missing = predict_scene(run, scene, out, engine, **drawn, overwrite=overwrite)
+    return {"n_pixels": job.n_rows, "n_missing": n_missing}
 
 
 @command(["run", "rows"], given("no_clip", *READING, *ENGINE, "json"), places=["run", "rows"])

@@ -95,10 +95,8 @@ def tune_dataset(
     rows, by successive halving; then widths near the best one. Penalty and alpha are chosen with
     the whole basis, from the moments of every fold.
 
-    A held-out row is also held out of the basis, because no other row would determine its weight.
-    So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are slightly
-    too high. Width, column statistics, shares of clusters and the choice of the basis use all rows;
-    a basis of low confidence also uses all labels. A validation dataset is used for none of them.
+    A held-out row is also held out of the basis, because no other row would determine its weight,
+    so its errors are slightly too high. A basis of low confidence uses all labels.
     """
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall

@@ -1,7 +1,6 @@
 """Ingest: rows of any source, streamed into a dataset."""
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_nrbfn.commands.collections import DaskRows, dask_source
-from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
@@ -22,7 +20,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, Names, check_one_kind
+from dask_nrbfn.sources.source import Names, check_one_kind
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -33,7 +31,13 @@ from dask_nrbfn.storage.chunks import (
     write_chunk,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, replacing_group
+from dask_nrbfn.storage.group import (
+    Location,
+    attributes_of,
+    kind_of,
+    open_group,
+    replacing_group,
+)
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
@@ -66,7 +70,6 @@ def ingest_file(
     missing_values: Names = None,
     max_categories: int = 100,
     schema: Schema | Location | None = None,
-    write_schema: str | os.PathLike[str] | None = None,
     sparse: str = "auto",
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
@@ -125,10 +128,7 @@ def ingest_file(
     max_categories : int
         The most frequent categories get a feature each; all other categories share one feature.
     schema : Schema, path or Location, optional
-        Schema of the columns of a table, or the TOML file, dataset, run or model with the
-        schema.
-    write_schema : path, optional
-        TOML file to which the schema is written.
+        Schema of the columns of a table, or the dataset, run or model with the schema.
     sparse : {"auto", "yes", "no"}
         Whether rows are stored in CSR. "auto" does so for rows of at least 256 features that take
         less than half as many bytes in CSR, if they come from a sparse matrix, or if categories of
@@ -168,25 +168,32 @@ def ingest_file(
       variables.
     """
     options = dict(locals())
-    del options["location"], options["write_schema"]
+    del options["location"]
     stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
     if isinstance(source, RemoteLocation):
         options |= {"source": source.url, "storage_options": source.storage_options}
-    if write_schema is not None:
-        check_schema_file(write_schema, overwrite=overwrite)
     if schema is not None and not isinstance(schema, Schema):
         options["schema"] = load_schema(schema)
-    opened = open_source(**options)
-    if write_schema is not None and opened.schema is None:
-        raise ParameterError(
-            f"`write_schema` is given, but {options['source']} is not a table.",
-            "Leave `write_schema` out: only tables have a schema.",
-        )
-    dataset = ingest_source(opened, location, unlabelled=unlabelled, **stored)
-    if write_schema is not None and dataset.schema is not None:
-        save_schema(dataset.schema, write_schema, overwrite=overwrite)
+    dataset = ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
     _tell_targets(dataset)
     return dataset
+
+
+def load_schema(location: Location) -> Schema:
+    """Return the schema of a dataset, a run or a model."""
+    if kind_of(location, ("dataset", "run", "model")) == "dataset":
+        group = open_group(location, kind="dataset")
+    else:
+        # Imports scipy, which no table needs.
+        from dask_nrbfn.storage.model import open_model_group
+
+        group = open_model_group(location)
+    schema = Schema.of_record(attributes_of(group)["schema"])
+    if schema is None:
+        raise DataError(
+            f"{location} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
+        )
+    return schema
 
 
 def _tell_targets(dataset: Dataset) -> None:
@@ -359,8 +366,9 @@ def ingest_source(
         if isinstance(source, DaskRows) and n_values is None:
             summaries = _write_in_parallel(write, source.parts(rows))
         else:
-            blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
-            summaries = list(_write_blocks(write, source.n_rows, blocks))
+            summaries = list(
+                _write_blocks(write, source, rows, None if n_values is None else x_dtype)
+            )
         finish_dataset(
             group,
             summaries,
@@ -377,23 +385,18 @@ def ingest_source(
     return Dataset.open(location)
 
 
-def _in_form(blocks: Iterable[Block], sparse: np.dtype[Any] | None) -> Iterator[Block]:
-    """Yield blocks with X in CSR of the type `sparse`, or as arrays if it is None."""
-    for block in blocks:
-        X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
-        yield block._replace(X=X)
-
-
 def _write_blocks(
-    write: Callable[..., ChunkSummary], n_rows: int, blocks: Iterable[Block]
+    write: Callable[..., ChunkSummary], source: Source, rows: int, sparse: np.dtype[Any] | None
 ) -> Iterator[ChunkSummary]:
+    """Write blocks with X in CSR of the type `sparse`, or as arrays if it is None."""
     written = 0
-    for index, block in enumerate(blocks):
-        yield write(index, *block)
-        written += block.X.shape[0]
-    if written != n_rows:
+    for index, block in enumerate(source.blocks(rows)):
+        X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
+        yield write(index, X, *block[1:])
+        written += X.shape[0]
+    if written != source.n_rows:
         raise DataError(
-            f"the source has {written} rows, not the expected {n_rows}.",
+            f"the source has {written} rows, not the expected {source.n_rows}.",
             "Do not change the source while it is read.",
         )
 

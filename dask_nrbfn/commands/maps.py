@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +42,6 @@ _KIND = "map"
 _RESULTS = {"value": "values", "score": "scores", "probability": "probabilities"}
 
 
-@dataclass(frozen=True)
-class MapResult:
-    """Number of pixels of a map, and of pixels without a prediction."""
-
-    n_pixels: int
-    n_missing: int
-
-
 def predict_scene(
     model: Location,
     scene: Location,
@@ -62,7 +53,7 @@ def predict_scene(
     probabilities: bool = False,
     scores: bool = False,
     overwrite: bool = False,
-) -> MapResult:
+) -> int:
     """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
 
     The map has ``label``, or ``value`` with a layer for each target or coordinate of an embedding,
@@ -91,7 +82,8 @@ def predict_scene(
 
     Returns
     -------
-    MapResult
+    int
+        Number of pixels without a prediction.
 
     Raises
     ------
@@ -124,7 +116,7 @@ def predict_scene(
             # xarray warns if there is no consolidated metadata, and zarr if there is.
             warnings.simplefilter("ignore", ZarrUserWarning)
             zarr.consolidate_metadata(group.store)
-    return MapResult(found.n_pixels, n_missing)
+    return n_missing
 
 
 def check_map_place(out: Location, *, overwrite: bool) -> None:

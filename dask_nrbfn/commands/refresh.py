@@ -96,7 +96,12 @@ def refresh_run(
     with locked_group(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
         rows = list(datasets) or _rows_held(old, files)
-        dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
+        dataset = rows[0]
+        if len(rows) > 1:
+            source = _Joined(rows)
+            # A job that was killed may have left it.
+            remove_group(joined)
+            dataset = ingest_source(source, joined, unlabelled=source.unlabelled)
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
@@ -186,13 +191,6 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
     # Encoded as when the dataset was added to the run.
     return dataset.encoded_by(Schema.of_record(run.attributes["schema"]))
-
-
-def _join(datasets: list[Dataset], location: Location) -> Dataset:
-    """Write datasets as one; only a refresh of the same run writes to `location`."""
-    source = _Joined(datasets)
-    remove_group(location)
-    return ingest_source(source, location, unlabelled=source.unlabelled)
 
 
 def _common_mark(datasets: list[Dataset]) -> Mark | None:

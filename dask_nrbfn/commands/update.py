@@ -278,8 +278,6 @@ class _Draft:
         self.run.finish_version(record, needs=kept_stages(self.run))
         counts = (self.action, record["n_rows"], self.version, record["fitting_error"])
         logger.info("%s: %d rows, version %d, fitting error %.4f", *counts)
-        if self.run.chosen_params.locality:
-            logger.info("%s: locality uses the neighbours of the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         if record["alpha"] is not None:
@@ -339,10 +337,7 @@ def _check_updatable(run: Run) -> None:
             f"{run.location} is an embedding, which cannot be updated.",
             "Embed all rows again.",
         )
-    remedy = f"Refresh {run.location} with all rows, old and new."
-    if run.chosen_params.basis_is_given:
-        remedy = "Fit a new run with all rows, old and new."
-    check_updatable(run.chosen_params.loss, remedy)
+    check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
