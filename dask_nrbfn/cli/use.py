@@ -47,7 +47,7 @@ def predict(
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.obs import check_one_place
+    from dask_nrbfn.commands.predict import check_one_place
     from dask_nrbfn.storage.model import Model
 
     results, reading = take(options, _RESULTS), take(options, _READING)
@@ -120,7 +120,7 @@ def _annotate(
 ) -> dict[str, Any]:
     """Write the predictions of an AnnData store or Zarr group into the store."""
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.obs import ObsTarget
+    from dask_nrbfn.commands.predict import ObsTarget
 
     run, rows, to = places
     target = ObsTarget(rows, to, model, overwrite=overwrite)

@@ -10,9 +10,8 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, refresh_run
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (

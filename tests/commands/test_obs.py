@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 import zarr
 
-from dask_nrbfn.commands import obs as commands_obs
+from dask_nrbfn.commands import predict as commands_predict
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.obs import ObsTarget
-from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.commands.predict import ObsTarget, predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
@@ -121,9 +120,9 @@ def test_obs__one_job_at_a_time(fitted, place, monkeypatch):
             annotate(fitted, "types", place, "obs/other")
         return write_results(*given)
 
-    write_results = commands_obs.write_results
+    write_results = commands_predict.write_results
     with monkeypatch.context() as patched:
-        patched.setattr(commands_obs, "write_results", second_job)
+        patched.setattr(commands_predict, "write_results", second_job)
         annotate(fitted, "types", place)
     annotate(fitted, "types", place, "obs/other")
     assert read_cells(place).obs.columns[-2:].tolist() == ["other", "other_confidence"]

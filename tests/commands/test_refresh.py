@@ -8,8 +8,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run, tune_dataset
 from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (

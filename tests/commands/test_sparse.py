@@ -9,9 +9,8 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, problems_of
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
