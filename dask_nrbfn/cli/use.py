@@ -8,6 +8,7 @@ import click
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import ENGINE, READING, command, given, take
 from dask_nrbfn.cli.show import show
+from dask_nrbfn.errors import ParameterError
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
@@ -42,20 +43,20 @@ def predict(
     was trained on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns
     of ROWS are written instead.
 
-    With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
-    a Zarr group with a map of the pixels.
+    With --variable, ROWS is a scene that xarray opens, and OUT is a Zarr group with its map.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.predict import check_one_place
     from dask_nrbfn.storage.model import Model
 
-    results, reading = take(options, _RESULTS), take(options, _READING)
-    scene, kept = take(options, _SCENE), {"keep": keep, "no_clip": no_clip}
+    results, reading, scene = (take(options, each) for each in (_RESULTS, _READING, _SCENE))
+    kept = {"keep": keep, "no_clip": no_clip}
     maps = to is None and any(scene.values())
     job.begin("predict", out or rows)
     model = Model.load(run)
-    check_one_place(out, to)
+    if (out is None) == (to is None):
+        remedy = "Give `out` for the predictions, or `to` for a name in the store of the rows."
+        raise ParameterError("`out` and `to` are both given, or neither of them.", remedy)
     if to is not None:
         check_nothing_said(rows, "a store to which `to` adds columns", **kept, **results, **scene)
         figures = _annotate(job, model, (run, rows, to), overwrite, reading, options)

@@ -55,10 +55,6 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     verify : bool
         Read every chunk of a dataset, and list its "problems". A sound dataset has none.
 
-    Returns
-    -------
-    dict
-
     Raises
     ------
     MissingDataError, DamagedDataError
@@ -67,12 +63,12 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     if verify:
         dataset = Dataset.open(location)
         n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-        checked = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
-        return {"kind": "dataset", **_figures(dataset), **checked}
+        found = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
+        return {"kind": "dataset", **_figures(dataset), **found}
     describers: dict[str, Callable[[], dict[str, Any]]] = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
         "run": lambda: _with_cells(describe_run(Run.open(location)), location),
-        "model": lambda: _with_cells(_describe_stored_model(location), location),
+        "model": lambda: _with_cells({}, location),
         **{each: partial(_describe_results, location, each) for each in ("predictions", "map")},
     }
     kind = kind_of(location, tuple(describers))
@@ -178,12 +174,7 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return the choices of a tuning, tried and chosen.
-
-    ``chosen``; ``tried``, all combinations; ``curve``, one with several basis sizes; ``finals``,
-    the best with a basis as large as that of the fit; ``path``, the penalties; and ``losses``.
-    ``per_class`` has the `class_figures` of the held-out rows; None for numeric targets.
-    """
+    """Return the choices of a tuning, tried and chosen, and the figures of held-out classes."""
     # Imports scipy and the stages, which the description of a dataset or a run does not need.
     from dask_nrbfn.numeric.held_out import class_figures
     from dask_nrbfn.stages.refine import read_held_out_confusion
@@ -208,21 +199,19 @@ def describe_tuning(run: Run) -> dict[str, Any]:
 
 
 def _with_cells(figures: dict[str, Any], location: Location) -> dict[str, Any]:
-    """Return the figures of a run or model, with those of its cells if it is complete."""
-    if "n_cells" not in figures or not figures.get("complete", True):
+    """Return the figures of a run, by default those of a model, with those of its cells."""
+    if figures and not ("n_cells" in figures and figures["complete"]):
         return figures
     # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
-    return figures | {"cells": describe_cells(Model.load(location))}
+    model = Model.load(location)
+    cells = {} if model.cells is None else {"cells": describe_cells(model)}
+    return (figures or describe_model(model)) | cells
 
 
 def describe_cells(model: "Model") -> list[dict[str, Any]]:
-    """Return for every cell of a model its splits, rows, basis rows and width.
-
-    "splits" has texts such as ``"age <= 30.5"``, in the units of the features. With the scale
-    "unit", thresholds are shares of the length of a row.
-    """
+    """Return the splits, such as "age <= 30.5", rows, basis rows and width of every cell."""
     cells = model.cells
     assert cells is not None
     p = model.basis.shape[1]
@@ -262,12 +251,6 @@ def describe_model(model: "Model") -> dict[str, Any]:
         **_schema_of(model.schema),
         "params": model.params.to_dict(),
     }
-
-
-def _describe_stored_model(location: Location) -> dict[str, Any]:
-    from dask_nrbfn.storage.model import Model
-
-    return describe_model(Model.load(location))
 
 
 def _describe_results(location: Location, kind: str) -> dict[str, Any]:

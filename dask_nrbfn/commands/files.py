@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
-from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
 from dask_nrbfn.sources.source import Names
@@ -74,10 +73,6 @@ def opened_rows(
     unlabelled, id, missing_values, **options
         How the file is read, as for `ingest_file`; by default as the training rows were read.
 
-    Yields
-    ------
-    OpenedRows
-
     Raises
     ------
     DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
@@ -120,7 +115,12 @@ def opened_rows(
     kept = carried(names) if names else None
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
-        mark = _mark_for(source, recorded) if unlabelled is None else unlabelled
+        mark = unlabelled
+        if mark is None:
+            # Labels of another type than those of the fit have no marker.
+            with suppress(ParameterError):
+                checked_mark(recorded, source.y_dtype, source.target_names)
+                mark = recorded
         ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
         name = str(place if is_query(path) else normalize(place))
         dataset = Dataset.open(scratch).named(name)
@@ -135,15 +135,6 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
             raise ParameterError(
                 f"`{name}` is given, but {place} is {what}.", f"Leave `{name}` out."
             )
-
-
-def _mark_for(source: Source, recorded: str | None) -> str | None:
-    """Return the marker of the training rows; None if a source has labels of another type."""
-    try:
-        checked_mark(recorded, source.y_dtype, source.target_names)
-    except ParameterError:
-        return None
-    return recorded
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:

@@ -30,7 +30,6 @@ from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -63,7 +62,7 @@ def fit_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Fit a network to a dataset, or resume an interrupted fit.
+    """Fit a network to a dataset, or resume an interrupted fit; return the run with its model.
 
     Parameters
     ----------
@@ -77,11 +76,6 @@ def fit_dataset(
         The basis rows; `params` are then those that `given_basis` returned.
     min_recall : float
         Smallest share of the true neighbours that an approximate search must find.
-
-    Returns
-    -------
-    Run
-        With its model.
 
     Raises
     ------
@@ -111,7 +105,7 @@ def tune_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Choose scale, basis, width, features and penalty from the data, and fit with them.
+    """Choose scale, basis, width, features and penalty, and return the run of a fit with them.
 
     Parameters
     ----------
@@ -121,11 +115,6 @@ def tune_dataset(
     validation : Dataset, optional
         Held-out rows, instead of cross-validation folds.
 
-    Returns
-    -------
-    Run
-        With its model, whose probabilities are calibrated on the held-out rows.
-
     Notes
     -----
     Scale, basis, rule, features, kernel and width are tried with a small basis on a sample of the
@@ -133,7 +122,8 @@ def tune_dataset(
     the whole basis, from the moments of every fold.
 
     A held-out row is also held out of the basis, because no other row would determine its weight,
-    so its errors are slightly too high. A basis of low confidence uses all labels.
+    so its errors are slightly too high. A basis of low confidence uses all labels. The held-out
+    rows calibrate the probabilities.
     """
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
@@ -150,7 +140,7 @@ def embed_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Compute coordinates in which rows are close if many short steps connect them.
+    """Return a run whose scores are coordinates: rows are close if many short steps connect them.
 
     Parameters
     ----------
@@ -160,15 +150,10 @@ def embed_dataset(
         `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
         and has at least as many rows. Parameters of targets are ignored.
 
-    Returns
-    -------
-    Run
-        With a model whose scores are the coordinates; `predict_dataset` writes them.
-
     Notes
     -----
-    The coordinates are all `eigenfunctions` of the basis but the first, which is constant: the
-    eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
+    `predict_dataset` writes the coordinates, all `eigenfunctions` of the basis but the first, which
+    is constant: the eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
     """
     context = FitContext.resolve(
         dataset, params, engine, embeds=True, basis=basis, min_recall=min_recall
@@ -189,15 +174,6 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
         finish_run(run, context, check_still_locked=check_still_locked)
-        # Predicting the largest class always may be as good as a tuned model.
-        if not run.embeds and (guess := guess_as_good(run)) is not None:
-            logger.warning(
-                "The held-out error is %.2f %%, and predicting the largest class always errs in "
-                "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
-                '(class_weight="balanced" in Python).',
-                100 * guess.error_rate,
-                100 * guess.guessing,
-            )
         return run
 
 
@@ -209,7 +185,7 @@ def refresh_run(
     judge: Judge | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Fit a run again with its own parameters, and replace it by the new run.
+    """Fit a run again with its own parameters, and return the new run in its place.
 
     Parameters
     ----------
@@ -221,11 +197,6 @@ def refresh_run(
         See `fit_dataset`.
     judge : Judge, optional
         Judges the new model.
-
-    Returns
-    -------
-    Run
-        The new run.
 
     Raises
     ------
@@ -256,7 +227,17 @@ def refresh_run(
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
-        _begin_or_resume(old, dataset, building, engine, min_recall)
+        # A run that was tuned on a validation dataset is fitted with the chosen parameters.
+        tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
+        context = FitContext.resolve(
+            dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
+        )
+        try:
+            finish_fit(building, context)
+        except RunMismatchError as error:
+            logger.warning("%s The refresh starts again on these rows.", error.problem)
+            remove_group(building)
+            finish_fit(building, context)
         new = Run.open(building)
         try:
             error_rate = None if judge is None else judge.error_rate(building, engine)
@@ -294,23 +275,6 @@ def _check_refreshable(old: Run, judge: Judge | None) -> None:
         raise ParameterError(
             f"{place} is an embedding, which learns no targets.", "Refresh the run without a judge."
         )
-
-
-def _begin_or_resume(
-    old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float
-) -> None:
-    """Fit the new run; resume an earlier job on the same rows."""
-    # A run that was tuned on a validation dataset is fitted with the chosen parameters.
-    tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
-    context = FitContext.resolve(
-        dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
-    )
-    try:
-        finish_fit(building, context)
-    except RunMismatchError as error:
-        logger.warning("%s The refresh was begun on other rows and starts again.", error.problem)
-        remove_group(building)
-        finish_fit(building, context)
 
 
 def _rows_held(run: Run, files: ExitStack) -> list[Dataset]:

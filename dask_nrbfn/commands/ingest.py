@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
+from dask_nrbfn.numeric.rows import canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.arrays import ArrayRows
@@ -155,10 +155,6 @@ def ingest_file(
     overwrite : bool
         Replace a dataset at `location` once the new one is complete.
 
-    Returns
-    -------
-    Dataset
-
     Raises
     ------
     DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
@@ -261,10 +257,6 @@ def ingest_arrays(
     unlabelled, chunk_rows, overwrite
         See `ingest_file`.
 
-    Returns
-    -------
-    Dataset
-
     Raises
     ------
     DataError
@@ -275,8 +267,27 @@ def ingest_arrays(
         If `location` exists and is not to be replaced.
     """
     check_one_kind("y", y, target)
-    made = dask_source if hasattr(X, "to_delayed") else _array_source
-    source: Source = made(X, y, target, weights, missing, schema, unlabelled)
+    if hasattr(X, "to_delayed"):
+        rows: Any
+        rows, schema = rows_and_schema(X, missing, schema)
+        labels: Any = None if y is None else dask_labels(y, unlabelled)
+        numbers = None if target is None else dask_numbers(as_columns(target), "target")
+        source: Source = DaskRows(rows, labels, weights, numbers)
+        source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
+    else:
+        from dask_nrbfn.sources.stored import schema_of, stored_rows
+
+        schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+        if schema is not None:
+            rows = stored_rows(X, schema)
+        else:
+            rows = canonical(X) if is_scipy(X) else plain_rows(X)
+        given = None if y is None else labels_of(y, unlabelled)
+        numbers = None if target is None else plain_rows(as_columns(target), "target")
+        labels = None if given is None else given.stored(unlabelled)
+        source = ArraySource(rows, labels, weights, numbers)
+        source.boolean_labels = given is not None and given.are_boolean
+    source.schema = schema
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
@@ -287,32 +298,6 @@ def ingest_arrays(
         chunk_rows=chunk_rows,
         overwrite=overwrite,
     )
-
-
-def _array_source(
-    X: Any,
-    y: Any,
-    target: Any,
-    weights: Any,
-    missing: str,
-    schema: Schema | None,
-    unlabelled: Mark | None,
-) -> ArraySource:
-    from dask_nrbfn.sources.stored import schema_of, stored_rows
-
-    schema = schema or (None if is_scipy(X) else schema_of(X, missing))
-    if schema is not None:
-        rows: Rows = stored_rows(X, schema)
-    else:
-        rows = canonical(X) if is_scipy(X) else plain_rows(X)
-    labels = None if y is None else labels_of(y, unlabelled)
-    numbers = None if target is None else plain_rows(as_columns(target), "target")
-    source = ArraySource(
-        rows, None if labels is None else labels.stored(unlabelled), weights, numbers
-    )
-    source.schema = schema
-    source.boolean_labels = labels is not None and labels.are_boolean
-    return source
 
 
 def ingest_source(
@@ -476,25 +461,6 @@ class DaskRows(ArrayRows):
         return zip(blocks, *columns, strict=True)
 
 
-def dask_source(
-    X: Any,
-    y: Any,
-    target: Any,
-    weights: Any,
-    missing: str,
-    schema: Schema | None,
-    unlabelled: Mark | None,
-) -> DaskRows:
-    """Return the rows of dask collections, as `ingest_arrays` describes them."""
-    rows, schema = rows_and_schema(X, missing, schema)
-    labels = None if y is None else dask_labels(y, unlabelled)
-    numbers = None if target is None else dask_numbers(as_columns(target), "target")
-    source = DaskRows(rows, labels, weights, numbers)
-    source.schema = schema
-    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
-    return source
-
-
 def dask_numbers(X: Any, name: str) -> "da.Array":
     """Return the numbers of a dask frame, and dask arrays unchanged."""
     if not hasattr(X, "columns"):
@@ -533,22 +499,25 @@ def _stored(X: Any, schema: Schema) -> "da.Array":
 def rows_and_schema(
     X: Any, missing: str, schema: Schema | None
 ) -> "tuple[da.Array, Schema | None]":
-    """Return the rows (n, c) of a collection as they are to be stored, and their schema.
-
-    A schema that is not given is decided from the values, which are then computed once more.
-    """
+    """Return the rows (n, c) of a collection as stored, and a schema, given or found."""
     import dask
     import dask.array as da
 
-    from dask_nrbfn.sources.stored import decided, needs_schema
+    from dask_nrbfn.sources.stored import decided, needs_schema, surveyed
+    from dask_nrbfn.sources.survey import merged
 
     if schema is not None or not needs_schema(_no_rows(X), missing):
         return dask_rows(X, schema=schema), schema
     whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
     parts = list(np.ravel(whole.to_delayed()))
     lengths = [dask.delayed(len)(part) for part in parts]
-    surveyed = _surveyed(X, parts, fills=missing == "impute")
-    cells, *lengths = dask.compute(surveyed, *lengths)
+    # Raises errors before anything is computed.
+    surveyed(_no_rows(X), fills=False)
+    surveys = [dask.delayed(surveyed)(part, fills=missing == "impute") for part in parts]
+    while len(surveys) > 1:
+        groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
+        surveys = list(map(dask.delayed(merged), groups))
+    cells, *lengths = dask.compute(surveys[0], *lengths)
     schema = decided(cells, missing)
     rows = dask_rows(X, schema=schema)
     return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
@@ -557,22 +526,6 @@ def rows_and_schema(
 def _no_rows(X: Any) -> Any:
     """Return an empty table in memory with the columns of a dask collection."""
     return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
-
-
-def _surveyed(X: Any, parts: "list[Delayed]", *, fills: bool) -> "Delayed":
-    """Return the statistics of the cells of each column over all parts."""
-    import dask
-
-    from dask_nrbfn.sources.stored import surveyed
-    from dask_nrbfn.sources.survey import merged
-
-    # Raises errors before anything is computed.
-    surveyed(_no_rows(X), fills=False)
-    surveys = [dask.delayed(surveyed)(part, fills=fills) for part in parts]
-    while len(surveys) > 1:
-        groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
-        surveys = list(map(dask.delayed(merged), groups))
-    return surveys[0]
 
 
 def dask_labels(y: Any, unlabelled: Mark | None = None) -> "da.Array":

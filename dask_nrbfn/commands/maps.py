@@ -15,7 +15,7 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.commands.predict import GROUPS, task_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
@@ -54,7 +54,7 @@ def predict_scene(
     scores: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
+    """Write a map of the pixels of a scene; return the number of pixels without a prediction.
 
     The map has ``label``, or ``value`` with a layer for each target or coordinate of an embedding,
     with the dimensions and coordinates of the pixels; layers are the first dimension. Pixels that
@@ -80,11 +80,6 @@ def predict_scene(
     overwrite : bool
         Replace a map at `out` once the new one is complete.
 
-    Returns
-    -------
-    int
-        Number of pixels without a prediction.
-
     Raises
     ------
     DataError
@@ -95,15 +90,26 @@ def predict_scene(
     check_map_place(out, overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
     opened = pinned.open()
-    names = _checked_names(opened, found, probabilities=probabilities, scores=scores)
+    names = _checked_names(opened, probabilities=probabilities, scores=scores)
     order = _feature_order(opened, found)
-    _check_memory(found, opened, engine)
+    (r, p), q, rows = opened.basis.shape, opened.n_targets, scoring_rows(opened)
+    # A box as stored, decoded and as rows, for the current and the next box; its scores, results
+    # and labels; a block of activations; the basis as read and as slopes.
+    pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize + 8 * (4 * q + 2)
+    held = math.prod(found.steps) * pixel_bytes + activations_bytes(opened)
+    held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
+    engine.expected_bytes = process_bytes(l1=opened.l1) + held
+    remedy = "Write the scene in smaller chunks"
+    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     with (
         open_scene(found.place) as stored,
         replacing_group(out, kind=_KIND, overwrite=overwrite) as group,
     ):
         _prepare(group, names, found, opened, stored)
-        tasks = [(pinned, found, order, names, group, *span) for span in _spans(found, engine)]
+        # As for the rows of a dataset, whose chunks are the boxes.
+        spans = task_spans(len(found.boxes()) * BOX_PIXELS, BOX_PIXELS, engine)
+        boxes = [(start // BOX_PIXELS, stop // BOX_PIXELS) for start, stop in spans]
+        tasks = [(pinned, found, order, names, group, *each) for each in boxes]
         n_missing = sum(run_tasks(engine, _map_boxes, tasks, label="predict"))
         about = {
             str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -136,9 +142,7 @@ def scene_at(scene: Location, variable: Names, feature_dim: str | None) -> Scene
     return Scene.at(file_of(scene), tuple(names or ()), feature_dim)
 
 
-def _checked_names(
-    model: Model, scene: Scene, *, probabilities: bool, scores: bool
-) -> tuple[str, ...]:
+def _checked_names(model: Model, *, probabilities: bool, scores: bool) -> tuple[str, ...]:
     """Return the names of the results to write."""
     dimension, _ = _layers(model)
     if dimension != "class" and (probabilities or scores):
@@ -148,11 +152,6 @@ def _checked_names(
         )
     names = ["label" if dimension == "class" else "value"]
     names += ["probability"] * probabilities + ["score"] * scores
-    if taken := {*names, dimension} & {*scene.sizes}:
-        raise DataError(
-            f"{scene.place} has a dimension {min(taken)}, as an array of the map is named.",
-            "Rename the dimension.",
-        )
     return tuple(names)
 
 
@@ -227,25 +226,6 @@ def _prepare(
         xr.Dataset(results, coords).to_zarr(
             group.store, mode="a", zarr_format=3, consolidated=False, compute=False
         )
-
-
-def _spans(scene: Scene, engine: Engine) -> list[tuple[int, int]]:
-    """Return the first and last-plus-one box of every task."""
-    # As for the rows of a dataset, whose chunks are the boxes.
-    spans = task_spans(len(scene.boxes()) * BOX_PIXELS, BOX_PIXELS, engine)
-    return [(start // BOX_PIXELS, stop // BOX_PIXELS) for start, stop in spans]
-
-
-def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
-    (r, p), q, rows = model.basis.shape, model.n_targets, scoring_rows(model)
-    # A box as stored, decoded and as rows, for the current and the next box; its scores, results
-    # and labels; a block of activations; the basis as read and as slopes.
-    pixel_bytes = 8 * len(scene.feature_names) * scene.dtype.itemsize + 8 * (4 * q + 2)
-    held = math.prod(scene.steps) * pixel_bytes + activations_bytes(model)
-    held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
-    engine.expected_bytes = process_bytes(l1=model.l1) + held
-    remedy = "Write the scene in smaller chunks"
-    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
 
 def _map_boxes(

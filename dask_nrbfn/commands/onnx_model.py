@@ -147,7 +147,7 @@ def export_onnx(
     dtype: str = "float64",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a model as an ONNX file; return its inputs, outputs and sizes.
+    """Write a model as an ONNX file; return its inputs, outputs, dtype, versions and size.
 
     Parameters
     ----------
@@ -159,11 +159,6 @@ def export_onnx(
         activations below 1e-38 into 0. Labels of rows that far from the basis can differ.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
-
-    Returns
-    -------
-    dict
-        "inputs", "outputs", "dtype", "n_bytes", "opset", "ir_version".
 
     Raises
     ------
@@ -212,8 +207,15 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
             f"an ONNX file needs a package that is not installed ({error}).",
             "Install dask-nrbfn[onnx].",
         ) from error
-    _check_size(model, np.dtype(dtype))
-    graph = Graph(np.dtype(dtype))
+    graph, (r, p) = Graph(np.dtype(dtype)), model.basis.shape
+    n_bytes = r * (p + 1 + model.n_targets) * graph.dtype.itemsize
+    if n_bytes > _LARGEST_BYTES:
+        raise DataError(
+            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
+            "sparse basis, but an ONNX file holds at most 2 GiB.",
+            "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
+        )
+    logger.info("export: the file will have %s of %s", format_bytes(n_bytes), dtype)
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
     centre = basis.mean(axis=0)
@@ -236,18 +238,6 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
         graph.output("probabilities", probabilities, model.n_targets)
     return _proto(graph, _card(model, rounding))
-
-
-def _check_size(model: Model, dtype: np.dtype) -> None:
-    r, p = model.basis.shape
-    n_bytes = r * (p + 1 + model.n_targets) * dtype.itemsize
-    if n_bytes > _LARGEST_BYTES:
-        raise DataError(
-            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
-            "sparse basis, but an ONNX file holds at most 2 GiB.",
-            "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
-        )
-    logger.info("export: the file will have %s of %s", format_bytes(n_bytes), dtype)
 
 
 def _scaled_rows(model: Model, X: Any) -> Any:

@@ -136,9 +136,7 @@ def plan_on_options(
 ) -> Plan:
     """Return the plan of a fit or a tuning on the engine of `options`, without starting the engine.
 
-    The rates of a worker, unless a file of JSON has them, are measured: on a worker of the
-    scheduler, or in this process if there is none. With more threads than cores, rates are assumed
-    to grow with the threads.
+    Rates that no file has are measured on a worker of the scheduler, or else in this process.
     """
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")

@@ -63,9 +63,6 @@ GROUPS = ("", ".zarr")
 # Suffixes of the files that predictions are written to.
 TABLES = (".csv", ".parquet")
 
-# Name of the column of predictions, unless another one is asked for.
-_PREDICTION = "prediction"
-
 # The rest of a warning about some rows.
 CLIPPED = "are predicted outside the range of the training targets; their numbers are clipped"
 
@@ -74,7 +71,7 @@ SAMPLED_ROWS = 2000
 
 
 class Predicted(NamedTuple):
-    """Numbers of rows without a prediction, and of rows whose numbers were clipped."""
+    """Numbers of rows with nulls, and of rows whose numbers were clipped."""
 
     n_skipped: int
     n_clipped: int
@@ -124,11 +121,6 @@ def predict_dataset(
     overwrite : bool
         Replace a file or group of predictions at `out` once the new one is complete.
 
-    Returns
-    -------
-    Predicted
-        ``n_skipped`` and ``n_clipped``, the numbers of rows with nulls and with clipped numbers.
-
     Raises
     ------
     DataError
@@ -158,14 +150,6 @@ def predict_dataset(
     return Predicted(n_skipped, n_clipped)
 
 
-def write_results(
-    model: Location, dataset: Dataset, out: Location, engine: Engine, names: tuple[str, ...]
-) -> None:
-    """Write the named `RESULTS` of a model to a Zarr group."""
-    pinned = PinnedModel.at(model)
-    _write(pinned, encoded_for(pinned.open(), dataset, engine), out, engine, names)
-
-
 def check_predictions(
     model: Model,
     out: Location,
@@ -192,8 +176,6 @@ def check_predictions(
                 f"`{name}` is given, but {out} is not a .csv or .parquet file.",
                 "Give an output path that ends in .csv or .parquet.",
             )
-    if prediction_name == "":
-        raise ParameterError("`prediction_name` is empty.", "Pass a name for the column.")
     wanted = {
         "labels": not of_numbers,
         "values": of_numbers,
@@ -346,8 +328,8 @@ def _table_columns(
 ) -> dict[str, list[str]]:
     """Return the columns of each array in a table, in order; ParameterError if two are equal."""
     classes, targets = model.classes.tolist(), [*(model.target_names or ())]
-    values, own = targets, prediction_name or _PREDICTION
-    if prediction_name is not None or {*targets} & {*keep}:
+    values, own = targets, prediction_name or "prediction"
+    if prediction_name or {*targets} & {*keep}:
         values = [own] if len(targets) == 1 else [f"{own}_{target}" for target in targets]
     every = {
         "labels": [own],
@@ -359,12 +341,9 @@ def _table_columns(
     columns |= {name: every[name] for name in every if name in names}
     (name, count), *_ = Counter(chain(*columns.values(), keep)).most_common(1)
     if count > 1:
-        other = "give the column of the file another name"
-        if name in (own, *values):
-            other = "name the predictions with `prediction_name`"
         raise ParameterError(
             f"two columns of the predictions would be called {name!r}.",
-            f"Leave the column out of `keep`, or {other}.",
+            "Leave the column out of `keep`, or name the predictions with `prediction_name`.",
         )
     return columns
 
@@ -460,15 +439,6 @@ def _tables(
 _WRITER = "dask_nrbfn predict"
 
 
-def check_one_place(out: object, to: str | None) -> None:
-    """Raise ParameterError unless exactly one of `out` and `to` is given."""
-    if (out is None) == (to is None):
-        raise ParameterError(
-            "`out` and `to` are both given, or neither of them.",
-            "Give `out` for the predictions, or `to` for a name in the store of the rows.",
-        )
-
-
 class ObsTarget:
     """Columns of an AnnData store, or arrays of a Zarr group, for the predictions of a model.
 
@@ -515,7 +485,9 @@ class ObsTarget:
         with locked_run(self.cells) as check_still_locked, scratch_beside(self.cells) as scratch:
             # Another job may have written a column since.
             self._check_free()
-            write_results(run, dataset, scratch, engine, names)
+            pinned = PinnedModel.at(run)
+            dataset = encoded_for(pinned.open(), dataset, engine)
+            _write(pinned, dataset, scratch, engine, names)
             group = open_group(scratch, kind="predictions")
             # One array (n, q) has all targets.
             results = [get_array(group, name) for name in names] * (1 if of_classes else n_columns)

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import zarr
-
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.version import (
     Change,
@@ -47,7 +45,7 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, locked_group, normalize
+from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
@@ -131,9 +129,7 @@ def update_run(
     Returns
     -------
     dict
-        The record of the version: "version", "action", "members", "n_rows", "weight", figures of
-        the fit, "new_error", "reasons" for a refresh, "refresh_due", "error_rate" of the judge,
-        seconds and bytes.
+        The record of the version, with "new_error", "refresh_due" and its "reasons".
 
     Raises
     ------
@@ -287,12 +283,15 @@ class _Draft:
 
 @contextmanager
 def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
-    if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
+    if judge is not None:
+        # Raises an error if the run is a Zarr store object.
+        join(location, model_name(""))
+    run = Run.open(location)
+    if run.embeds:
         raise ParameterError(
-            f"{location} is a Zarr store object, whose models cannot be judged before use.",
-            "Give a run at a path or URL, or leave the judge out.",
+            f"{location} is an embedding, which cannot be updated.", "Embed all rows again."
         )
-    _check_updatable(Run.open(location))
+    check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
     with locked_group(location) as check_still_locked:
         run = Run.open(location)
         attributes = run.attributes
@@ -331,15 +330,6 @@ def _read_base(run: Run, base: str) -> Model:
         raise DamagedResultError(error.problem, error.remedy, model_name(base), ()) from error
 
 
-def _check_updatable(run: Run) -> None:
-    if run.embeds:
-        raise ParameterError(
-            f"{run.location} is an embedding, which cannot be updated.",
-            "Embed all rows again.",
-        )
-    check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
-
-
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
     """Return the code in the model of each class of a dataset, if its rows can be used."""
     dataset.check_stored()
@@ -357,12 +347,6 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
         raise DataError(
             f"the run {run} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
-        )
-    if draft.action == FORGET and not known:
-        logger.info(
-            "forget: %s was not added as a whole. The run has only sums and cannot check whether "
-            "each of these rows was added",
-            dataset.location,
         )
     return codes
 

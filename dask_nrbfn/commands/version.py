@@ -119,11 +119,7 @@ def _sum_cell(
 def solve_version(
     run: Run, model: Model, version: int, change: Change, engine: Engine
 ) -> dict[str, Any]:
-    """Store the moments and the model of a version; return its figures.
-
-    These are "place", "weight", "n_rows", "n_basis_rows", "new_error", "reasons" for a refresh, and
-    the record of the weights.
-    """
+    """Store the moments and the model of a version; return its figures for the record."""
     solve = _solve_network if model.cells is None else _solve_cells
     return run_task(engine, solve, run, version_name(version), change, label=change.action)
 
@@ -141,7 +137,8 @@ class UpdatePass(MomentsPass):
         codes: list[int] | None,
         cell: int | None = None,
     ) -> None:
-        self._model, self._cell = model, _ = read_full_model(run, base), cell
+        model = read_full_model(run, base)
+        self._model, self._cell = model, cell
         self._weights, self._intercept = model.weights, np.zeros(model.n_targets)
         if model.intercept is not None:
             self._intercept = model.intercept

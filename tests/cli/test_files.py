@@ -106,8 +106,6 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     assert fix == "Leave the column out of --keep, or name the predictions with --prediction-name."
     succeed(*predict, "--keep", "prediction", "--prediction-name", "new")
     assert {*pd.read_csv(tmp_path / "out.csv")["prediction"]} == {"none"}
-    again = refuse(*predict, "--overwrite", "--prediction-name", "")
-    assert again[0] == "--prediction-name is empty."
     group = (*predict[:3], tmp_path / "out", "--prediction-name", "new")
     assert "--prediction-name is given, but" in refuse(*group)[0]
 

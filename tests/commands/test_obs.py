@@ -118,11 +118,11 @@ def test_obs__one_job_at_a_time(fitted, place, monkeypatch):
     def second_job(*given):
         with pytest.raises(RunBusyError, match=rf"process {os.getpid()} on .* works on {place}"):
             annotate(fitted, "types", place, "obs/other")
-        return write_results(*given)
+        return write(*given)
 
-    write_results = commands_predict.write_results
+    write = commands_predict._write
     with monkeypatch.context() as patched:
-        patched.setattr(commands_predict, "write_results", second_job)
+        patched.setattr(commands_predict, "_write", second_job)
         annotate(fitted, "types", place)
     annotate(fitted, "types", place, "obs/other")
     assert read_cells(place).obs.columns[-2:].tolist() == ["other", "other_confidence"]
