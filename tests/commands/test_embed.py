@@ -128,14 +128,6 @@ def test_embed__refuses_at_once(changes, error, message):
     assert not place._store_dict
 
 
-def test_embed__too_few_eigenfunctions():
-    params = replace(PARAMS, width_factor=40.0, components=39)
-    with pytest.raises(
-        ParameterError, match=r"components is 39, but besides the constant eigenfunction only"
-    ):
-        embed(table(), params)
-
-
 def test_embed__a_basis_beyond_the_memory():
     engine = InlineEngine(memory_bytes=2**30)
     with pytest.raises(MemoryBudgetError, match="components"):

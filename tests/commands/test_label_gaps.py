@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 
 import dask.array as da
 import dask.dataframe as dd
@@ -167,17 +166,3 @@ def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
     file = write(tmp_path / "rows.csv", table(Y, np.zeros(N, dtype=bool)))
     with pytest.raises(ParameterError, match="but the labels are numbers"):
         ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
-
-
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix):
-    frame = table(NAMES[Y])
-    frame.loc[[1, 4, 6], "a"] = None
-    file, rows = write(tmp_path / f"rows{suffix}", frame), tmp_path / "rows"
-    problem, fix = refuse("ingest", file, rows, "--label", "y")
-    assert problem == (f"{file} has no value in some rows of 2 columns: 'y' {GAPS.sum()}, 'a' 3.")
-    for options in (["--missing", "drop"], ["--missing", "impute", "--unlabelled", ""]):
-        assert all(option in fix for option in options[::2])
-        succeed("ingest", file, rows, "--label", "y", *options)
-        shutil.rmtree(rows)

@@ -1,8 +1,6 @@
 """Maps of scenes, in Python and by the command line."""
 
 import json
-import subprocess
-import sys
 
 import fsspec
 import numpy as np
@@ -172,29 +170,6 @@ def test_scene__netcdf_and_urls(place, expected, tmp_path, engine, is_remote):
         written = f"memory://{engine}/{written.name}"
     found, _ = mapped(place / "run", written, tmp_path / "map")
     np.testing.assert_array_equal(found["label"], expected)
-
-
-@pytest.mark.slow
-def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
-    written, out = tmp_path / "scene.nc", tmp_path / "map"
-    scene = drawn_scene((2, 70, 90))[["reflectance"]]
-    scene.to_netcdf(written, engine="h5netcdf", encoding={"reflectance": {"zlib": True}})
-    arguments = ["predict", place / "run", written, out, *OPTIONS]
-    without = (
-        "import sys; sys.modules['h5netcdf'] = sys.modules['netCDF4'] = None; "
-        "from dask_nrbfn.cli import main; main()"
-    )
-    command = [sys.executable, "-c", without, *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 2
-    assert "installs xarray and h5netcdf" in process.stderr
-    whole = written.read_bytes()
-    middle = len(whole) // 2
-    written.write_bytes(whole[:middle] + bytes(2000) + whole[middle + 2000 :])
-    assert f"reflectance in {written} cannot be read" in refuse(*arguments)[0]
-    written.write_bytes(whole[:20_000])
-    assert f"{written} cannot be opened by xarray" in refuse(*arguments)[0]
-    assert not out.exists()
 
 
 def test_predict__program(place, tmp_path):

@@ -207,11 +207,6 @@ def test_onnx__the_card_says_how_clusters_far_apart_are_rounded(apart, dtype):
     assert error < 10 * card["rounding"] + 10 * np.finfo(dtype).eps
 
 
-def test_onnx__no_such_type():
-    with pytest.raises(ParameterError, match="dtype is 'float16'"):
-        onnx_model.onnx_model(drawn()[0], dtype="float16")
-
-
 def test_onnx__without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ParameterError, match=r"dask-nrbfn\[onnx\]"):

@@ -52,15 +52,6 @@ def test_program__gap_is_named_with_its_remedy(table, tmp_path):
     assert "texts such as NA and None mark a missing value; pass --missing-values '' if" in fix
 
 
-def test_ingest__texts_that_mark_missing_values_may_be_categories(tmp_path):
-    file = tmp_path / "rows.csv"
-    file.write_text("veneer,y\nNone,1\nNone,2\nstone,1\n")
-    schema = ingest_file(file, MemoryStore(), label="y", missing="impute").schema
-    assert schema.columns[0].categories == ("stone",)
-    schema = ingest_file(file, MemoryStore(), label="y", missing_values="").schema
-    assert schema.columns[0].categories == ("None", "stone")
-
-
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):
     (tmp_path / "rows.csv").write_text('"a,b",c,d\n1,2,-\n3,4,5\n')
     arguments = ("--categorical", '"a,b",c', "--missing-values", "-,x", "--missing", "impute")

@@ -1,5 +1,3 @@
-import shutil
-
 import numpy as np
 import pytest
 import zarr
@@ -35,12 +33,6 @@ def test_problems_of__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
     assert "is missing" in first
     assert "rows 18 to 24 of" in second
     assert "data/weights cannot be read" in second
-
-
-def test_problems_of__all_chunks_of_an_array_are_missing(tmp_path, dataset):
-    shutil.rmtree(tmp_path / "data/X/c")
-    problems = problems_of(dataset)
-    assert [f"X/c/{index}/0" in problem for index, problem in enumerate(problems)] == 4 * [True]
 
 
 def test_problems_of__chunks_that_changed_places(tmp_path, dataset):
