@@ -264,6 +264,6 @@ def _describe_results(location: Location, kind: str) -> dict[str, Any]:
         if kind == "predictions":
             check_stored(get_array(group, name))
         sizes |= dict(zip(layout.metadata.dimension_names, layout.shape, strict=True))
-    wanted = ("classes", "target_names", "model")
+    wanted = ("classes", "target_names", "of_model")
     own = {name: attributes[name] for name in wanted if name in attributes}
     return {"results": attributes["results"], "sizes": sizes} | own

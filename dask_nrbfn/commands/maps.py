@@ -116,7 +116,7 @@ def predict_scene(
             for name, value in stored.attrs.items()
             if name not in RECORDED
         }
-        own = {"model": opened.digest(), "results": list(names)}
+        own = {"of_model": opened.digest(), "results": list(names)}
         mark_complete(group, kind=_KIND, attributes={**about, **own})
         with warnings.catch_warnings():
             # xarray warns if there is no consolidated metadata, and zarr if there is.
