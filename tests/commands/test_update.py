@@ -15,11 +15,7 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import (
-    Judge,
-    merge_runs,
-    update_run,
-)
+from dask_nrbfn.commands.update import Judge, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     AlreadyAddedError,
