@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.describe import describe
     from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
-    from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+    from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, refresh_run, tune_dataset
+    from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
     from dask_nrbfn.commands.maps import predict_scene
     from dask_nrbfn.commands.onnx_model import export_onnx
     from dask_nrbfn.commands.plan import Plan, plan_fit
     from dask_nrbfn.commands.predict import predict_dataset
-    from dask_nrbfn.commands.refresh import refresh_run
     from dask_nrbfn.commands.update import Judge, merge_runs, update_run
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
@@ -48,13 +47,12 @@ else:
             "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
             "commands.describe": ["describe"],
             "commands.files": ["opened_rows"],
-            "commands.fit": ["embed_dataset", "fit_dataset", "tune_dataset"],
-            "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
+            "commands.fit": ["embed_dataset", "fit_dataset", "refresh_run", "tune_dataset"],
+            "commands.ingest": ["ingest_arrays", "ingest_file"],
             "commands.onnx_model": ["export_onnx"],
             "commands.plan": ["Plan", "plan_fit"],
             "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
             "commands.predict": ["predict_dataset"],
-            "commands.refresh": ["refresh_run"],
             "commands.maps": ["predict_scene"],
             "commands.update": ["Judge", "merge_runs", "update_run"],
             "stages.basis": ["given_basis"],
@@ -95,9 +93,7 @@ __all__ = [
     "fit_dataset",
     "given_basis",
     "ingest_arrays",
-    "ingest_dask",
     "ingest_file",
-    "ingest_source",
     "merge_runs",
     "opened_rows",
     "plan_fit",

@@ -70,8 +70,7 @@ BUDGETS = {
 LONGEST_FUNCTION, LONGEST_FILE = 60, 700
 # Lines without the docstring of functions that are longer, and of files. These numbers go down too.
 LONGER = {
-    "commands/ingest.py:ingest_file": 89,
-    "commands/ingest.py:ingest_source": 74,
+    "commands/ingest.py:ingest_source": 73,
 }
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
 

@@ -14,7 +14,7 @@ from dask_nrbfn.cli.show import show
     ["source", "dataset?"],
     given("x", "y", "label", "target", "weights", "unlabelled"),
     given("sql", "delimiter", "no_header", "missing_values", "columns", "drop", "id"),
-    given("categorical", "numeric", "date", "missing", "max_categories", "schema", "write_schema"),
+    given("categorical", "numeric", "date", "missing", "max_categories", "schema"),
     given("sparse", "variable", "feature_dim", "chunk_rows", "copy", "overwrite", "json"),
     places=["source", "dataset", "schema"],
 )

@@ -127,10 +127,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "schema": _text(
         "SCHEMA",
-        "Schema of the columns, which fills missing values: a .toml or .json file, or a dataset, "
-        "run or model of such a table.  [default: by the table, or that of DATASET]",
+        "Schema of the columns, which fills missing values: a dataset, run or model of such a "
+        "table.  [default: by the table, or that of DATASET]",
     ),
-    "write_schema": _text("FILE", "Write the schema of the columns to a .toml or .json file."),
     # How a dataset is written.
     "sparse": _word(
         ["auto", "yes", "no"],
@@ -168,9 +167,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "to": _text(
         "NAME",
         "Instead of OUT: add the labels to ROWS, and their probabilities as NAME_confidence. In a "
-        "Zarr group NAME is a new array; in an AnnData store or .h5ad file it is a column "
-        "obs/NAME. A regression adds numbers. With --overwrite, a job that is killed can leave a "
-        "Zarr AnnData store without these columns.",
+        "Zarr group NAME is a new array; in an AnnData store in Zarr it is a column obs/NAME. A "
+        "regression adds numbers. With --overwrite, a job that is killed can leave an AnnData "
+        "store without these columns.",
     ),
     "probabilities": _flag(
         "Also write the probability of every class, calibrated if RUN was tuned."
@@ -418,7 +417,7 @@ def open_rows(dataset: Any, schema: Any = None) -> "Dataset":
 
     opened = Dataset.open(dataset)
     if schema is not None:
-        from dask_nrbfn.commands.schemas import load_schema
+        from dask_nrbfn.commands.ingest import load_schema
 
         if opened.schema is None:
             raise ParameterError(

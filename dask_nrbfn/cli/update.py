@@ -129,7 +129,7 @@ def refresh(
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.refresh import refresh_run
+    from dask_nrbfn.commands.fit import refresh_run
 
     job.begin("refresh", run, keeps=True)
     reading, limits = take(options, READING), take(options, FitLimits.options())

@@ -8,6 +8,7 @@ import click
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import ENGINE, READING, command, given, take
 from dask_nrbfn.cli.show import show
+from dask_nrbfn.errors import ParameterError
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
@@ -42,20 +43,20 @@ def predict(
     was trained on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns
     of ROWS are written instead.
 
-    With --variable, ROWS is a scene in Zarr, netCDF or another format that xarray opens, and OUT is
-    a Zarr group with a map of the pixels. To resume an interrupted map, repeat the command.
+    With --variable, ROWS is a scene that xarray opens, and OUT is a Zarr group with its map.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.obs import check_one_place
     from dask_nrbfn.storage.model import Model
 
-    results, reading = take(options, _RESULTS), take(options, _READING)
-    scene, kept = take(options, _SCENE), {"keep": keep, "no_clip": no_clip}
+    results, reading, scene = (take(options, each) for each in (_RESULTS, _READING, _SCENE))
+    kept = {"keep": keep, "no_clip": no_clip}
     maps = to is None and any(scene.values())
-    job.begin("predict", out or rows, keeps=maps)
+    job.begin("predict", out or rows)
     model = Model.load(run)
-    check_one_place(out, to)
+    if (out is None) == (to is None):
+        remedy = "Give `out` for the predictions, or `to` for a name in the store of the rows."
+        raise ParameterError("`out` and `to` are both given, or neither of them.", remedy)
     if to is not None:
         check_nothing_said(rows, "a store to which `to` adds columns", **kept, **results, **scene)
         figures = _annotate(job, model, (run, rows, to), overwrite, reading, options)
@@ -80,14 +81,14 @@ def _predict(
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.predict import check_predictions, predict_dataset
     from dask_nrbfn.sources.source import named_columns
 
     run, rows, out = places
     keep = written.pop("keep")
     names = () if keep is None else named_columns("keep", keep)
-    check_prediction_place(out, overwrite=written["overwrite"])
-    check_asked(model, out, **{name: written[name] for name in _RESULTS}, keep=names)
+    asked = {name: written[name] for name in (*_RESULTS, "overwrite")}
+    check_predictions(model, out, **asked, keep=names)
     read_as = {**reading, "keep": names, "spoiled": written["skip_bad"]}
     with opened_rows(rows, run, beside=out, labelled=False, **read_as) as opened:
         job.n_rows = opened.dataset.n_rows
@@ -120,7 +121,7 @@ def _annotate(
 ) -> dict[str, Any]:
     """Write the predictions of an AnnData store or Zarr group into the store."""
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.obs import ObsTarget
+    from dask_nrbfn.commands.predict import ObsTarget
 
     run, rows, to = places
     target = ObsTarget(rows, to, model, overwrite=overwrite)
@@ -145,8 +146,8 @@ def _map(
     check_map_place(out, overwrite=overwrite)
     job.n_rows = scene_at(scene, drawn["variable"], drawn["feature_dim"]).n_pixels
     with job.engine(engine_options) as engine:
-        mapped = predict_scene(run, scene, out, engine, **drawn, overwrite=overwrite)
-    return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
+        n_missing = predict_scene(run, scene, out, engine, **drawn, overwrite=overwrite)
+    return {"n_pixels": job.n_rows, "n_missing": n_missing}
 
 
 @command(["run", "rows"], given("no_clip", *READING, *ENGINE, "json"), places=["run", "rows"])
@@ -186,7 +187,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
 def export(job: Job, run: str, path: str, as_json: bool, **options: Any) -> None:
     """Write RUN, or a saved model, to the ONNX file PATH, which runs without this program.
 
-    The inputs of the file are the features as X, or the columns of the training table by name. The
+    The input of the file is X, the features in the order in which the metadata name them. The
     outputs are label, scores and probabilities, or the values of a regression, or coordinates.
     """
     from dask_nrbfn.commands.onnx_model import export_onnx

@@ -1,18 +1,20 @@
 """Descriptions of a dataset, run, model, map or predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_nrbfn.commands.verify import problems_of
+from dask_nrbfn.errors import NRBFNError
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages import cells_record, judged_record
-from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
+from dask_nrbfn.storage.location import normalize
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
@@ -52,10 +54,6 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     verify : bool
         Read every chunk of a dataset, and list its "problems". A sound dataset has none.
 
-    Returns
-    -------
-    dict
-
     Raises
     ------
     MissingDataError, DamagedDataError
@@ -64,17 +62,35 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     if verify:
         dataset = Dataset.open(location)
         n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-        checked = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
-        return {"kind": "dataset", **_figures(dataset), **checked}
-    describers = {
+        found = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
+        return {"kind": "dataset", **_figures(dataset), **found}
+    describers: dict[str, Callable[[], dict[str, Any]]] = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
-        "run": lambda: _describe_stored_run(Run.open(location)),
-        "model": lambda: _describe_stored_model(location),
-        "predictions": lambda: _describe_predictions(location),
-        "map": lambda: _describe_map(location),
+        "run": lambda: _with_cells(describe_run(Run.open(location)), location),
+        "model": lambda: _with_cells({}, location),
+        **{each: partial(_describe_results, location, each) for each in ("predictions", "map")},
     }
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
+
+
+def problems_of(dataset: Dataset) -> list[str]:
+    """Return the problems that reading every chunk of a dataset finds, one line each."""
+    # A view, such as that of `of_labelled`, is checked as it is stored.
+    dataset = Dataset.open(normalize(dataset.location))
+    problems, summaries = [], []
+    for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
+        try:
+            X, y, weights, _ = dataset.read_chunk(index)
+            summaries.append(summarize_chunk(X, y, weights, unlabelled=dataset.unlabelled))
+        except NRBFNError as error:
+            problems.append(error.problem)
+    found = fingerprint(dataset.X, summaries, dataset.unlabelled, dataset.schema)
+    if not problems and found != dataset.fingerprint:
+        targets = "targets" if dataset.of_numbers else "labels"
+        what = f"rows, {targets} or weights" if dataset.has_weights else f"rows or {targets}"
+        problems.append(f"{what} differ from those that ingest wrote.")
+    return problems
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
@@ -156,12 +172,7 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return the choices of a tuning, tried and chosen.
-
-    ``chosen``; ``tried``, all combinations; ``curve``, one with several basis sizes; ``finals``,
-    the best with a basis as large as that of the fit; ``path``, the penalties; and ``losses``.
-    ``per_class`` has the `class_figures` of the held-out rows; None for numeric targets.
-    """
+    """Return the choices of a tuning, tried and chosen, and the figures of held-out classes."""
     # Imports scipy and the stages, which the description of a dataset or a run does not need.
     from dask_nrbfn.numeric.held_out import class_figures
     from dask_nrbfn.stages.refine import read_held_out_confusion
@@ -185,28 +196,20 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     }
 
 
-def _describe_stored_run(run: Run) -> dict[str, Any]:
-    """Return the figures of a run, and of each cell if cells have networks."""
-    figures = describe_run(run)
-    if "n_cells" not in figures or not figures["complete"]:
+def _with_cells(figures: dict[str, Any], location: Location) -> dict[str, Any]:
+    """Return the figures of a run, by default those of a model, with those of its cells."""
+    if figures and not ("n_cells" in figures and figures["complete"]):
         return figures
+    # Imports scipy, which the description of a dataset or a run does not need.
     from dask_nrbfn.storage.model import Model
 
-    cells = describe_cells(Model.load(run.location))
-    if not figures["versions"]:
-        # These errors are of the rows of the fit.
-        name = "relative_error" if run.of_numbers else "error_rate"
-        errors = run.read("cells/errors").tolist()
-        cells = [{**cell, name: error} for cell, error in zip(cells, errors, strict=True)]
-    return figures | {"cells": cells}
+    model = Model.load(location)
+    cells = {} if model.cells is None else {"cells": describe_cells(model)}
+    return (figures or describe_model(model)) | cells
 
 
 def describe_cells(model: "Model") -> list[dict[str, Any]]:
-    """Return for every cell of a model its splits, rows, basis rows and width.
-
-    "splits" has texts such as ``"age <= 30.5"``, in the units of the features. With the scale
-    "unit", thresholds are shares of the length of a row.
-    """
+    """Return the splits, such as "age <= 30.5", rows, basis rows and width of every cell."""
     cells = model.cells
     assert cells is not None
     p = model.basis.shape[1]
@@ -248,31 +251,14 @@ def describe_model(model: "Model") -> dict[str, Any]:
     }
 
 
-def _describe_stored_model(location: Location) -> dict[str, Any]:
-    # Imports scipy, which the description of a dataset or a run does not need.
-    from dask_nrbfn.storage.model import Model
-
-    model = Model.load(location)
-    cells = {} if model.cells is None else {"cells": describe_cells(model)}
-    return describe_model(model) | cells
-
-
-def _describe_predictions(location: Location) -> dict[str, Any]:
-    group = open_group(location, kind="predictions")
+def _describe_results(location: Location, kind: str) -> dict[str, Any]:
+    """Return the sizes of predictions or a map."""
+    group = open_group(location, kind=kind)
     attributes = attributes_of(group)
-    names: dict[str, Any] = {}
-    names |= {name: attributes[name] for name in ("classes", "target_names") if name in attributes}
-    stored = get_array(group, "scores" if "classes" in names else "values")
-    n_rows, n_classes = stored.shape
-    return {"n_rows": n_rows, **names, **({"n_classes": n_classes} if "classes" in names else {})}
-
-
-def _describe_map(location: Location) -> dict[str, Any]:
-    group = open_group(location, kind="map")
-    attributes = attributes_of(group)
-    names: list[str] = attributes["of_choice"].split(", ")
     sizes: dict[str, int] = {}
-    for name in names:
-        layout: Any = group[name].metadata
-        sizes |= dict(zip(layout.dimension_names, layout.shape, strict=True))
-    return {"results": names, "sizes": sizes, "model": attributes["of_model"]}
+    for name in attributes["results"]:
+        layout: Any = group[name]
+        sizes |= dict(zip(layout.metadata.dimension_names, layout.shape, strict=True))
+    wanted = ("classes", "target_names", "of_model")
+    own = {name: attributes[name] for name in wanted if name in attributes}
+    return {"results": attributes["results"], "sizes": sizes} | own

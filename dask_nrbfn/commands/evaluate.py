@@ -141,17 +141,12 @@ class NumberEvaluation:
 def evaluate_dataset(
     model: Location, dataset: Dataset, engine: Engine, *, clip: bool = True
 ) -> Evaluation | NumberEvaluation:
-    """Return the figures of a model on a dataset with targets.
+    """Return the figures of a model on a dataset, a NumberEvaluation for numeric targets.
 
     Parameters
     ----------
     model, dataset, engine, clip
         See `predict_dataset`.
-
-    Returns
-    -------
-    Evaluation or NumberEvaluation
-        NumberEvaluation for numeric targets.
 
     Raises
     ------
@@ -170,9 +165,8 @@ def evaluate_dataset(
     n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
     if n_unlabelled:
         logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
-    arguments = [
-        (pinned, dataset, start, stop) for start, stop in task_spans(dataset.n_rows, 1, engine)
-    ]
+    spans = task_spans(dataset.n_rows, 1, engine)
+    arguments = [(pinned, dataset, *span) for span in spans]
     if opened.target_names is not None:
         residuals = run_tasks(engine, _residuals, arguments, label="evaluate")
         return _of_numbers(residuals, dataset.n_rows, opened.target_names, n_unlabelled)
@@ -226,7 +220,7 @@ def _of_numbers(
     sums, samples, clipped = zip(*residuals, strict=True)
     if n_clipped := sum(clipped):
         logger.warning("%d of %d rows %s.", n_clipped, n_rows, CLIPPED)
-    rows = np.arange(0, n_rows, _sample_step(n_rows))
+    rows = np.arange(0, n_rows, -(-n_rows // SAMPLED_ROWS))
     return NumberEvaluation(
         n_rows,
         target_names,
@@ -244,7 +238,7 @@ def _residuals(
     assert model.intercept is not None
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
-    step, sampled, row, n_clipped = _sample_step(dataset.n_rows), [], start, 0
+    step, sampled, row, n_clipped = -(-dataset.n_rows // SAMPLED_ROWS), [], start, 0
     for scores, targets in Scorer(model).blocks(dataset, start, stop):
         assert targets is not None
         n_clipped += model.n_clipped(scores)
@@ -256,18 +250,11 @@ def _residuals(
     return sums, np.concatenate(sampled, axis=1), n_clipped
 
 
-def _sample_step(n_rows: int) -> int:
-    return -(-n_rows // SAMPLED_ROWS)
-
-
 def _count(
     model: Model, dataset: Dataset, start: int, stop: int
 ) -> tuple[NDArray[np.int64], float, RankedProbabilities, RankedScores]:
-    """Return the confusion (K + 1, K), the sum of log losses, the reliability and the ranking.
-
-    The last line of the confusion counts the rows whose label the model does not know. Only two
-    classes are ranked.
-    """
+    """Return the confusion (K + 1, K), the sum of log losses, the reliability and the ranking."""
+    # The last line of the confusion counts the rows whose label the model does not know.
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     n_classes = len(own)
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])

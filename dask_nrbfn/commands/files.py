@@ -2,24 +2,20 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
-from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
 from dask_nrbfn.sources.source import Names
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, kind_of, scratch_beside
+from dask_nrbfn.storage.group import Location, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import latest_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,10 +73,6 @@ def opened_rows(
     unlabelled, id, missing_values, **options
         How the file is read, as for `ingest_file`; by default as the training rows were read.
 
-    Yields
-    ------
-    OpenedRows
-
     Raises
     ------
     DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
@@ -96,8 +88,9 @@ def opened_rows(
         check_nothing_said(place, "a dataset", **said, **options, keep=keep)
         yield OpenedRows(dataset)
         return
-    trained = _model_at(model)
-    read_as = _read_as(trained, labelled=labelled)
+    trained = Model.load(model)
+    unread = () if labelled else ("y", "target", "weights", "unlabelled")
+    read_as = {name: each for name, each in (trained.read_as or {}).items() if name not in unread}
     recorded = read_as.get("unlabelled")
     source = open_source(
         path,
@@ -112,39 +105,27 @@ def opened_rows(
         **options,
     )
     schema = source.schema
-    kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
-    ignored = () if schema is None else schema.ignored
-    with scratch_beside(beside) as scratch:
-        copy = f"a temporary copy beside {beside}"
-        mark = _mark_for(source, recorded) if unlabelled is None else unlabelled
-        ingest_source(source, scratch, unlabelled=mark, gaps=spoiled, place=copy)
-        name = str(place if is_query(path) else normalize(place))
-        dataset = Dataset.open(scratch).named(name)
-        unused = tuple(name for name in ignored if name not in keep)
-        yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
-
-
-def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
-    """Return some columns of a table, None without names."""
-    if not names:
-        return None
-    # Imports pyarrow, which files of arrays do not need.
-    from dask_nrbfn.sources.tables import TableSource
-
-    if not isinstance(source, TableSource):
+    names = [name for name in keep if schema is None or name != schema.id]
+    carried: Any = getattr(source, "carried", None)
+    if names and carried is None:
         raise ParameterError(
             f"`keep` is given, but {place} is not a table.",
             "Give a text, Parquet or Arrow file, or leave `keep` out.",
         )
-    return source.carried(names)
-
-
-def _model_at(location: Location) -> Model:
-    """Return a model, or the latest one of a run."""
-    if kind_of(location, ("run", "model")) == "model":
-        return Model.load(location)
-    run = Run.open(location)
-    return read_model(run, latest_place(run.attributes))
+    kept = carried(names) if names else None
+    ignored = () if schema is None else schema.ignored
+    with scratch_beside(beside) as scratch:
+        mark = unlabelled
+        if mark is None:
+            # Labels of another type than those of the fit have no marker.
+            with suppress(ParameterError):
+                checked_mark(recorded, source.y_dtype, source.target_names)
+                mark = recorded
+        ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
+        name = str(place if is_query(path) else normalize(place))
+        dataset = Dataset.open(scratch).named(name)
+        unused = tuple(name for name in ignored if name not in keep)
+        yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
 
 
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:
@@ -154,22 +135,6 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
             raise ParameterError(
                 f"`{name}` is given, but {place} is {what}.", f"Leave `{name}` out."
             )
-
-
-def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
-    """Return the options with which the training rows of a model were read."""
-    recorded = model.read_as or {}
-    targets = () if labelled else ("y", "target", "weights", "unlabelled")
-    return {name: value for name, value in recorded.items() if name not in targets}
-
-
-def _mark_for(source: Source, recorded: str | None) -> str | None:
-    """Return the marker of the training rows; None if a source has labels of another type."""
-    try:
-        checked_mark(recorded, source.y_dtype, source.target_names)
-    except ParameterError:
-        return None
-    return recorded
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:

@@ -1,18 +1,54 @@
-"""Fit, tuning and embedding of a dataset."""
+"""Fit, tuning and embedding of a dataset; refresh, which fits a run again in its place."""
 
 import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from dask_nrbfn.commands.files import opened_rows
+from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+    RunMismatchError,
+    WorseModelError,
+    plural,
+)
 from dask_nrbfn.fit import check_fit, finish_run, start_run
+from dask_nrbfn.numeric.rows import canonical
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+from dask_nrbfn.sources.dtypes import sparse_dtype
+from dask_nrbfn.sources.source import Block, Source
+from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.refine import guess_as_good
+from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import check_outside_groups, exists, locked_group
-from dask_nrbfn.storage.location import Location
-from dask_nrbfn.storage.run import Run, finish_refresh
+from dask_nrbfn.storage.group import (
+    Location,
+    check_outside_groups,
+    exists,
+    hidden_sibling,
+    locked_group,
+    remove_group,
+    replace_group,
+)
+from dask_nrbfn.storage.location import RemoteLocation, locate
+from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh
+from dask_nrbfn.storage.versions import (
+    latest_place,
+    member_of,
+    members_by_content,
+    members_held,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +62,7 @@ def fit_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Fit a network to a dataset, or resume an interrupted fit.
+    """Fit a network to a dataset, or resume an interrupted fit; return the run with its model.
 
     Parameters
     ----------
@@ -40,11 +76,6 @@ def fit_dataset(
         The basis rows; `params` are then those that `given_basis` returned.
     min_recall : float
         Smallest share of the true neighbours that an approximate search must find.
-
-    Returns
-    -------
-    Run
-        With its model.
 
     Raises
     ------
@@ -74,7 +105,7 @@ def tune_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Choose scale, basis, width, features and penalty from the data, and fit with them.
+    """Choose scale, basis, width, features and penalty, and return the run of a fit with them.
 
     Parameters
     ----------
@@ -84,21 +115,15 @@ def tune_dataset(
     validation : Dataset, optional
         Held-out rows, instead of cross-validation folds.
 
-    Returns
-    -------
-    Run
-        With its model, whose probabilities are calibrated on the held-out rows.
-
     Notes
     -----
     Scale, basis, rule, features, kernel and width are tried with a small basis on a sample of the
     rows, by successive halving; then widths near the best one. Penalty and alpha are chosen with
     the whole basis, from the moments of every fold.
 
-    A held-out row is also held out of the basis, because no other row would determine its weight.
-    So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are slightly
-    too high. Width, column statistics, shares of clusters and the choice of the basis use all rows;
-    a basis of low confidence also uses all labels. A validation dataset is used for none of them.
+    A held-out row is also held out of the basis, because no other row would determine its weight,
+    so its errors are slightly too high. A basis of low confidence uses all labels. The held-out
+    rows calibrate the probabilities.
     """
     context = FitContext.resolve(
         dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
@@ -115,7 +140,7 @@ def embed_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Compute coordinates in which rows are close if many short steps connect them.
+    """Return a run whose scores are coordinates: rows are close if many short steps connect them.
 
     Parameters
     ----------
@@ -125,15 +150,10 @@ def embed_dataset(
         `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
         and has at least as many rows. Parameters of targets are ignored.
 
-    Returns
-    -------
-    Run
-        With a model whose scores are the coordinates; `predict_dataset` writes them.
-
     Notes
     -----
-    The coordinates are all `eigenfunctions` of the basis but the first, which is constant: the
-    eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
+    `predict_dataset` writes the coordinates, all `eigenfunctions` of the basis but the first, which
+    is constant: the eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
     """
     context = FitContext.resolve(
         dataset, params, engine, embeds=True, basis=basis, min_recall=min_recall
@@ -151,13 +171,202 @@ def finish_fit(location: Location, context: FitContext) -> Run:
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
         finish_run(run, context, check_still_locked=check_still_locked)
-        # Predicting the largest class always may be as good as a tuned model.
-        if not run.embeds and (guess := guess_as_good(run)) is not None:
-            logger.warning(
-                "The held-out error is %.2f %%, and predicting the largest class always errs in "
-                "%.2f %%. To find the rows of small classes, pass --class-weight balanced "
-                '(class_weight="balanced" in Python).',
-                100 * guess.error_rate,
-                100 * guess.guessing,
-            )
         return run
+
+
+def refresh_run(
+    location: Location,
+    datasets: Sequence[Dataset],
+    engine: Engine,
+    *,
+    judge: Judge | None = None,
+    min_recall: float = FitLimits.min_recall,
+) -> Run:
+    """Fit a run again with its own parameters, and return the new run in its place.
+
+    Parameters
+    ----------
+    location : Location
+        Location of a run whose model may be damaged. It stays until the new run is complete.
+    datasets : sequence of Dataset
+        Rows to fit; empty: all rows that the run holds. Rows of a file are read from the file.
+    engine, min_recall
+        See `fit_dataset`.
+    judge : Judge, optional
+        Judges the new model.
+
+    Raises
+    ------
+    MissingDataError, DataError, ParameterError
+        If the datasets of the run are missing or have changed; if two datasets have the same rows;
+        if the basis of the run was given, or the run is in the memory of this process.
+    WorseModelError
+        If the judge refuses the new model; the run is unchanged.
+
+    Notes
+    -----
+    A run that was tuned with folds is tuned again. A run that was tuned on a validation dataset is
+    fitted with the chosen parameters. Several datasets are first written as one, beside the run.
+    The new run is built there too, and an interrupted refresh resumes it.
+    """
+    building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
+    finish_refresh(location)
+    _check_refreshable(Run.open(location), judge)
+    with locked_group(location) as check_still_locked, ExitStack() as files:
+        old = Run.open(location)
+        rows = list(datasets) or _rows_held(old, files)
+        dataset = rows[0]
+        if len(rows) > 1:
+            source = _Joined(rows)
+            # A job that was killed may have left it.
+            remove_group(joined)
+            dataset = ingest_source(source, joined, unlabelled=source.unlabelled)
+        names = old.attributes["target_names"]
+        if not old.embeds:
+            check_targets(dataset, None if names is None else tuple(names))
+        # A run that was tuned on a validation dataset is fitted with the chosen parameters.
+        tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
+        context = FitContext.resolve(
+            dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
+        )
+        try:
+            finish_fit(building, context)
+        except RunMismatchError as error:
+            logger.warning("%s The refresh starts again on these rows.", error.problem)
+            remove_group(building)
+            finish_fit(building, context)
+        new = Run.open(building)
+        try:
+            error_rate = None if judge is None else judge.error_rate(building, engine)
+        except WorseModelError:
+            remove_group(building)
+            remove_group(joined)
+            raise
+        check_still_locked()
+        new.record_refresh(
+            members=list(map(member_of, rows)),
+            refreshed_from=old.run_id,
+            error_rate=error_rate,
+        )
+        # A job that is killed in between joins the rows again.
+        remove_group(joined)
+        replace_group(building, location)
+    n_datasets = plural(len(rows), "dataset")
+    logger.info("refresh: %s holds %d rows of %s", location, dataset.n_rows, n_datasets)
+    return Run.open(location)
+
+
+def _check_refreshable(old: Run, judge: Judge | None) -> None:
+    """Raise an error if a run was never finished, or cannot be fitted again or judged."""
+    attributes, place = old.attributes, old.location
+    if not latest_place(attributes) and "model" not in attributes["stages"]:
+        raise DamagedDataError(
+            f"the run {place} has no model yet.", f"Finish the run with {old.begun_by}."
+        )
+    if old.params.basis_is_given:
+        raise ParameterError(
+            f"the basis of {place} was given, so a refresh cannot choose another.",
+            "Fit a new run with another basis.",
+        )
+    if old.embeds and judge is not None:
+        raise ParameterError(
+            f"{place} is an embedding, which learns no targets.", "Refresh the run without a judge."
+        )
+
+
+def _rows_held(run: Run, files: ExitStack) -> list[Dataset]:
+    """Return the datasets whose rows a run holds; they exist until `files` is closed."""
+    known, held = members_by_content(run.attributes), members_held(run.attributes)
+    taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
+    if taken:
+        raise DataError(
+            f"{run.location} has forgotten the rows of {taken[0]}, which were added together "
+            "with other rows.",
+            "Give datasets without the forgotten rows.",
+        )
+    return [_open_member(run, known[each], files) for each, times in held.items() if times]
+
+
+def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
+    """Open a dataset whose rows a run holds."""
+    # A run does not record storage options, which may be secrets.
+    options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
+    place, remedy = member["dataset"], "Give the datasets to fit."
+    try:
+        opening = opened_rows(locate(place, options), run.location, beside=run.location)
+        dataset = files.enter_context(opening).dataset
+    except NRBFNError as error:
+        raise MissingDataError(
+            f"{run.location} holds rows of {place}, which cannot be read: {error.problem}", remedy
+        ) from error
+    if member["content"] != dataset.content:
+        raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
+    # Encoded as when the dataset was added to the run.
+    return dataset.encoded_by(Schema.of_record(run.attributes["schema"]))
+
+
+def _common_mark(datasets: list[Dataset]) -> Mark | None:
+    """Return the label of unlabelled rows, which must be the same in all datasets."""
+    marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
+    first = next(iter(marks.values()), datasets[0])
+    others = [*marks.values()][1:]
+    others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
+    if others:
+        raise DataError(
+            f"{first.unlabelled!r} means a missing label in {first.location}, but not in "
+            f"{others[0].location}.",
+            "Ingest both datasets with the same `unlabelled`.",
+        )
+    return first.unlabelled
+
+
+def _columns(dataset: Dataset) -> tuple[Any, ...]:
+    label_kind = None if dataset.y is None else dataset.y.dtype.kind
+    return dataset.n_features, dataset.feature_names, dataset.target_names, label_kind
+
+
+class _Joined(Source):
+    """The rows of several datasets, one after another."""
+
+    def __init__(self, datasets: list[Dataset]) -> None:
+        first = datasets[0]
+        if len({dataset.content for dataset in datasets}) < len(datasets):
+            raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
+        for other in datasets[1:]:
+            other.encoded_by(first.schema)
+            if _columns(other) != _columns(first):
+                raise DataError(
+                    f"{other.location} has other columns, or labels of another type, than "
+                    f"{first.location}.",
+                    "Give datasets with the same columns and label type.",
+                )
+        self.unlabelled = _common_mark(datasets)
+        self._datasets = datasets
+        self.n_rows = sum(dataset.n_rows for dataset in datasets)
+        self.n_features = first.X.shape[1]
+        self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
+        if any(dataset.is_sparse for dataset in datasets):
+            self.x_dtype = sparse_dtype(self.x_dtype, "X")
+            self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
+        self.y_dtype = None if first.y is None else first.y.dtype
+        self.has_weights = any(dataset.has_weights for dataset in datasets)
+        self.feature_names, self.target_names = first.feature_names, first.target_names
+        self.schema = first.schema
+        # As the first dataset was read, with the marker of the first that has one.
+        read_as = [each.read_as or {} for each in datasets]
+        marks = [{"unlabelled": each["unlabelled"]} for each in read_as if "unlabelled" in each]
+        self.read_as = {**read_as[0], **(marks[0] if marks else {})} or None
+        # The booleans of an update may have been written as 1 and 0.
+        is_boolean = first.classes.dtype.kind == "b"
+        self.boolean_labels = is_boolean and all(
+            np.isin(of.classes, (0, 1)).all() for of in datasets
+        )
+
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        for dataset in self._datasets:
+            for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
+                X, y, weights, _ = dataset.read_chunk(index)
+                if weights is None and self.has_weights:
+                    weights = np.ones(X.shape[0])
+                X = canonical(X) if self.n_values is not None else X
+                yield Block(X.astype(self.x_dtype, copy=False), y, weights)

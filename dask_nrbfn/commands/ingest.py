@@ -1,27 +1,26 @@
 """Ingest: rows of any source, streamed into a dataset."""
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
-from dask_nrbfn.commands.collections import (
-    DaskRows,
-    dask_labels,
-    dask_numbers,
-    rows_and_schema,
-)
-from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
+from dask_nrbfn.numeric.rows import canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import FLOAT64, checked_mark, sparse_dtype
+from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.sources.dtypes import (
+    FLOAT64,
+    STRING,
+    checked_mark,
+    feature_dtype,
+    label_dtype,
+    sparse_dtype,
+)
 from dask_nrbfn.sources.frames import (
     as_columns,
     column_names,
@@ -41,10 +40,17 @@ from dask_nrbfn.storage.chunks import (
     write_chunk,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, replacing_group
+from dask_nrbfn.storage.group import (
+    Location,
+    attributes_of,
+    kind_of,
+    open_group,
+    replacing_group,
+)
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
+    import dask.array as da
     from dask.delayed import Delayed
 
 logger = logging.getLogger(__name__)
@@ -74,7 +80,6 @@ def ingest_file(
     missing_values: Names = None,
     max_categories: int = 100,
     schema: Schema | Location | None = None,
-    write_schema: str | os.PathLike[str] | None = None,
     sparse: str = "auto",
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
@@ -133,10 +138,7 @@ def ingest_file(
     max_categories : int
         The most frequent categories get a feature each; all other categories share one feature.
     schema : Schema, path or Location, optional
-        Schema of the columns of a table, or the TOML or JSON file, dataset, run or model with the
-        schema.
-    write_schema : path, optional
-        TOML or JSON file to which the schema is written.
+        Schema of the columns of a table, or the dataset, run or model with the schema.
     sparse : {"auto", "yes", "no"}
         Whether rows are stored in CSR. "auto" does so for rows of at least 256 features that take
         less than half as many bytes in CSR, if they come from a sparse matrix, or if categories of
@@ -152,10 +154,6 @@ def ingest_file(
         the rows, with a digest of every chunk, unless their chunks are larger than 128 MiB.
     overwrite : bool
         Replace a dataset at `location` once the new one is complete.
-
-    Returns
-    -------
-    Dataset
 
     Raises
     ------
@@ -175,55 +173,33 @@ def ingest_file(
     - Scenes, with `variable`: Zarr, netCDF and whatever xarray opens; `label` and `target` name
       variables.
     """
-    path, storage_options = (
-        (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
-    )
-    if write_schema is not None:
-        check_schema_file(write_schema)
-        check_output_file(write_schema, overwrite=overwrite)
-    opened = open_source(
-        path,
-        sql=sql,
-        x=x,
-        y=y,
-        label=label,
-        target=target,
-        weights=weights,
-        delimiter=delimiter,
-        no_header=no_header,
-        schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
-        columns=columns,
-        drop=drop,
-        id=id,
-        categorical=categorical,
-        numeric=numeric,
-        date=date,
-        missing=missing,
-        missing_values=missing_values,
-        max_categories=max_categories,
-        variable=variable,
-        feature_dim=feature_dim,
-        unlabelled=unlabelled,
-        storage_options=storage_options,
-    )
-    if write_schema is not None and opened.schema is None:
-        raise ParameterError(
-            f"`write_schema` is given, but {path} is not a table.",
-            "Leave `write_schema` out: only tables have a schema.",
-        )
-    dataset = ingest_source(
-        opened,
-        location,
-        sparse=sparse,
-        unlabelled=unlabelled,
-        chunk_rows=chunk_rows,
-        overwrite=overwrite,
-        copy=copy,
-    )
-    if write_schema is not None and dataset.schema is not None:
-        save_schema(dataset.schema, write_schema, overwrite=overwrite)
+    options = dict(locals())
+    del options["location"]
+    stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
+    if isinstance(source, RemoteLocation):
+        options |= {"source": source.url, "storage_options": source.storage_options}
+    if schema is not None and not isinstance(schema, Schema):
+        options["schema"] = load_schema(schema)
+    dataset = ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
     _tell_targets(dataset)
     return dataset
+
+
+def load_schema(location: Location) -> Schema:
+    """Return the schema of a dataset, a run or a model."""
+    if kind_of(location, ("dataset", "run", "model")) == "dataset":
+        group = open_group(location, kind="dataset")
+    else:
+        # Imports scipy, which no table needs.
+        from dask_nrbfn.storage.model import open_model_group
+
+        group = open_model_group(location)
+    schema = Schema.of_record(attributes_of(group)["schema"])
+    if schema is None:
+        raise DataError(
+            f"{location} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
+        )
+    return schema
 
 
 def _tell_targets(dataset: Dataset) -> None:
@@ -245,31 +221,33 @@ def _tell_targets(dataset: Dataset) -> None:
 
 
 def ingest_arrays(
-    X: ArrayLike,
-    y: ArrayLike | None,
+    X: Any,
+    y: Any,
     location: Location,
     *,
-    target: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
+    target: Any = None,
+    weights: Any = None,
     missing: str = "error",
     schema: Schema | None = None,
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
-    """Write a dataset from arrays in memory.
+    """Write a dataset from arrays in memory, or from dask collections in parallel.
 
     Parameters
     ----------
-    X : array-like (n, c), sparse matrix or frame
-        Rows of a sparse matrix or array of scipy stay sparse. A frame of pandas, polars, Arrow or
+    X : array-like (n, c), sparse matrix, frame, dask array or dask dataframe
+        Rows of a sparse matrix or array of scipy stay sparse; sparse blocks of a dask array are
+        computed one at a time and written by this process. A frame of pandas, polars, Arrow or
         another library may have columns of text, categories, dates and booleans.
-    y : array-like (n,) or None
+    y : array-like or dask collection (n,), or None
         Integers or strings.
     location : Location
-    target : array-like (n,) or (n, q), optional
+        For dask collections it must be reachable from the workers of an active client.
+    target : array-like or dask collection (n,) or (n, q), optional
         Numeric targets, instead of `y`. A frame or series also gives the names of the targets.
-    weights : array-like (n,), optional
+    weights : array-like or dask collection (n,), optional
         Weights of the rows, finite and above 0.
     missing : {"error", "impute"}
         Missing values are an error, or are filled with the median of their column. Ignored with
@@ -278,10 +256,6 @@ def ingest_arrays(
         Columns and their kinds; by default inferred from the values.
     unlabelled, chunk_rows, overwrite
         See `ingest_file`.
-
-    Returns
-    -------
-    Dataset
 
     Raises
     ------
@@ -292,23 +266,28 @@ def ingest_arrays(
     ExistsError
         If `location` exists and is not to be replaced.
     """
-    from dask_nrbfn.sources.stored import schema_of, stored_rows
-
     check_one_kind("y", y, target)
-    schema = schema or (None if is_scipy(X) else schema_of(X, missing))
-    if schema is not None:
-        rows: Rows = stored_rows(X, schema)
+    if hasattr(X, "to_delayed"):
+        rows: Any
+        rows, schema = rows_and_schema(X, missing, schema)
+        labels: Any = None if y is None else dask_labels(y, unlabelled)
+        numbers = None if target is None else dask_numbers(as_columns(target), "target")
+        source: Source = DaskRows(rows, labels, weights, numbers)
+        source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
     else:
-        rows = canonical(X) if is_scipy(X) else plain_rows(X)
-    labels = None if y is None else labels_of(y, unlabelled)
-    source = ArraySource(
-        rows,
-        None if labels is None else labels.stored(unlabelled),
-        weights,
-        None if target is None else plain_rows(as_columns(target), "target"),
-    )
+        from dask_nrbfn.sources.stored import schema_of, stored_rows
+
+        schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+        if schema is not None:
+            rows = stored_rows(X, schema)
+        else:
+            rows = canonical(X) if is_scipy(X) else plain_rows(X)
+        given = None if y is None else labels_of(y, unlabelled)
+        numbers = None if target is None else plain_rows(as_columns(target), "target")
+        labels = None if given is None else given.stored(unlabelled)
+        source = ArraySource(rows, labels, weights, numbers)
+        source.boolean_labels = given is not None and given.are_boolean
     source.schema = schema
-    source.boolean_labels = labels is not None and labels.are_boolean
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
@@ -332,33 +311,11 @@ def ingest_source(
     gaps: bool = False,
     copy: bool = False,
     classes: Sequence[int | str] = (),
-    place: str | None = None,
 ) -> Dataset:
-    """Write a dataset from an open source, one chunk after another.
+    """Write a dataset from an open source, one chunk after another; for options see `ingest_file`.
 
-    Parameters
-    ----------
-    source : Source
-    location : Location
-    sparse, unlabelled, chunk_rows, overwrite, copy
-        See `ingest_file`.
-    gaps : bool
-        Whether rows may lack values that the schema does not impute; their features are NaN.
-    classes : sequence of int or str
-        Classes that exist even if no row has them.
-    place : str, optional
-        Name of the location in the log, if `location` is hidden.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DataError, ParameterError, StorageError
-        If a value or an option cannot be used.
-    ExistsError
-        If `location` exists and is not to be replaced.
+    gaps: whether rows may lack values that the schema does not impute; their features are NaN.
+    classes: classes that exist even if no row has them.
     """
     mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
@@ -404,8 +361,9 @@ def ingest_source(
         if isinstance(source, DaskRows) and n_values is None:
             summaries = _write_in_parallel(write, source.parts(rows))
         else:
-            blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
-            summaries = list(_write_blocks(write, source.n_rows, blocks))
+            summaries = list(
+                _write_blocks(write, source, rows, None if n_values is None else x_dtype)
+            )
         finish_dataset(
             group,
             summaries,
@@ -418,28 +376,22 @@ def ingest_source(
             boolean_labels=source.boolean_labels,
             classes=classes,
         )
-    place = place or str(location)
-    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, place)
+    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
 
 
-def _in_form(blocks: Iterable[Block], sparse: np.dtype[Any] | None) -> Iterator[Block]:
-    """Yield blocks with X in CSR of the type `sparse`, or as arrays if it is None."""
-    for block in blocks:
-        X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
-        yield block._replace(X=X)
-
-
 def _write_blocks(
-    write: Callable[..., ChunkSummary], n_rows: int, blocks: Iterable[Block]
+    write: Callable[..., ChunkSummary], source: Source, rows: int, sparse: np.dtype[Any] | None
 ) -> Iterator[ChunkSummary]:
+    """Write blocks with X in CSR of the type `sparse`, or as arrays if it is None."""
     written = 0
-    for index, block in enumerate(blocks):
-        yield write(index, *block)
-        written += block.X.shape[0]
-    if written != n_rows:
+    for index, block in enumerate(source.blocks(rows)):
+        X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
+        yield write(index, X, *block[1:])
+        written += X.shape[0]
+    if written != source.n_rows:
         raise DataError(
-            f"the source has {written} rows, not the expected {n_rows}.",
+            f"the source has {written} rows, not the expected {source.n_rows}.",
             "Do not change the source while it is read.",
         )
 
@@ -451,66 +403,6 @@ def _write_in_parallel(
 
     task = dask.delayed(write, pure=False)
     return dask.compute(*(task(index, *chunk) for index, chunk in enumerate(chunks)))
-
-
-def ingest_dask(
-    X: Any,
-    y: Any,
-    location: Location,
-    *,
-    target: Any = None,
-    weights: Any = None,
-    missing: str = "error",
-    schema: Schema | None = None,
-    unlabelled: Mark | None = None,
-    chunk_rows: int | None = None,
-    overwrite: bool = False,
-) -> Dataset:
-    """Write a dataset from dask collections, in parallel.
-
-    Parameters
-    ----------
-    X : dask array (n, p), also of sparse blocks, or dask dataframe
-        Sparse blocks are computed one at a time and written by this process.
-    y : dask array (n,), dask series or None
-        Integers or strings.
-    location : Location
-        Must be reachable from the workers if a `distributed.Client` is active.
-    target : dask array (n,) or (n, q), dask series or dataframe, optional
-        Numeric targets, instead of `y`. A dataframe or series also gives the names of the targets.
-    weights : dask array (n,) or dask series, optional
-        Weights of the rows, finite and above 0.
-    missing, schema
-        See `ingest_arrays`.
-    unlabelled, chunk_rows, overwrite
-        See `ingest_file`.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DataError
-        If lengths or types do not fit, a value is not finite, or a weight is not above 0.
-    ParameterError
-        If `y` and `target` are both given, or `missing` has another value.
-    """
-    check_one_kind("y", y, target)
-    rows, schema = rows_and_schema(X, missing, schema)
-    source = DaskRows(
-        rows,
-        None if y is None else dask_labels(y, unlabelled),
-        weights,
-        None if target is None else dask_numbers(as_columns(target), "target"),
-    )
-    source.schema = schema
-    source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
-    source.feature_names = column_names(X)
-    source.target_names = target_names_of(target) or source.target_names
-    return ingest_source(
-        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
-    )
 
 
 def _rows_of_chunk(
@@ -529,3 +421,144 @@ def _rows_of_chunk(
     elif chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
     return min(chunk_rows, source.n_rows)
+
+
+# Number of surveys that one task merges.
+_MERGED = 8
+
+
+class DaskRows(ArrayRows):
+    """Rows of dask collections: X (n, p), also of blocks in CSR, and columns as `ArraySource`."""
+
+    def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
+        given = {"X": X, "y": y, "weights": weights, "target": target}
+        names = {name.lower(): name for name, values in given.items() if values is not None}
+        super().__init__({role: _counted(given[name]) for role, name in names.items()}, names)
+        if is_scipy(self.arrays["x"]._meta):
+            # An estimate from the first block.
+            first = self.arrays["x"].blocks[0].compute()
+            self.n_values = round(first.nnz * self.n_rows / first.shape[0])
+
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        """Yield the rows of each chunk in CSR; computes one chunk at a time."""
+        import dask
+
+        computed = (dask.compute(*part) for part in self.parts(self.arrays["x"].chunks[0]))
+        return (Block(canonical(X), y, weights) for X, y, weights in computed)
+
+    def parts(self, chunk_rows: int | tuple[int, ...]) -> "Iterator[tuple[Delayed | None, ...]]":
+        """Yield rows, targets and weights of chunks of `chunk_rows` rows as delayed objects."""
+        y, target, weights = map(self.arrays.get, ("y", "target", "weights"))
+        blocks = self.arrays["x"].rechunk((chunk_rows, -1)).to_delayed().ravel()
+        if target is not None:
+            y = target.reshape(self.n_rows, -1).astype(FLOAT64)
+        columns = (
+            [None] * len(blocks)
+            if column is None
+            else column.rechunk((chunk_rows, *column.shape[1:])).to_delayed().ravel()
+            for column in (y, None if weights is None else weights.astype(FLOAT64))
+        )
+        return zip(blocks, *columns, strict=True)
+
+
+def dask_numbers(X: Any, name: str) -> "da.Array":
+    """Return the numbers of a dask frame, and dask arrays unchanged."""
+    if not hasattr(X, "columns"):
+        return X
+    return X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
+
+
+def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
+    """Return the rows of a dask collection as numbers, or as a schema encodes them, (n, c)."""
+    if schema is not None:
+        return _stored(X, schema)
+    rows = dask_numbers(X, "X")
+    if rows.ndim != 2 or 0 in rows.shape[1:]:
+        raise DataError(
+            f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
+        )
+    return rows.astype(feature_dtype(rows.dtype, "X"))
+
+
+def _stored(X: Any, schema: Schema) -> "da.Array":
+    """Return the rows of a dask collection as a schema encodes them, without counting them."""
+    from dask_nrbfn.sources.stored import stored_rows
+
+    n_columns, part = len(schema.columns), "a block of X"
+    # Raises errors before anything is computed.
+    stored_rows(_no_rows(X), schema)
+    if hasattr(X, "columns"):
+        names = {column.name for column in schema.columns}
+        own = X[[label for label in X.columns if str(label) in names]]
+        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
+    chunks = (X.chunks[0], (n_columns,))
+    whole = X.rechunk({1: -1})
+    return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
+
+
+def rows_and_schema(
+    X: Any, missing: str, schema: Schema | None
+) -> "tuple[da.Array, Schema | None]":
+    """Return the rows (n, c) of a collection as stored, and a schema, given or found."""
+    import dask
+    import dask.array as da
+
+    from dask_nrbfn.sources.stored import decided, needs_schema, surveyed
+    from dask_nrbfn.sources.survey import merged
+
+    if schema is not None or not needs_schema(_no_rows(X), missing):
+        return dask_rows(X, schema=schema), schema
+    whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
+    parts = list(np.ravel(whole.to_delayed()))
+    lengths = [dask.delayed(len)(part) for part in parts]
+    # Raises errors before anything is computed.
+    surveyed(_no_rows(X), fills=False)
+    surveys = [dask.delayed(surveyed)(part, fills=missing == "impute") for part in parts]
+    while len(surveys) > 1:
+        groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
+        surveys = list(map(dask.delayed(merged), groups))
+    cells, *lengths = dask.compute(surveys[0], *lengths)
+    schema = decided(cells, missing)
+    rows = dask_rows(X, schema=schema)
+    return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
+
+
+def _no_rows(X: Any) -> Any:
+    """Return an empty table in memory with the columns of a dask collection."""
+    return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
+
+
+def dask_labels(y: Any, unlabelled: Mark | None = None) -> "da.Array":
+    """Return labels (n,) as `Labels.stored` of each block."""
+    import dask.array as da
+
+    # Dask warns when it turns extension types of pandas into object arrays.
+    labels = _counted(y if isinstance(y.dtype, np.dtype) else y.astype(object))
+    # pandas stores text as Python objects; each block is checked when it is computed.
+    given = plain_dtype(y.dtype)
+    dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
+    meta = np.empty((0,) * labels.ndim, dtype=dtype)
+    return da.map_blocks(_block_labels, labels, dtype, unlabelled, dtype=dtype, meta=meta)
+
+
+def _block_labels(
+    labels: NDArray[Any], dtype: np.dtype[Any], unlabelled: Mark | None, block_info: Any = None
+) -> NDArray[Any]:
+    first_row = block_info[0]["array-location"][0][0] if block_info else 0
+    found = labels_of(labels, unlabelled, first_row=first_row)
+    if dtype == STRING and found.missing is not None and found.missing.all():
+        # This block alone does not show that the other blocks have text.
+        return np.full(len(labels), str(unlabelled), dtype=dtype)
+    stored = found.stored(unlabelled)
+    if stored.dtype != dtype:
+        raise DataError(
+            f"y has the label {labels[0]!r} in row {first_row} (the first is 0), as an object.",
+            "Give the column a type, such as y.astype(bool), y.astype(int) or y.astype(str).",
+        )
+    return stored
+
+
+def _counted(values: Any) -> "da.Array":
+    """Return a dask array with known lengths."""
+    array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
+    return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array

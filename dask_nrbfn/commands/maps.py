@@ -1,9 +1,7 @@
 """Maps: predictions for all pixels of a scene, stored as Zarr arrays that xarray opens."""
 
-import logging
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -14,41 +12,34 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 from zarr.errors import ZarrUserWarning
 
-from dask_nrbfn.commands.predict import GROUPS
+from dask_nrbfn.commands.predict import GROUPS, task_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.arrays import columns_by_name
-from dask_nrbfn.sources.scene import Box, Scene, open_scene
+from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
 from dask_nrbfn.sources.source import Names, named_columns
 from dask_nrbfn.storage.blocks import read_ahead
-from dask_nrbfn.storage.group import RECORDED, Location, check_target, mark_complete, resumed_group
+from dask_nrbfn.storage.group import (
+    RECORDED,
+    Location,
+    check_target,
+    mark_complete,
+    replacing_group,
+)
 from dask_nrbfn.storage.location import file_of
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
 if TYPE_CHECKING:
     import xarray as xr
 
-logger = logging.getLogger(__name__)
-
 _KIND = "map"
-
-# Tasks are so large that reading the model takes a small part of their time.
-_TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
 
 # The results that a map stores as they are, by the name of its variable.
 _RESULTS = {"value": "values", "score": "scores", "probability": "probabilities"}
-
-
-@dataclass(frozen=True)
-class MapResult:
-    """Number of pixels of a map, and of pixels without a prediction."""
-
-    n_pixels: int
-    n_missing: int
 
 
 def predict_scene(
@@ -62,8 +53,8 @@ def predict_scene(
     probabilities: bool = False,
     scores: bool = False,
     overwrite: bool = False,
-) -> MapResult:
-    """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
+) -> int:
+    """Write a map of the pixels of a scene; return the number of pixels without a prediction.
 
     The map has ``label``, or ``value`` with a layer for each target or coordinate of an embedding,
     with the dimensions and coordinates of the pixels; layers are the first dimension. Pixels that
@@ -76,8 +67,7 @@ def predict_scene(
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
-        A path or URL. An unfinished map is stored next to it under a hidden name; the next call
-        resumes the map.
+        A path or URL.
     engine : Engine
     variable : str or sequence of str
         The variable, or several, as "A,B". Each of several variables is a feature, or has one for
@@ -90,48 +80,49 @@ def predict_scene(
     overwrite : bool
         Replace a map at `out` once the new one is complete.
 
-    Returns
-    -------
-    MapResult
-
     Raises
     ------
     DataError
         If the features are not those of the training rows, or a value is infinite.
-    ExistsError, RunMismatchError, ParameterError, StorageError
-        If `out` cannot be written, or another map was begun there; if the model has no
-        probabilities or scores.
+    ExistsError, ParameterError, StorageError
+        If `out` cannot be written; if the model has no probabilities or scores.
     """
     check_map_place(out, overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
-    opened, digest = pinned.open(), found.digest()
-    names = _checked_names(opened, found, probabilities=probabilities, scores=scores)
+    opened = pinned.open()
+    names = _checked_names(opened, probabilities=probabilities, scores=scores)
     order = _feature_order(opened, found)
-    _check_memory(found, opened, engine)
-    identity = {"of_model": opened.digest(), "of_scene": digest, "of_choice": ", ".join(names)}
+    (r, p), q, rows = opened.basis.shape, opened.n_targets, scoring_rows(opened)
+    # A box as stored, decoded and as rows, for the current and the next box; its scores, results
+    # and labels; a block of activations; the basis as read and as slopes.
+    pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize + 8 * (4 * q + 2)
+    held = math.prod(found.steps) * pixel_bytes + activations_bytes(opened)
+    held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
+    engine.expected_bytes = process_bytes(l1=opened.l1) + held
+    remedy = "Write the scene in smaller chunks"
+    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     with (
         open_scene(found.place) as stored,
-        resumed_group(out, kind=_KIND, identity=identity, overwrite=overwrite) as group,
+        replacing_group(out, kind=_KIND, overwrite=overwrite) as group,
     ):
         _prepare(group, names, found, opened, stored)
-        tasks = [(pinned, found, order, names, group, *span) for span in _spans(found, engine)]
+        # As for the rows of a dataset, whose chunks are the boxes.
+        spans = task_spans(len(found.boxes()) * BOX_PIXELS, BOX_PIXELS, engine)
+        boxes = [(start // BOX_PIXELS, stop // BOX_PIXELS) for start, stop in spans]
+        tasks = [(pinned, found, order, names, group, *each) for each in boxes]
         n_missing = sum(run_tasks(engine, _map_boxes, tasks, label="predict"))
-        if found.digest() != digest:
-            raise RunMismatchError(
-                f"{found.place} changed while it was mapped.",
-                "Map the scene again, when no other job changes the scene.",
-            )
         about = {
             str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
             for name, value in stored.attrs.items()
             if name not in RECORDED
         }
-        mark_complete(group, kind=_KIND, attributes={**about, **identity})
+        own = {"of_model": opened.digest(), "results": list(names)}
+        mark_complete(group, kind=_KIND, attributes={**about, **own})
         with warnings.catch_warnings():
             # xarray warns if there is no consolidated metadata, and zarr if there is.
             warnings.simplefilter("ignore", ZarrUserWarning)
             zarr.consolidate_metadata(group.store)
-    return MapResult(found.n_pixels, n_missing)
+    return n_missing
 
 
 def check_map_place(out: Location, *, overwrite: bool) -> None:
@@ -151,9 +142,7 @@ def scene_at(scene: Location, variable: Names, feature_dim: str | None) -> Scene
     return Scene.at(file_of(scene), tuple(names or ()), feature_dim)
 
 
-def _checked_names(
-    model: Model, scene: Scene, *, probabilities: bool, scores: bool
-) -> tuple[str, ...]:
+def _checked_names(model: Model, *, probabilities: bool, scores: bool) -> tuple[str, ...]:
     """Return the names of the results to write."""
     dimension, _ = _layers(model)
     if dimension != "class" and (probabilities or scores):
@@ -163,11 +152,6 @@ def _checked_names(
         )
     names = ["label" if dimension == "class" else "value"]
     names += ["probability"] * probabilities + ["score"] * scores
-    if taken := {*names, dimension} & {*scene.sizes}:
-        raise DataError(
-            f"{scene.place} has a dimension {min(taken)}, as an array of the map is named.",
-            "Rename the dimension.",
-        )
     return tuple(names)
 
 
@@ -203,7 +187,7 @@ def _codes(classes: NDArray[Any]) -> NDArray[Any]:
 def _prepare(
     group: zarr.Group, names: tuple[str, ...], scene: Scene, model: Model, stored: "xr.Dataset"
 ) -> None:
-    """Write the coordinates of the pixels, and the layout of results that do not exist yet."""
+    """Write the coordinates of the pixels, and the layout of the results."""
     import xarray as xr
 
     dimension, layers = _layers(model)
@@ -239,29 +223,9 @@ def _prepare(
     with warnings.catch_warnings():
         # Zarr warns that other tools may not read its text dtype.
         warnings.simplefilter("ignore")
-        # xarray replaces all attributes of the group.
-        shown = xr.Dataset(results, coords, attrs=group.attrs.asdict())
-        shown.to_zarr(group.store, mode="a", zarr_format=3, consolidated=False, compute=False)
-
-
-def _spans(scene: Scene, engine: Engine) -> list[tuple[int, int]]:
-    """Return the first and last-plus-one box of every task."""
-    n_boxes = len(scene.boxes())
-    wanted = max(_TASKS_PER_WORKER * engine.n_workers, scene.n_pixels // _TASK_PIXELS)
-    length = -(-n_boxes // min(n_boxes, wanted))
-    return [(start, start + length) for start in range(0, n_boxes, length)]
-
-
-def _check_memory(scene: Scene, model: Model, engine: Engine) -> None:
-    (r, p), q, rows = model.basis.shape, model.n_targets, scoring_rows(model)
-    # A box as stored, decoded and as rows, for the current and the next box; its scores, results
-    # and labels; a block of activations; the basis as read and as slopes.
-    pixel_bytes = 8 * len(scene.feature_names) * scene.dtype.itemsize + 8 * (4 * q + 2)
-    held = math.prod(scene.steps) * pixel_bytes + activations_bytes(model)
-    held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
-    engine.expected_bytes = process_bytes(l1=model.l1) + held
-    remedy = "Write the scene in smaller chunks"
-    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
+        xr.Dataset(results, coords).to_zarr(
+            group.store, mode="a", zarr_format=3, consolidated=False, compute=False
+        )
 
 
 def _map_boxes(
@@ -273,19 +237,8 @@ def _map_boxes(
     start: int,
     stop: int,
 ) -> int:
-    """Map boxes that are not finished; return how many pixels of all boxes have no result.
-
-    The first result is written last, and marks a box as finished.
-    """
-    scorer = Scorer(model)
-    arrays: dict[str, Any] = {name: group[name] for name in reversed(names)}
-    boxes, total = [], 0
-    for box in scene.boxes()[start:stop]:
-        n_missing = _n_missing(arrays[names[0]], box)
-        if n_missing is None:
-            boxes.append(box)
-        total += n_missing or 0
-    logger.info("predict: %d boxes of %d to %d are to do", len(boxes), start, stop)
+    """Map the pixels of some boxes; return how many of them have no result."""
+    scorer, boxes, n_missing = Scorer(model), scene.boxes()[start:stop], 0
     with open_scene(scene.place) as stored:
 
         def read(box: Box) -> NDArray[Any]:
@@ -297,24 +250,12 @@ def _map_boxes(
         ):
             scores = scorer.pixels(rows)
             lengths = [each.stop - each.start for each in box]
-            for name, array in arrays.items():
+            for name in names:
+                array: Any = group[name]
                 values = _values(name, scorer, scores)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
-            total += int(np.count_nonzero(np.isnan(scores[:, 0])))
-    return total
-
-
-def _n_missing(array: Any, box: Box) -> int | None:
-    """Return the number of pixels of a box without a result; None if the box is not finished."""
-    try:
-        values = array[(..., *box)]
-    except (ValueError, RuntimeError, TypeError):
-        # A power cut has left an empty file.
-        return None
-    # Of several layers, the first. zarr does not store a chunk without any result.
-    first = values[(0,) * (values.ndim - len(box))]
-    missing = np.isnan(first) | (first == array.fill_value)
-    return None if missing.all() else int(missing.sum())
+            n_missing += int(np.count_nonzero(np.isnan(scores[:, 0])))
+    return n_missing
 
 
 def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:

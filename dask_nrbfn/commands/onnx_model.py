@@ -6,7 +6,7 @@ A graph of ONNX operators is made by computing with its tensors as with the arra
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partialmethod
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,13 @@ from dask.utils import format_bytes
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
-from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import CENTRED
-from dask_nrbfn.numeric.schema import Column
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.storage.group import Location
@@ -36,11 +35,8 @@ logger = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32")
 
-_OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
-
-# Versions of 2020: not every runtime supports later ones, which are not needed. Operators on labels
-# and text have their own version number; this one is of 2019.
-_OPSET, _IR_VERSION, _ML_DOMAIN, _ML_OPSET = 13, 7, "ai.onnx.ml", 2
+# Versions of 2020: not every runtime supports later ones, which are not needed.
+_OPSET, _IR_VERSION = 13, 7
 
 # The limit of protocol buffers.
 _LARGEST_BYTES = 2**31 - 2**20
@@ -62,9 +58,9 @@ class Graph:
         self.inputs: list[tuple[str, DTypeLike, tuple[int, ...]]] = []
         self.outputs: list[tuple[str, DTypeLike, tuple[int, ...]]] = []
 
-    def input(self, name: str, width: int, dtype: DTypeLike | None = None) -> Any:
-        """Return an input (rows, width), by default of the dtype of the graph."""
-        self.inputs.append((name, dtype or self.dtype, (width,)))
+    def input(self, name: str, width: int) -> Any:
+        """Return an input (rows, width)."""
+        self.inputs.append((name, self.dtype, (width,)))
         return Tensor(self, name)
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
@@ -120,10 +116,6 @@ class Tensor(NDArrayOperatorsMixin):
         """Return the index of the first largest number along an axis, int64."""
         return self.graph.node("ArgMax", self, axis=axis, keepdims=int(keepdims))
 
-    def astype(self, dtype: np.dtype) -> Any:
-        """Return the tensor as another type."""
-        return self.graph.node("Cast", self, to=dtype)
-
 
 _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
     np.add: "Add",
@@ -141,10 +133,6 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
     np.exp: "Exp",
     np.log: "Log",
     np.log1p: lambda x: np.log(1.0 + x),
-    np.cos: "Cos",
-    np.floor: "Floor",
-    np.sin: "Sin",
-    np.isnan: "IsNaN",
     np.less: "Less",
     np.greater: "Greater",
     np.equal: "Equal",
@@ -153,29 +141,24 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
 
 
 def export_onnx(
-    model: Location,
+    model: Location | Model,
     path: str | os.PathLike[str],
     *,
     dtype: str = "float64",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a model as an ONNX file; return its inputs, outputs and sizes.
+    """Write a model as an ONNX file; return its inputs, outputs, dtype, versions and size.
 
     Parameters
     ----------
-    model : Location
-        Location of a model or a finished run.
+    model : Location or Model
+        A model, or the location of a model or a finished run.
     path : path
     dtype : {"float64", "float32"}
         Dtype of the inputs, the computation and the outputs. With plain features, float32 turns
         activations below 1e-38 into 0. Labels of rows that far from the basis can differ.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
-
-    Returns
-    -------
-    dict
-        "inputs", "outputs", "dtype", "n_bytes", "opset", "ir_version".
 
     Raises
     ------
@@ -185,20 +168,7 @@ def export_onnx(
         If the model has cells, or is too large for the format.
     """
     check_output_file(path, overwrite=overwrite)
-    options: dict[str, Any] = {"dtype": dtype, "overwrite": overwrite}
-    return write_onnx(Model.load(model), path, told=describe(model), **options)
-
-
-def write_onnx(
-    model: Model,
-    path: str | os.PathLike[str],
-    *,
-    told: Mapping[str, Any],
-    dtype: str = "float64",
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Write an open model as `export_onnx` does; `told` describes it, for the model card."""
-    proto = onnx_model(model, dtype=dtype, told=told)
+    proto = onnx_model(model if isinstance(model, Model) else Model.load(model), dtype=dtype)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_bytes(proto.SerializeToString())
     return {
@@ -211,15 +181,12 @@ def write_onnx(
     }
 
 
-def onnx_model(
-    model: Model, *, dtype: str = "float64", told: Mapping[str, Any] | None = None
-) -> "onnx.ModelProto":
+def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     """Return what a model computes as a graph of ONNX operators, with a model card.
 
-    Its input is ``X`` (rows, p), or for a table one input (rows, 1) per column, named like the
-    column, with "_" appended to the name of an output: text for categories, "" if missing; days
-    since 1970 for dates; NaN for missing numbers. Its outputs are ``label`` (rows,), ``scores`` and
-    ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates`` (rows, q).
+    Its input is ``X`` (rows, p), the features in the order of `Model.feature_names`. Its outputs
+    are ``label`` (rows,), ``scores`` and ``probabilities`` (rows, K); for numbers ``values``, for
+    an embedding ``coordinates`` (rows, q).
 
     The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
     square of a row's distance in widths does not overflow. Rows are centred at the mean of the
@@ -240,12 +207,19 @@ def onnx_model(
             f"an ONNX file needs a package that is not installed ({error}).",
             "Install dask-nrbfn[onnx].",
         ) from error
-    _check_size(model, np.dtype(dtype))
-    graph = Graph(np.dtype(dtype))
+    graph, (r, p) = Graph(np.dtype(dtype)), model.basis.shape
+    n_bytes = r * (p + 1 + model.n_targets) * graph.dtype.itemsize
+    if n_bytes > _LARGEST_BYTES:
+        raise DataError(
+            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
+            "sparse basis, but an ONNX file holds at most 2 GiB.",
+            "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
+        )
+    logger.info("export: the file will have %s of %s", format_bytes(n_bytes), dtype)
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
     centre = basis.mean(axis=0)
-    rows = _scaled_rows(model, _features(model, graph)) - centre
+    rows = _scaled_rows(model, graph.input("X", model.n_features)) - centre
     centred = (basis - centre) / model.width
     # The error of an exponent, for the basis row that is farthest from the mean.
     powers = np.abs(centred) if model.l1 else np.square(centred)
@@ -263,75 +237,7 @@ def onnx_model(
         graph.output("scores", scores, model.n_targets)
         probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
         graph.output("probabilities", probabilities, model.n_targets)
-    return _proto(graph, _card(model, told or {}, rounding))
-
-
-def _check_size(model: Model, dtype: np.dtype) -> None:
-    r, p = model.basis.shape
-    n_bytes = r * (p + 1 + model.n_targets) * dtype.itemsize
-    if n_bytes > _LARGEST_BYTES:
-        raise DataError(
-            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
-            "sparse basis, but an ONNX file holds at most 2 GiB.",
-            "Fit with a smaller `basis_size`, or with `prune`, or write `dtype` float32.",
-        )
-    logger.info("export: the file will have %s of %s", format_bytes(n_bytes), dtype)
-
-
-def _features(model: Model, graph: Graph) -> Any:
-    """Return the features (rows, p), computed from the inputs."""
-    schema = model.schema
-    if schema is None or schema.is_plain:
-        return graph.input("X", model.n_features)
-    names = _input_names([column.name for column in schema.columns])
-    columns = [
-        _features_of(column, graph, name, fills=schema.fills)
-        for column, name in zip(schema.columns, names, strict=True)
-    ]
-    return graph.node("Concat", *columns, axis=1)
-
-
-def _input_names(names: Sequence[str]) -> list[str]:
-    """Return the names of the inputs of columns; they differ from outputs and other columns.
-
-    >>> _input_names(["label", "width", "label_"])
-    ['label__', 'width', 'label_']
-    """
-    inputs = []
-    for name in names:
-        own = name
-        while own in ("", *_OUTPUTS) or (own != name and own in names):
-            own += "_"
-        inputs.append(own)
-    return inputs
-
-
-def _features_of(column: Column, graph: Graph, name: str, *, fills: bool) -> Any:
-    """Return the features of a column of a table, as `Column.write` does."""
-    if column.kind == "category":
-        n_named = len(column.categories)
-        none = n_named + column.others
-        codes = graph.node(
-            "LabelEncoder",
-            graph.input(name, 1, np.dtype(object)),
-            keys_strings=["", *column.categories],
-            values_int64s=[none, *range(n_named)],
-            default_int64=n_named if column.others else -1,
-        )
-        places = graph.constant(np.arange(len(column.feature_names)), np.int64)
-        features = (codes == places).astype(graph.dtype)
-        gaps = codes == graph.constant(none, np.int64)
-    else:
-        values = graph.input(name, 1)
-        gaps = np.isnan(values)
-        filled = np.where(gaps, column.fill, values)
-        parts = [filled]
-        for angle in column.angles(filled):
-            parts += [np.cos(angle), np.sin(angle)]
-        if column.tells_missing:
-            parts.append(gaps.astype(graph.dtype))
-        features = graph.node("Concat", *parts, axis=1)
-    return features if fills else np.where(gaps, np.nan, features)
+    return _proto(graph, _card(model, rounding))
 
 
 def _scaled_rows(model: Model, X: Any) -> Any:
@@ -416,12 +322,10 @@ def _with_largest(shares: Any, places: Any, n_classes: int) -> Any:
     return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
 
 
-def _card(model: Model, told: Mapping[str, Any], rounding: float) -> dict[str, str]:
+def _card(model: Model, rounding: float) -> dict[str, str]:
     """Return the model card: a JSON text for each entry."""
-    left_out = ("stages", "versions")
-    card = {key: each for key, each in told.items() if each is not None and key not in left_out}
+    card = {key: each for key, each in describe_model(model).items() if each is not None}
     card |= {
-        "params": model.params.to_dict(),
         "classes": model.classes.tolist(),
         "feature_names": model.feature_names,
         "schema": None if model.schema is None else model.schema.to_dict(),
@@ -442,25 +346,18 @@ def _proto(graph: Graph, card: dict[str, str]) -> "onnx.ModelProto":
         # The number of rows may be any number.
         return helper.make_tensor_value_info(name, kind, ("rows", *width))
 
-    nodes, opsets = [], {"": _OPSET}
-    for operator, operands, name, attributes in graph.nodes:
-        domain = _ML_DOMAIN if operator == "LabelEncoder" else ""
-        if domain:
-            opsets[domain] = _ML_OPSET
-        if operator == "Cast":
-            attributes = {"to": helper.np_dtype_to_tensor_dtype(attributes["to"])}
-        nodes.append(
-            helper.make_node(operator, operands, [name], name, domain=domain, **attributes)
-        )
     model = helper.make_model(
         helper.make_graph(
-            nodes,
+            [
+                helper.make_node(operator, operands, [name], name, **attributes)
+                for operator, operands, name, attributes in graph.nodes
+            ],
             "dask_nrbfn",
             [described(*each) for each in graph.inputs],
             [described(*each) for each in graph.outputs],
             [numpy_helper.from_array(values, name) for name, values in graph.constants.items()],
         ),
-        opset_imports=[helper.make_opsetid(*each) for each in opsets.items()],
+        opset_imports=[helper.make_opsetid("", _OPSET)],
         ir_version=_IR_VERSION,
         producer_name="dask_nrbfn",
         producer_version=version("dask-nrbfn"),

@@ -135,9 +135,7 @@ def plan_on_options(
 ) -> Plan:
     """Return the plan of a fit or a tuning on the engine of `options`, without starting the engine.
 
-    The rates of a worker, unless a file of JSON has them, are measured: on a worker of the
-    scheduler, or in this process if there is none. With more threads than cores, rates are assumed
-    to grow with the threads.
+    Rates that no file has are measured on a worker of the scheduler, or else in this process.
     """
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
@@ -154,7 +152,9 @@ def plan_on_options(
         cores = min(engine.threads, threads_of_workers(1))
         with threadpool_limits(cores):
             measured = measure_rates(context)
-        given = _scale_rates(measured, engine.threads / cores)
+        # Storage is as fast for any number of threads.
+        faster = {name: rate * engine.threads / cores for name, rate in vars(measured).items()}
+        given = Rates(**faster | {"bytes": measured.bytes})
     return plan_fit(planned, params, engine, given, tuning)
 
 
@@ -184,30 +184,16 @@ def read_rates(path: Path) -> Rates:
     remedy = "Write the file with plan --json on the machine of a worker, or by hand."
     try:
         found = json.loads(path.read_text())
+        rates = {name: float(rate) for name, rate in found.get("rates", found).items()}
+        if min(rates.values()) > 0:
+            return Rates(**rates)
     except FileNotFoundError as error:
         raise MissingDataError(f"{path} does not exist.", remedy) from error
-    except ValueError as error:
-        raise ParameterError(f"{path} is not JSON ({error}).", remedy) from error
-    if isinstance(found, dict):
-        found = found.get("rates", found)
-    names = [field.name for field in fields(Rates)]
-    # A bool is an int.
-    if (
-        not isinstance(found, dict)
-        or set(found) != set(names)
-        or not all(type(value) in (int, float) and value > 0 for value in found.values())
-    ):
-        raise ParameterError(
-            f"{path} holds {found!r}, but numbers above 0 for {', '.join(names)} are needed.",
-            remedy,
-        )
-    return Rates(**found)
-
-
-def _scale_rates(rates: Rates, factor: float) -> Rates:
-    """Return the rates of a worker with `factor` times the threads and the same storage."""
-    scaled = {name: factor * rate for name, rate in vars(rates).items()}
-    return Rates(**scaled | {"bytes": rates.bytes})
+    except (ValueError, TypeError, AttributeError):
+        # The file has something else.
+        pass
+    names = ", ".join(field.name for field in fields(Rates))
+    raise ParameterError(f"{path} does not hold numbers above 0 for {names}.", remedy)
 
 
 def measure_rates(context: FitContext) -> Rates:

@@ -1,6 +1,9 @@
-"""Predict: results of a model for all rows of a dataset, as a Zarr group or a table."""
+"""Predict: results of a model for all rows of a dataset, as a group, a table, or in their store."""
 
 import logging
+import os
+import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
@@ -13,25 +16,32 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
-from dask_nrbfn.storage.array import create_array, get_array, read_rows
+from dask_nrbfn.sources.anndata import import_anndata, is_anndata, obs_of
+from dask_nrbfn.sources.zarr_arrays import damage_named, is_plain_zarr
+from dask_nrbfn.storage.array import Array, create_array, get_array, read_rows
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     check_target,
+    flush_member,
     mark_complete,
     open_group,
+    replace_group,
     replacing_group,
     scratch_beside,
+    store_at,
 )
+from dask_nrbfn.storage.location import RemoteLocation, file_of, join
+from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model, PinnedModel
 
 if TYPE_CHECKING:
@@ -53,9 +63,6 @@ GROUPS = ("", ".zarr")
 # Suffixes of the files that predictions are written to.
 TABLES = (".csv", ".parquet")
 
-# Name of the column of predictions, unless another one is asked for.
-_PREDICTION = "prediction"
-
 # The rest of a warning about some rows.
 CLIPPED = "are predicted outside the range of the training targets; their numbers are clipped"
 
@@ -64,7 +71,7 @@ SAMPLED_ROWS = 2000
 
 
 class Predicted(NamedTuple):
-    """Numbers of rows without a prediction, and of rows whose numbers were clipped."""
+    """Numbers of rows with nulls, and of rows whose numbers were clipped."""
 
     n_skipped: int
     n_clipped: int
@@ -114,11 +121,6 @@ def predict_dataset(
     overwrite : bool
         Replace a file or group of predictions at `out` once the new one is complete.
 
-    Returns
-    -------
-    Predicted
-        ``n_skipped`` and ``n_clipped``, the numbers of rows with nulls and with clipped numbers.
-
     Raises
     ------
     DataError
@@ -126,13 +128,12 @@ def predict_dataset(
     ExistsError, ParameterError, StorageError
         If `out` cannot be written, or an option does not apply to `out` or the model.
     """
-    check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model, clip=clip)
     opened = pinned.open()
     keep = () if kept is None else kept.schema.names
-    asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities}
+    asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities, "keep": keep}
     asked |= {"skip_bad": skip_bad, "prediction_name": prediction_name}
-    names = check_asked(opened, out, **asked, keep=keep)
+    names = check_predictions(opened, out, overwrite=overwrite, **asked)
     dataset = encoded_for(opened, dataset, engine)
     if _suffix(out) not in TABLES:
         return Predicted(0, _write(pinned, dataset, out, engine, names, overwrite=overwrite))
@@ -149,25 +150,19 @@ def predict_dataset(
     return Predicted(n_skipped, n_clipped)
 
 
-def write_results(
-    model: Location, dataset: Dataset, out: Location, engine: Engine, names: tuple[str, ...]
-) -> None:
-    """Write the named `RESULTS` of a model to a Zarr group."""
-    pinned = PinnedModel.at(model)
-    _write(pinned, encoded_for(pinned.open(), dataset, engine), out, engine, names)
-
-
-def check_asked(
+def check_predictions(
     model: Model,
     out: Location,
     *,
+    overwrite: bool,
     scores: bool,
     probabilities: bool,
     skip_bad: bool,
     keep: Sequence[str],
     prediction_name: str | None = None,
 ) -> tuple[str, ...]:
-    """Return the names in `RESULTS` to write; raise ParameterError if an option does not apply."""
+    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be."""
+    check_prediction_place(out, overwrite=overwrite)
     in_table, of_numbers = _suffix(out) in TABLES, model.target_names is not None
     for name, is_asked in {"scores": scores, "probabilities": probabilities}.items():
         if is_asked and of_numbers:
@@ -181,8 +176,6 @@ def check_asked(
                 f"`{name}` is given, but {out} is not a .csv or .parquet file.",
                 "Give an output path that ends in .csv or .parquet.",
             )
-    if prediction_name == "":
-        raise ParameterError("`prediction_name` is empty.", "Pass a name for the column.")
     wanted = {
         "labels": not of_numbers,
         "values": of_numbers,
@@ -267,17 +260,13 @@ def _write(
         arguments = [(pinned, dataset, group, names, *span) for span in spans]
         n_clipped = sum(run_tasks(engine, _write_rows, arguments, label="predict"))
         ids = {"id": _id_name(dataset)} if "ids" in empty else {}
-        attributes = {**_names_of_scores(model), "fingerprint": dataset.fingerprint, **ids}
+        classes: dict[str, Any] = {"classes": model.classes.tolist()}
+        named = {"target_names": list(model.target_names)} if model.target_names else classes
+        attributes = {**named, "fingerprint": dataset.fingerprint, "results": list(names), **ids}
         mark_complete(group, kind="predictions", attributes=attributes)
     if n_clipped:
         logger.warning("%d of %d rows %s.", n_clipped, dataset.n_rows, CLIPPED)
     return n_clipped
-
-
-def _names_of_scores(model: Model) -> dict[str, Any]:
-    if model.target_names is None:
-        return {"classes": model.classes.tolist()}
-    return {"target_names": list(model.target_names)}
 
 
 def _id_name(dataset: Dataset) -> str | None:
@@ -338,8 +327,8 @@ def _table_columns(
 ) -> dict[str, list[str]]:
     """Return the columns of each array in a table, in order; ParameterError if two are equal."""
     classes, targets = model.classes.tolist(), [*(model.target_names or ())]
-    values, own = targets, prediction_name or _PREDICTION
-    if prediction_name is not None or {*targets} & {*keep}:
+    values, own = targets, prediction_name or "prediction"
+    if prediction_name or {*targets} & {*keep}:
         values = [own] if len(targets) == 1 else [f"{own}_{target}" for target in targets]
     every = {
         "labels": [own],
@@ -351,12 +340,9 @@ def _table_columns(
     columns |= {name: every[name] for name in every if name in names}
     (name, count), *_ = Counter(chain(*columns.values(), keep)).most_common(1)
     if count > 1:
-        other = "give the column of the file another name"
-        if name in (own, *values):
-            other = "name the predictions with `prediction_name`"
         raise ParameterError(
             f"two columns of the predictions would be called {name!r}.",
-            f"Leave the column out of `keep`, or {other}.",
+            "Leave the column out of `keep`, or name the predictions with `prediction_name`.",
         )
     return columns
 
@@ -390,9 +376,7 @@ def _write_table(
     if "skipped" in group:
         skipped = read_rows(get_array(group, "skipped"))
         skipped[[*bad_rows]] = True
-    tables = _tables(group, columns, skipped, in_csv=in_csv)
-    if kept is not None:
-        tables = _beside(tables, kept, place=int("ids" in columns))
+    tables = _tables(group, columns, kept, skipped, in_csv=in_csv)
     first = next(tables)
     if in_csv and skipped is not None and first.num_columns == 1:
         # Readers skip empty lines, so a null is written as "".
@@ -409,17 +393,26 @@ def _write_table(
 def _tables(
     group: zarr.Group,
     columns: Mapping[str, list[str]],
+    kept: "pa.RecordBatchReader | None",
     skipped: NDArray[np.bool_] | None,
     *,
     in_csv: bool,
 ) -> "Iterator[pa.Table]":
-    """Yield the predictions of consecutive rows, chunk by chunk, as tables."""
+    """Yield the ids, kept columns and predictions of consecutive rows as tables."""
     import pyarrow as pa
 
     arrays = {name: get_array(group, name) for name in columns}
-    n_rows, chunk_rows = next((each.shape[0], each.chunks[0]) for each in arrays.values())
-    for start in range(0, n_rows, chunk_rows):
-        stop, table = start + chunk_rows, {}
+    n_rows, step = next((each.shape[0], each.chunks[0]) for each in arrays.values())
+    names = [] if kept is None else kept.schema.names
+    order = [*columns.get("ids", ()), *names]
+    order += [column for name, each in columns.items() if name != "ids" for column in each]
+    steps: Iterable[Any] = ((min(step, n_rows - start), ()) for start in range(0, n_rows, step))
+    if kept is not None:
+        steps = ((len(batch), batch.columns) for batch in kept)
+    start = 0
+    for length, of_file in steps:
+        table = dict(zip(names, of_file, strict=True))
+        stop = start + length
         for name, array in arrays.items():
             none = None if skipped is None or name == "ids" else skipped[start:stop]
             chunk = read_rows(array, start, stop)
@@ -431,29 +424,139 @@ def _tables(
                     table[column] = pa.array(values.tolist(), pa.string(), mask=none)
                 else:
                     table[column] = pa.array(values, mask=none)
-        yield pa.table(table)
+        start = stop
+        if start <= n_rows:
+            yield pa.table(table).select(order)
+    if start != n_rows:
+        raise DataError(
+            "the rows of the file changed during the prediction.",
+            "Start again, and do not change the file meanwhile.",
+        )
 
 
-def _beside(
-    tables: "Iterable[pa.Table]", kept: "pa.RecordBatchReader", *, place: int
-) -> "Iterator[pa.Table]":
-    """Yield tables with further columns of the same rows, inserted at a column index."""
-    import pyarrow as pa
+# Attribute of an array of predictions in a Zarr group of another tool.
+_WRITER = "dask_nrbfn predict"
 
-    changed = DataError(
-        "the rows of the file changed during the prediction.",
-        "Start again, and do not change the file meanwhile.",
-    )
-    held = kept.schema.empty_table()
-    for table in tables:
-        n_rows = len(table)
-        while len(held) < n_rows and (batch := next(kept, None)) is not None:
-            held = pa.concat_tables([held, pa.table(batch)])
-        if len(held) < n_rows:
-            raise changed
-        for j, column in enumerate(held.schema):
-            table = table.add_column(place + j, column, held[j][:n_rows])
-        yield table
-        held = held[n_rows:]
-    if len(held) or any(map(len, kept)):
-        raise changed
+
+class ObsTarget:
+    """Columns of an AnnData store, or arrays of a Zarr group, for the predictions of a model.
+
+    `to` is "obs/NAME" or the name of an array, for the labels or one numeric target. The
+    probability of the predicted label is in NAME_confidence. Several targets get NAME_TARGET each.
+    `overwrite` replaces columns, and arrays of earlier predictions.
+    """
+
+    def __init__(
+        self,
+        cells: str | os.PathLike[str] | RemoteLocation,
+        to: str,
+        model: Model,
+        *,
+        overwrite: bool,
+    ) -> None:
+        self.cells, self.model, self.overwrite = cells, model, overwrite
+        self._place = place = file_of(cells)
+        in_obs = (is_directory := place.is_directory()) and is_anndata(place)
+        if not (is_directory and (in_obs or is_plain_zarr(place))):
+            raise ParameterError(
+                f"`to` is given, but {cells} is no AnnData store in Zarr and no Zarr group.",
+                "Give such a store, or `out` instead of `to`.",
+            )
+        if in_obs:
+            import_anndata()
+        self.inside = "obs/" if in_obs else ""
+        # Zarr reserves names with two underscores; hidden names are those of unfinished writes.
+        if not re.fullmatch(rf"{self.inside}(?!\.|__)[^/]+", to):
+            raise ParameterError(
+                f"`to` is {to!r}.",
+                f"Give a name without slashes: {self.inside}NAME, such as {self.inside}predicted.",
+            )
+        name, targets = to.removeprefix(self.inside), model.target_names
+        self.columns: tuple[str, ...] = (name, f"{name}_confidence")
+        if targets is not None:
+            self.columns = tuple(f"{name}_{each}" for each in targets) if targets[1:] else (name,)
+        self._check_free()
+
+    def write(self, run: Location, dataset: Dataset, engine: Engine) -> None:
+        """Predict all rows with a model or a finished run, then write the columns."""
+        of_classes, n_columns = self.model.target_names is None, len(self.columns)
+        names = ("labels", "confidence") if of_classes else ("values",)
+        with locked_run(self.cells) as check_still_locked, scratch_beside(self.cells) as scratch:
+            # Another job may have written a column since.
+            self._check_free()
+            pinned = PinnedModel.at(run)
+            dataset = encoded_for(pinned.open(), dataset, engine)
+            _write(pinned, dataset, scratch, engine, names)
+            group = open_group(scratch, kind="predictions")
+            # One array (n, q) has all targets.
+            results = [get_array(group, name) for name in names] * (1 if of_classes else n_columns)
+            check_still_locked()
+            named = dict(zip(self.columns, results, strict=True))
+            if self.inside:
+                self._add_to_obs(named)
+            else:
+                self._add_arrays(named, join(scratch, "columns"))
+
+    def _check_free(self) -> None:
+        """Raise ExistsError if a column may not be written."""
+        package = "AnnData" if self.inside else "Zarr"
+        with damage_named(self._place, package):
+            root = self._opened()
+            if self.inside:
+                obs = obs_of(root, self._place)
+                existing, kept = list(obs.attrs["column-order"]), {obs.attrs["_index"]}
+            else:
+                existing = [name for name in self.columns if name in root]
+                kept = {name for name in existing if root[name].attrs.get("written_by") != _WRITER}
+        for name in self.columns:
+            if name in kept or (name in existing and not self.overwrite):
+                raise ExistsError(
+                    f"{self.cells} already has {self.inside}{name}.",
+                    "Give another name, or set `overwrite` to replace earlier predictions.",
+                )
+
+    def _opened(self) -> Any:
+        """Return the writable root group of the store."""
+        return zarr.open_group(store_at(self.cells), mode="r+", use_consolidated=False)
+
+    def _add_arrays(self, results: Mapping[str, Array], scratch: Location) -> None:
+        zarr_format = self._opened().metadata.zarr_format
+        new = zarr.open_group(store_at(scratch), zarr_format=zarr_format)
+        for name, stored in results.items():
+            n_rows, step = stored.shape[0], stored.chunks[0]
+            sizes: Any = {"shape": (n_rows,), "chunks": (step,), "dtype": stored.dtype}
+            array: Any = new.create_array(name, **sizes, attributes={"written_by": _WRITER})
+            for start in range(0, n_rows, step):
+                array[start : start + step] = self._values(name, stored, start, start + step)
+            replace_group(join(scratch, name), join(self.cells, name))
+
+    def _values(self, name: str, stored: Array, start: int = 0, stop: int | None = None) -> Any:
+        """Return some values of a column, (stop - start,), from results (n,) or (n, q)."""
+        rows = read_rows(stored, start, stop)
+        return rows if rows.ndim == 1 else rows[:, self.columns.index(name)]
+
+    def _add_to_obs(self, results: Mapping[str, Array]) -> None:
+        import pandas as pd
+
+        root = self._opened()
+        others = [name for name in root["obs"].attrs["column-order"] if name not in results]
+        self._list(root, others)
+        for name, stored in results.items():
+            values = self._values(name, stored)
+            if stored.basename == "labels":
+                values = pd.Categorical(values.tolist(), self.model.classes.tolist())
+            with warnings.catch_warnings():
+                # AnnData warns about its next version.
+                warnings.filterwarnings("ignore", "zarr v3 autosharding")
+                import_anndata().io.write_elem(root["obs"], name, values)
+            flush_member(self.cells, f"obs/{name}")
+        self._list(root, [*others, *results])
+
+    def _list(self, root: Any, names: list[str]) -> None:
+        """List the columns of obs, and renew the consolidated metadata."""
+        root["obs"].attrs["column-order"] = names
+        with warnings.catch_warnings():
+            # zarr warns that Zarr 3 does not specify this metadata yet; AnnData reads it.
+            warnings.simplefilter("ignore")
+            if zarr.open_group(root.store, mode="r").metadata.consolidated_metadata:
+                zarr.consolidate_metadata(root.store)

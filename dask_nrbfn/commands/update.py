@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import zarr
-
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.version import (
     Change,
@@ -39,7 +37,7 @@ from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
-from dask_nrbfn.parts import MAX_REDONE, run_task
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, WIDTH, moments_bytes
@@ -47,7 +45,7 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, locked_group, normalize
+from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
@@ -131,9 +129,7 @@ def update_run(
     Returns
     -------
     dict
-        The record of the version: "version", "action", "members", "n_rows", "weight", figures of
-        the fit, "new_error", "reasons" for a refresh, "refresh_due", "error_rate" of the judge,
-        seconds and bytes.
+        The record of the version, with "new_error", "refresh_due" and its "reasons".
 
     Raises
     ------
@@ -147,7 +143,7 @@ def update_run(
     Notes
     -----
     After an error the run is unchanged. An interrupted update of the same rows resumes from its
-    finished parts.
+    finished parts; if it was stopped after its end, `AlreadyAddedError` says so.
     """
     if forget and max_new_error is not None:
         raise ParameterError(
@@ -156,24 +152,20 @@ def update_run(
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     with _locked_version(location, action, judge) as draft:
         dataset = draft.model.encoded(dataset)
-        if (record := _finished_before(draft.run, action, dataset)) is not None:
-            return record
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()
         codes = _check_rows(draft, dataset, again=again)
-        stage = _stage_of(draft.version, action, dataset)
+        stage = f"{_PARTS}{draft.version}-{action}-{dataset.fingerprint}"
         engine.begin_stage(_checked_bytes(draft, dataset, engine))
         added = None
         # Forgotten rows leave the range of the targets as it is.
         if dataset.of_numbers and not forget:
             added = run_task(engine, Dataset.target_range, dataset, label=action)
-
-        def change() -> Change:
-            rows = sum_rows(draft.run, draft.base, dataset, engine, stage=stage, codes=codes)
-            return Change(action, draft.base, rows=rows, target_range=added)
-
-        figures = draft.solve(change, engine, stage)
+        of = draft.run, draft.model, draft.base
+        parts = sum_rows(*of, dataset, engine, stage=stage, codes=codes)
+        change = Change(action, draft.base, stage, parts, target_range=added)
+        figures = solve_version(draft.run, draft.model, draft.version, change, engine)
         error = figures["new_error"]
         if max_new_error is not None and error is not None and not error <= max_new_error:
             raise WorseModelError(
@@ -219,8 +211,9 @@ def merge_runs(
             )
         engine.begin_stage(_checked_bytes(draft, None, engine))
         added_range = read_model(added, place).target_range
-        change = Change(MERGE, draft.base, None, added.location, place, added_range)
-        figures = draft.solve(lambda: change, engine) | {"n_rows": n_rows_held(attributes)}
+        change = Change(MERGE, draft.base, "", range(0), added.location, place, added_range)
+        figures = solve_version(run, draft.model, draft.version, change, engine)
+        figures["n_rows"] = n_rows_held(attributes)
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]
@@ -244,21 +237,6 @@ class _Draft:
     base: str
     started: datetime
     check_still_locked: Callable[[], None]
-
-    def solve(
-        self, change: Callable[[], Change], engine: Engine, stage: str = ""
-    ) -> dict[str, Any]:
-        """Return the figures of the solved version; compute damaged parts of `stage` again."""
-        n_redone = 0
-        while True:
-            try:
-                return solve_version(self.run, self.model, self.version, change(), engine)
-            except DamagedResultError as error:
-                n_redone += 1
-                if error.stage != stage or n_redone > MAX_REDONE:
-                    raise
-                logger.warning("%s The damaged result is computed again.", error.problem)
-                self.run.forget(stage, error.parts)
 
     def finish(
         self,
@@ -296,8 +274,6 @@ class _Draft:
         self.run.finish_version(record, needs=kept_stages(self.run))
         counts = (self.action, record["n_rows"], self.version, record["fitting_error"])
         logger.info("%s: %d rows, version %d, fitting error %.4f", *counts)
-        if self.run.chosen_params.locality:
-            logger.info("%s: locality uses the neighbours of the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         if record["alpha"] is not None:
@@ -307,12 +283,15 @@ class _Draft:
 
 @contextmanager
 def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
-    if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
+    if judge is not None:
+        # Raises an error if the run is a Zarr store object.
+        join(location, model_name(""))
+    run = Run.open(location)
+    if run.embeds:
         raise ParameterError(
-            f"{location} is a Zarr store object, whose models cannot be judged before use.",
-            "Give a run at a path or URL, or leave the judge out.",
+            f"{location} is an embedding, which cannot be updated.", "Embed all rows again."
         )
-    _check_updatable(Run.open(location))
+    check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
     with locked_group(location) as check_still_locked:
         run = Run.open(location)
         attributes = run.attributes
@@ -322,13 +301,15 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             run.drop(version_name(version))
             yield _Draft(run, model, action, version, base, datetime.now(UTC), check_still_locked)
         except DamagedResultError as error:
-            if error.stage.startswith(_PARTS):
-                raise
             remedy = "Repeat fit or tune, with the same dataset and options, to repair the run."
             if base:
                 remedy = f"Refresh the run {location}, or restore the run from a copy."
+            if error.stage.startswith(_PARTS):
+                run.forget(error.stage, error.parts)
+                remedy = "Repeat the update, which computes the damaged part again."
             raise DamagedResultError(error.problem, remedy, error.stage, error.parts) from error
-        except WorseModelError:
+        except (AlreadyAddedError, WorseModelError):
+            # A job may have been killed after it recorded the version.
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
@@ -336,8 +317,6 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         latest = len(versions_of(run.attributes))
         for old in (latest - 2, latest - 3):
             run.drop(version_name(old))
-        # The new version has the moments of the new rows. They are deleted last: if they are still
-        # stored, the next call knows that this one was killed here.
         run.drop_groups(_PARTS)
 
 
@@ -349,34 +328,6 @@ def _read_base(run: Run, base: str) -> Model:
         raise
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, model_name(base), ()) from error
-
-
-def _check_updatable(run: Run) -> None:
-    if run.embeds:
-        raise ParameterError(
-            f"{run.location} is an embedding, which cannot be updated.",
-            "Embed all rows again.",
-        )
-    remedy = f"Refresh {run.location} with all rows, old and new."
-    if run.chosen_params.basis_is_given:
-        remedy = "Fit a new run with all rows, old and new."
-    check_updatable(run.chosen_params.loss, remedy)
-
-
-def _stage_of(version: int, action: str, dataset: Dataset) -> str:
-    return f"{_PARTS}{version}-{action}-{dataset.fingerprint}"
-
-
-def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
-    """Return the record of the latest version if a job that added these rows was then killed."""
-    records = versions_of(run.attributes)
-    if not records or records[-1]["action"] != action:
-        return None
-    if [member["content"] for member in records[-1]["members"]] != [dataset.content]:
-        # Parts of other rows may be left over from earlier jobs.
-        return None
-    parts_left = _stage_of(len(records), action, dataset) in run.group_names(_PARTS)
-    return records[-1] if parts_left else None
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
@@ -395,12 +346,6 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
         raise DataError(
             f"the run {run} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
-        )
-    if draft.action == FORGET and not known:
-        logger.info(
-            "forget: %s was not added as a whole. The run has only sums and cannot check whether "
-            "each of these rows was added",
-            dataset.location,
         )
     return codes
 

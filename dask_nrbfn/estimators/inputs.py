@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_X_y, validate_data
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_dask, ingest_source
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
@@ -124,7 +124,7 @@ def chunked_dataset(
         return X
     weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
-    return ingest_dask(
+    return ingest_arrays(
         rows,
         None if numbers else targets,
         join(place, name),

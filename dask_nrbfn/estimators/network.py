@@ -20,9 +20,8 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.commands.fit import finish_fit
-from dask_nrbfn.commands.onnx_model import write_onnx
+from dask_nrbfn.commands.onnx_model import export_onnx
 from dask_nrbfn.commands.update import kept_stages, update_run
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.engine import Engine, InlineEngine, connect
@@ -201,8 +200,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             See `export_onnx`.
         """
         check_is_fitted(self)
-        description = describe_model(self._model)
-        write_onnx(self._model, path, told=description, dtype=dtype, overwrite=overwrite)
+        export_onnx(self._model, path, dtype=dtype, overwrite=overwrite)
 
     @classmethod
     def _of_model(cls, model: Model) -> Self:

@@ -15,7 +15,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.collections import dask_rows
+from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.types import Floats

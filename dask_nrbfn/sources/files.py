@@ -62,15 +62,6 @@ class File:
             fs, path = self.file_system()
             return dict(fs.info(path))
 
-    def stamps(self) -> list[str]:
-        """Return the size, time and tag of each file in a directory; none on a web server."""
-        with self.explained():
-            fs, path = self.file_system()
-            # Web servers do not list files.
-            found = {} if "http" in fs.protocol else fs.find(path, detail=True)
-        tags = ("size", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
-        return [str([each.get(tag) for tag in tags]) for each in found.values()]
-
     def entries(self) -> list["File"]:
         """Return the entries of a directory, in the order of names."""
         if self.is_remote:

@@ -76,7 +76,7 @@ def open_source(
         if not source.startswith("file://"):
             raise ParameterError(
                 f"source is the open Zarr group {source}.",
-                "Pass its URL, or its arrays to ingest_dask as dask.array.from_zarr returns them.",
+                "Pass its URL, or pass dask.array.from_zarr of its arrays to ingest_arrays.",
             )
     given: dict[str, Any] = {"query": sql, "storage_options": storage_options or {}}
     if isinstance(source, str | os.PathLike) and not is_query(source):

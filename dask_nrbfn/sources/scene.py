@@ -1,6 +1,5 @@
 """Scenes: pixels of Zarr groups, netCDF and other files that xarray opens, read box by box."""
 
-import hashlib
 import itertools
 import logging
 import math
@@ -102,10 +101,6 @@ class Scene:
             part = values.set_dims({**lengths, **along}).to_numpy()
             parts.append(part.reshape(math.prod(lengths.values()), -1))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-    def digest(self) -> str:
-        """Return a digest of the layout of the pixels, and of sizes and times of the files."""
-        return hashlib.blake2b(f"{self}{self.place.stamps()}".encode(), digest_size=16).hexdigest()
 
 
 def _variable(stored: "xr.Dataset", name: str, option: str, place: File) -> "xr.DataArray":

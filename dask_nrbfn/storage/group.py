@@ -60,9 +60,6 @@ from dask_nrbfn.storage.strict import (
     write_group,
 )
 
-# The kind of a group that is still being written.
-_UNFINISHED = "unfinished"
-
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
 
@@ -219,39 +216,8 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
         yield zarr.create_group(store_at(scratch))
-        _publish(scratch, location, kind=kind, overwrite=overwrite)
-
-
-@contextmanager
-def resumed_group(
-    location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
-) -> Iterator[zarr.Group]:
-    """Yield a group that is moved to `location` when the block succeeds.
-
-    It is built beside `location`, under a hidden name. If the block fails, it stays there, and a
-    later call with the same `identity` continues it.
-    """
-    location = normalize(location)
-    check_target(location, kind=kind, overwrite=overwrite)
-    unfinished = hidden_sibling(location, "unfinished")
-    with locked_group(location) as check_still_locked:
-        try:
-            begun = attributes_of(_open(unfinished, kind=kind, mode="r"))
-        except (MissingDataError, DamagedDataError):
-            begun = {}
-        if not identity.items() <= begun.items():
-            remove_group(unfinished)
-            with replacing_group(unfinished, kind=_UNFINISHED, overwrite=False) as group:
-                mark_complete(group, kind=_UNFINISHED, attributes=identity)
-        yield _open(unfinished, kind=kind, mode="r+")
-        check_still_locked()
-        _publish(unfinished, location, kind=kind, overwrite=overwrite)
-
-
-def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
-    """Move a complete group from beside `location` to `location`."""
-    check_target(location, kind=kind, overwrite=overwrite)
-    replace_group(new, location)
+        check_target(location, kind=kind, overwrite=overwrite)
+        replace_group(scratch, location)
 
 
 @contextmanager

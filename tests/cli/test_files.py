@@ -106,8 +106,6 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     assert fix == "Leave the column out of --keep, or name the predictions with --prediction-name."
     succeed(*predict, "--keep", "prediction", "--prediction-name", "new")
     assert {*pd.read_csv(tmp_path / "out.csv")["prediction"]} == {"none"}
-    again = refuse(*predict, "--overwrite", "--prediction-name", "")
-    assert again[0] == "--prediction-name is empty."
     group = (*predict[:3], tmp_path / "out", "--prediction-name", "new")
     assert "--prediction-name is given, but" in refuse(*group)[0]
 
@@ -307,12 +305,13 @@ def test_predict__what_is_said_of_a_dataset(tmp_path, place):
 
 
 def test_fit__fills_gaps_by_another_schema(tmp_path):
-    rows, data, schema = tmp_path / "rows.csv", tmp_path / "data", tmp_path / "schema.toml"
-    rows.write_text("a,y\n" + "".join(f"{j % 7 or '?'},{j % 2}\n" for j in range(40)))
-    succeed("ingest", rows, data, "--label", "y", "--missing", "impute", "--write-schema", schema)
-    schema.write_text(schema.read_text().replace("fill = 3.0", "fill = 9.0"))
-    fit = ("--basis", "random", "--basis-size", 5, "--schema", schema, "--workers", 0)
-    succeed("fit", data, tmp_path / "run", *fit)
+    ingest = ("--label", "y", "--missing", "impute")
+    for name, factor in (("data", 1), ("other", 3)):
+        lines = "".join(f"{factor * (j % 7) or '?'},{j % 2}\n" for j in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"a,y\n{lines}")
+        succeed("ingest", tmp_path / f"{name}.csv", tmp_path / name, *ingest)
+    fit = ("--basis", "random", "--basis-size", 5, "--schema", tmp_path / "other", "--workers", 0)
+    succeed("fit", tmp_path / "data", tmp_path / "run", *fit)
     assert [each.fill for each in Model.load(tmp_path / "run").schema.columns] == [9.0]
 
 

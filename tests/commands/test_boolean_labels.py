@@ -20,7 +20,7 @@ from dask_nrbfn import (
     refresh_run,
     update_run,
 )
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
 from tests.cli.program import succeed
@@ -61,16 +61,6 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path, texts):
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)
 
 
-@pytest.mark.parametrize(
-    ("texts", "classes"),
-    [(["0", "1"], [0, 1]), (["False", "1"], ["1", "False"]), (["true", "yes"], ["true", "yes"])],
-)
-def test_csv__other_labels_than_true_and_false_stay_as_they_are(tmp_path, texts, classes):
-    rows_of(texts).to_csv(tmp_path / "rows.csv", index=False)
-    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y")
-    assert dataset.classes.tolist() == classes
-
-
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     "form", ["scene", "arrays", "cells", "dask", "nullable", "npz", "parquet", "nullable cells"]
@@ -85,7 +75,7 @@ def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
             dataset = ingest_arrays(X, labels, MemoryStore(), unlabelled=np.nan)
         case "dask":
             rows, labels = da.from_array(X, chunks=(50, -1)), da.from_array(TRUTH, chunks=50)
-            dataset = ingest_dask(rows, labels, MemoryStore())
+            dataset = ingest_arrays(rows, labels, MemoryStore())
         case "npz":
             np.savez(tmp_path / "rows.npz", X=X, y=TRUTH)
             dataset = ingest_file(tmp_path / "rows.npz", MemoryStore())

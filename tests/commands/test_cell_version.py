@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import WorseModelError

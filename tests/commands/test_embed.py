@@ -10,9 +10,8 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, refresh_run
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
@@ -127,14 +126,6 @@ def test_embed__refuses_at_once(changes, error, message):
     with pytest.raises(error, match=message):
         embed_dataset(table(), place, replace(PARAMS, **changes), CountingEngine(0))
     assert not place._store_dict
-
-
-def test_embed__too_few_eigenfunctions():
-    params = replace(PARAMS, width_factor=40.0, components=39)
-    with pytest.raises(
-        ParameterError, match=r"components is 39, but besides the constant eigenfunction only"
-    ):
-        embed(table(), params)
 
 
 def test_embed__a_basis_beyond_the_memory():

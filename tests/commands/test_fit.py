@@ -64,18 +64,6 @@ def test_fit__any_dtype_gives_the_same_network(dtype):
     np.testing.assert_allclose(*(Model.load(run.location).weights for run in runs), rtol=1e-6)
 
 
-def test_fit__float16_gives_the_bits_of_the_same_values():
-    X, y = spirals(200)
-    X = X.astype(np.float16)
-    datasets = [write_table(MemoryStore(), rows, y) for rows in (X, X.astype(np.float32))]
-    assert datasets[0].dtype == np.float16
-    assert datasets[0].content == datasets[1].content
-    params = FitParams(basis_size=30, n_partitions=4)
-    runs = [fit_dataset(each, MemoryStore(), params, InlineEngine()) for each in datasets]
-    first, second = (Model.load(run.location).digest() for run in runs)
-    assert first == second
-
-
 def test_fit__string_labels_give_the_network_of_their_codes():
     X, y = spirals(150)
     names = np.array(["außen", "b", ""])[y]
@@ -133,26 +121,6 @@ def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
     assert "moments: 2 of 4 parts found" in caplog.text
 
 
-def test_fit__killed_while_finished_parts_are_dropped(tmp_path, monkeypatch):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    drop = Run.drop
-
-    def die_at_moments(run, *names):
-        if "moments/parts" in names:
-            (tmp_path / "run" / "moments" / "parts" / "0" / "zarr.json").unlink()
-            raise StoppedError
-        drop(run, *names)
-
-    monkeypatch.setattr(Run, "drop", die_at_moments)
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
-    monkeypatch.undo()
-    run = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
-    assert "model" in run.stages
-    assert not (tmp_path / "run" / "moments" / "parts").exists()
-
-
 DYING_FIT = """
 import itertools, os, signal, sys
 from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset
@@ -191,29 +159,6 @@ def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
     monkeypatch.setattr(SearchedRows, "faster_method", lambda *_, **__: "approximate")
     run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert run.stages["neighbors"]["method"] == "exact"
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("stage", ["neighbors", "model"])
-def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
-    dataset = write_table(tmp_path / "data", *spirals(100))
-    finish_stage = Run.finish_stage
-
-    def die(run, name, record):
-        finish_stage(run, name, record)
-        if name == stage:
-            raise StoppedError
-
-    monkeypatch.setattr(Run, "finish_stage", die)
-    params = FitParams(alpha=1e-4, n_neighbors=5, n_partitions=3, neighbors="exact")
-    place = tmp_path / "run"
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
-    monkeypatch.undo()
-    assert (place / "neighbors" / "parts").exists()
-    fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
-    assert [path.name for path in place.rglob("parts")] == []
-    assert not (place / "partitions").exists()
 
 
 CUT = FitParams(alpha=1e-4, n_neighbors=10, n_parts=3, basis_size=40, neighbors="exact")
@@ -380,12 +325,6 @@ def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     assert plan_fit(dataset, FitParams(), InlineEngine(), RATES).n_basis >= 2
     network = NRBFNClassifier(alpha=1e-6).fit(X[rows], y[rows])
     assert network.params_.n_neighbors == run.chosen_params.n_neighbors
-
-
-def test_fit__resumes_a_run_with_the_neighbours_of_the_default(tmp_path):
-    dataset = write_table(MemoryStore(), *spirals(60))
-    fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=20), InlineEngine())
-    fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
 
 
 def test_fit__neighbours_among_rows_with_a_label():

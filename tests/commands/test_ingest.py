@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
 
 N = 23
@@ -26,7 +25,7 @@ def in_arrays(place, X, y, weights, **options):
 
 
 def in_dask_arrays(place, X, y, weights, **options):
-    return ingest_dask(
+    return ingest_arrays(
         da.from_array(X, chunks=(5, 2)),
         da.from_array(y, chunks=7),
         place / "data",
@@ -38,7 +37,7 @@ def in_dask_arrays(place, X, y, weights, **options):
 def in_dask_frame(place, X, y, weights, **options):
     columns = {f"c{j}": X[:, j] for j in range(X.shape[1])}
     frame = dd.from_pandas(pd.DataFrame({**columns, "y": y, "w": weights}), npartitions=3)
-    return ingest_dask(
+    return ingest_arrays(
         frame[list(columns)], frame["y"], place / "data", weights=frame["w"], **options
     )
 
@@ -110,24 +109,9 @@ def test_ingest__weight_that_is_not_above_0_leaves_nothing(tmp_path, ingest, val
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("ingest", [in_arrays, in_dask_arrays])
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones(N - 1), rf"weights has {N - 1} rows but X has {N}\. .*one weight per row of X"),
-        (np.ones((N, 1)), r"weights has shape \(\d+, 1\)\. .* one weight per row"),
-        (np.ones(N, dtype=complex), "weights has dtype complex128"),
-    ],
-)
-def test_ingest__weights_that_do_not_fit(tmp_path, ingest, weights, message):
-    X, y, _ = weighted_table()
-    with pytest.raises(DataError, match=message):
-        ingest(tmp_path, X, y, weights)
-
-
 def test_ingest__weights_without_labels(tmp_path):
     X, _, weights = weighted_table()
-    dataset = ingest_dask(
+    dataset = ingest_arrays(
         da.from_array(X, chunks=(5, 2)), None, tmp_path / "a", weights=da.from_array(weights)
     )
     assert dataset.y is None
@@ -147,7 +131,7 @@ def numbers_in_frames(place, X, T, **options):
 
 def numbers_in_dask_arrays(place, X, T, **options):
     target = da.from_array(T, chunks=(7, 1))
-    dataset = ingest_dask(da.from_array(X, chunks=(5, 2)), None, place, target=target, **options)
+    dataset = ingest_arrays(da.from_array(X, chunks=(5, 2)), None, place, target=target, **options)
     return dataset, ("target_0", "target_1")
 
 
@@ -156,7 +140,9 @@ def numbers_in_dask_frames(place, X, T, **options):
         pd.DataFrame(np.hstack([X, T]), columns=list("abcst")).astype({"s": "Float64"}),
         npartitions=3,
     )
-    dataset = ingest_dask(frame[["a", "b", "c"]], None, place, target=frame[["s", "t"]], **options)
+    dataset = ingest_arrays(
+        frame[["a", "b", "c"]], None, place, target=frame[["s", "t"]], **options
+    )
     return dataset, ("s", "t")
 
 
@@ -189,21 +175,6 @@ def test_ingest__every_form_stores_the_same_numbers(ingest, chunk_rows):
     assert (dataset.fingerprint, dataset.content) == (same.fingerprint, same.content)
 
 
-def test_ingest__files_of_numbers_store_the_same(tmp_path):
-    X, T = numbered_table()
-    expected = ingest_arrays(X, None, MemoryStore(), target=T, chunk_rows=6).fingerprint
-    frame = pd.DataFrame(np.hstack([X, T]), columns=list("abcst"))
-    frame.to_csv(tmp_path / "d.csv.gz", index=False)
-    frame.to_parquet(tmp_path / "d.parquet", index=False)
-    np.savez(tmp_path / "d.npz", X=X, T=T)
-    for name in ("d.csv.gz", "d.parquet"):
-        dataset = ingest_file(tmp_path / name, MemoryStore(), target="s,t", chunk_rows=6)
-        assert (dataset.fingerprint, dataset.target_names) == (expected, ("s", "t"))
-        assert dataset.feature_names == ("a", "b", "c")
-    dataset = ingest_file(tmp_path / "d.npz", MemoryStore(), target="T", chunk_rows=6)
-    assert (dataset.fingerprint, dataset.target_names) == (expected, ("target_0", "target_1"))
-
-
 @pytest.mark.parametrize(
     ("target", "name"),
     [
@@ -226,7 +197,7 @@ def test_ingest__one_number_for_each_row(target, name):
         target = dd.from_pandas(target, npartitions=3)
     else:
         target = da.from_array(target, chunks=4)
-    lazily = ingest_dask(rows, None, MemoryStore(), target=target)
+    lazily = ingest_arrays(rows, None, MemoryStore(), target=target)
     assert lazily.target_names == (name,)
     assert lazily.fingerprint == dataset.fingerprint
 
@@ -241,23 +212,6 @@ def test_ingest__number_that_is_not_finite_leaves_nothing(tmp_path, ingest, valu
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        (np.ones(N - 1), rf"target has {N - 1} rows but X has {N}\. .*one target per row of X"),
-        (np.ones((N, 1, 1)), r"target has shape \(23, 1, 1\)"),
-        (np.ones((N, 0)), r"target has shape \(23, 0\)"),
-        (np.ones(N, dtype=complex), "target has dtype complex128"),
-    ],
-)
-def test_ingest__numbers_that_do_not_fit(tmp_path, target, message):
-    X, _ = numbered_table()
-    with pytest.raises(DataError, match=message):
-        ingest_arrays(X, None, tmp_path / "data", target=target)
-    with pytest.raises(DataError, match=message):
-        ingest_dask(da.from_array(X), None, tmp_path / "data", target=da.from_array(target))
-
-
 def test_ingest__text_is_no_number():
     X, _ = numbered_table()
     frame = pd.DataFrame({"t": ["a"] * N})
@@ -266,21 +220,12 @@ def test_ingest__text_is_no_number():
             ingest_arrays(X, None, MemoryStore(), target=target)
         lazy = dd.from_pandas(target, npartitions=2)
         with pytest.raises(DataError, match=r"Column 't' of target has type .* not a number"):
-            ingest_dask(da.from_array(X), None, MemoryStore(), target=lazy)
+            ingest_arrays(da.from_array(X), None, MemoryStore(), target=lazy)
 
 
-@pytest.mark.parametrize("ingest", [ingest_arrays, ingest_dask])
-def test_ingest__numbers_beside_labels(ingest):
+def test_ingest__numbers_beside_labels():
     with pytest.raises(ParameterError, match="y and target are both given"):
-        ingest(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
-
-
-def test_ingest__numbers_are_described(tmp_path):
-    X, T = numbered_table()
-    ingest_arrays(X, None, tmp_path / "data", target=pd.DataFrame(T, columns=["s", "t"]))
-    described = describe(tmp_path / "data")
-    assert described["target_names"] == ["s", "t"]
-    assert not {"n_classes", "classes", "class_counts"} & described.keys()
+        ingest_arrays(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 
 import dask.array as da
 import dask.dataframe as dd
@@ -12,7 +11,7 @@ import polars as pl
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, surfaces
@@ -147,18 +146,18 @@ def test_ingest_arrays__labels_that_are_missing(labels, mark):
     datasets = [ingest_arrays(frame, y, MemoryStore(), unlabelled=mark)]
     datasets.append(ingest_arrays(X, y.tolist(), MemoryStore(), unlabelled=mark))
     if labels.dtype.kind in "fU":
-        datasets.append(ingest_dask(*lazy, MemoryStore(), unlabelled=mark))
+        datasets.append(ingest_arrays(*lazy, MemoryStore(), unlabelled=mark))
         datasets.append(ingest_arrays(X, pl.Series(y.tolist()), MemoryStore(), unlabelled=mark))
     for dataset in datasets:
         assert dataset.codes().tolist() == codes.tolist()
         assert dataset.classes.tolist() == np.unique(labels).tolist()
 
 
-def test_ingest_dask__a_block_without_labels():
+def test_ingest_arrays__a_block_without_labels():
     y = pd.Series([None] * 40 + ["a", "b"] * 20, dtype=object)
     frame = dd.from_pandas(pd.DataFrame({"x": np.arange(80.0)}), npartitions=2)
     labels = dd.from_pandas(y, npartitions=2)
-    dataset = ingest_dask(frame, labels, MemoryStore(), unlabelled="")
+    dataset = ingest_arrays(frame, labels, MemoryStore(), unlabelled="")
     assert (dataset.n_unlabelled, dataset.classes.tolist()) == (40, ["a", "b"])
 
 
@@ -167,17 +166,3 @@ def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
     file = write(tmp_path / "rows.csv", table(Y, np.zeros(N, dtype=bool)))
     with pytest.raises(ParameterError, match="but the labels are numbers"):
         ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
-
-
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix):
-    frame = table(NAMES[Y])
-    frame.loc[[1, 4, 6], "a"] = None
-    file, rows = write(tmp_path / f"rows{suffix}", frame), tmp_path / "rows"
-    problem, fix = refuse("ingest", file, rows, "--label", "y")
-    assert problem == (f"{file} has no value in some rows of 2 columns: 'y' {GAPS.sum()}, 'a' 3.")
-    for options in (["--missing", "drop"], ["--missing", "impute", "--unlabelled", ""]):
-        assert all(option in fix for option in options[::2])
-        succeed("ingest", file, rows, "--label", "y", *options)
-        shutil.rmtree(rows)

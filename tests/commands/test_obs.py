@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 import zarr
 
-from dask_nrbfn.commands import obs as commands_obs
+from dask_nrbfn.commands import predict as commands_predict
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.obs import ObsTarget
-from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.commands.predict import ObsTarget, predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
@@ -64,9 +63,7 @@ def predicted(fitted, name, tmp_path, **options):
     return partial(get_array, open_group(out, kind="predictions"))
 
 
-@pytest.mark.parametrize("suffix", ["zarr", "h5ad"])
-def test_obs__labels_and_confidence(fitted, place, tmp_path, suffix):
-    place = in_format(place, suffix)
+def test_obs__labels_and_confidence(fitted, place, tmp_path):
     annotate(fitted, "types", place)
     cells, read = read_cells(place), predicted(fitted, "types", tmp_path, probabilities=True)
     assert isinstance(cells.obs["predicted"].dtype, pd.CategoricalDtype)
@@ -94,15 +91,8 @@ def test_obs__numbers_and_what_is_kept(fitted, place, tmp_path):
     assert read_cells(place).obs.columns.tolist() == cells.obs.columns.tolist()
 
 
-def in_format(place, suffix):
-    """Return a store in Zarr, or its cells in an .h5ad file."""
-    return place if suffix == "zarr" else write_cells(CELLS, place.with_suffix(".h5ad"))
-
-
 @pytest.mark.parametrize("overwrite", [True, False])
-@pytest.mark.parametrize("suffix", ["zarr", "h5ad"])
-def test_obs__killed_while_it_writes(fitted, place, suffix, overwrite, monkeypatch):
-    place = in_format(place, suffix)
+def test_obs__killed_while_it_writes(fitted, place, overwrite, monkeypatch):
     if overwrite:
         annotate(fitted, "types", place)
     known = list(CELLS.obs.columns)
@@ -117,10 +107,8 @@ def test_obs__killed_while_it_writes(fitted, place, suffix, overwrite, monkeypat
         patched.setattr(anndata.io, "write_elem", dies_in_confidence)
         with pytest.raises(KeyboardInterrupt):
             annotate(fitted, "types", place, overwrite=overwrite)
-    # A file is replaced as a whole; of a Zarr store the old columns are gone.
-    as_before = suffix == "h5ad" and overwrite
-    columns = read_cells(place).obs.columns.tolist()
-    assert columns == known + ["predicted", "predicted_confidence"] * as_before
+    # The old columns are gone.
+    assert read_cells(place).obs.columns.tolist() == known
     assert [path.name for path in place.parent.iterdir() if path.name.startswith(".")] == []
     annotate(fitted, "types", place, overwrite=overwrite)
     assert read_cells(place).obs["predicted_confidence"].notna().all()
@@ -130,29 +118,14 @@ def test_obs__one_job_at_a_time(fitted, place, monkeypatch):
     def second_job(*given):
         with pytest.raises(RunBusyError, match=rf"process {os.getpid()} on .* works on {place}"):
             annotate(fitted, "types", place, "obs/other")
-        return write_results(*given)
+        return write(*given)
 
-    write_results = commands_obs.write_results
+    write = commands_predict._write
     with monkeypatch.context() as patched:
-        patched.setattr(commands_obs, "write_results", second_job)
+        patched.setattr(commands_predict, "_write", second_job)
         annotate(fitted, "types", place)
     annotate(fitted, "types", place, "obs/other")
     assert read_cells(place).obs.columns[-2:].tolist() == ["other", "other_confidence"]
-
-
-def test_obs__h5ad_behind_a_link_and_write_protected(fitted, place, tmp_path):
-    place = in_format(place, "h5ad")
-    place.chmod(0o640)
-    link = tmp_path / "link.h5ad"
-    link.symlink_to(place)
-    annotate(fitted, "types", link)
-    assert link.is_symlink()
-    assert place.stat().st_mode & 0o777 == 0o640
-    with pytest.raises(ExistsError, match="already has obs/predicted"):
-        annotate(fitted, "types", place)
-    place.chmod(0o444)
-    with pytest.raises(ParameterError, match="file without write protection"):
-        annotate(fitted, "types", place, overwrite=True)
 
 
 def test_obs__consolidated_metadata_is_renewed(fitted, tmp_path):
@@ -184,8 +157,10 @@ def test_obs__over_a_url(fitted, tmp_path):
 
 
 def test_obs__no_cells(fitted, tmp_path):
-    with pytest.raises(ParameterError, match="is no AnnData store"):
-        annotate(fitted, "types", fitted / "types-data")
+    in_file = write_cells(CELLS, tmp_path / "cells.h5ad")
+    for other in (fitted / "types-data", in_file):
+        with pytest.raises(ParameterError, match="is no AnnData store"):
+            annotate(fitted, "types", other)
     with pytest.raises(MissingDataError):
         annotate(fitted, "types", tmp_path / "none.zarr")
 

@@ -18,11 +18,9 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
-from tests.schemas import FILLED, stored_rows
 from tests.tables import spirals, write_table
 
 KERNELS = FitParams.options()["kernel"].choices
@@ -61,11 +59,10 @@ def drawn(*, kernel="gaussian", features="normalized", scale="none", loss="squar
 
 
 def given_by(path, rows):
-    """Return what a file makes of rows, or of columns by their names, by the name of the output."""
+    """Return what a file makes of rows, by the name of the output."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    inputs = rows if isinstance(rows, dict) else {"X": rows}
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, inputs), strict=True))
+    return dict(zip(names, session.run(None, {"X": rows}), strict=True))
 
 
 def check(model, rows, *, dtype="float64", tolerance=1e-10):
@@ -167,43 +164,15 @@ def test_onnx__rows_far_beyond_the_basis():
         check(model, rows)
 
 
-def as_typed(stored, schema):
-    """Return the columns of a table as stored rows are written there, by their names."""
-    columns = {}
-    for column, values in zip(schema.columns, stored.T, strict=True):
-        columns[column.name] = values[:, None]
-        if column.kind == "category":
-            texts = ["" if np.isnan(v) else [*column.categories, "new"][int(v)] for v in values]
-            columns[column.name] = np.array(texts, dtype=object)[:, None]
-    return columns
-
-
-@pytest.mark.parametrize("missing", ["impute", "error"])
-def test_onnx__columns_of_a_table(missing):
-    first, *others, day = FILLED.columns
-    # What an output is called too.
-    columns = (replace(first, name="scores"), *others, replace(day, times=True))
-    schema = replace(FILLED, missing=missing, columns=columns)
-    stored = stored_rows(60)
-    # A text that no category is: where others have a feature in common, it is one of them.
-    stored[:, 3][stored[:, 3] == UNSEEN] = 3
-    stored[:, -1] += np.linspace(0, 1, 60)
-    rows = schema.expand(stored)
-    basis = Schema(FILLED.columns[:-1] + columns[-1:], missing="impute").expand(stored)[:10]
-    model, _ = drawn()
-    model = replace(
-        model,
-        basis=basis,
-        width=100.0,
-        weights=np.random.default_rng(0).normal(size=(3, 10)),
-        scaling=Scaling("none", np.zeros(basis.shape[1]), np.ones(basis.shape[1])),
-        schema=schema,
+def test_onnx__features_of_a_table():
+    model, rows = drawn()
+    names = ("a", "city_Rome", "city_Oslo", "a_missing")
+    proto = onnx_model.onnx_model(replace(model, feature_names=names))
+    card = {each.key: json.loads(each.value) for each in proto.metadata_props}
+    assert card["feature_names"] == list(names)
+    np.testing.assert_allclose(
+        given_by(proto.SerializeToString(), rows)["scores"], model.scores(rows), atol=1e-9
     )
-    proto = onnx_model.onnx_model(model).SerializeToString()
-    typed = as_typed(stored, schema)
-    given = given_by(proto, {"scores_": typed.pop("scores"), **typed})
-    np.testing.assert_allclose(given["scores"], model.scores(rows), atol=1e-9)
-    assert np.isnan(given["scores"]).any() == (missing == "error")
 
 
 @pytest.mark.parametrize("scale", ["none", "standard", "unit"])
@@ -238,11 +207,6 @@ def test_onnx__the_card_says_how_clusters_far_apart_are_rounded(apart, dtype):
     assert error < 10 * card["rounding"] + 10 * np.finfo(dtype).eps
 
 
-def test_onnx__no_such_type():
-    with pytest.raises(ParameterError, match="dtype is 'float16'"):
-        onnx_model.onnx_model(drawn()[0], dtype="float16")
-
-
 def test_onnx__without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ParameterError, match=r"dask-nrbfn\[onnx\]"):
@@ -268,7 +232,7 @@ def test_export__a_run(run, tmp_path):
     np.testing.assert_allclose(given_by(path, X)["scores"], model.scores(X), atol=1e-6)
     proto = onnx.load(path)
     card = {each.key: json.loads(each.value) for each in proto.metadata_props}
-    assert (card["n_rows"], card["classes"], card["digest"]) == (120, [0, 1, 2], model.digest())
+    assert (card["n_basis"], card["classes"], card["digest"]) == (20, [0, 1, 2], model.digest())
     assert card["params"]["basis_size"] == 20
     assert card["versions"]["dask-nrbfn"] == proto.producer_version
 

@@ -22,7 +22,6 @@ from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
-    DamagedDataError,
     DataError,
     ExistsError,
     ParameterError,
@@ -147,52 +146,11 @@ def test_predict__tables(tmp_path, place, new_rows, suffix, wanted):
         predict_dataset(place / "run", write_table(MemoryStore(), X), out, InlineEngine())
 
 
-def tied_model(place):
-    """Return a model most of whose scores are clipped, or differ by less than float32 shows."""
-    model = Model.load(place / "run")
-    weights = 40 * model.weights
-    weights[2] = weights[1] + 1e-9 * model.weights[0]
-    return replace(model, weights=weights)
-
-
-@pytest.mark.parametrize("suffix", READERS)
-def test_predict__the_largest_probability_written_is_that_of_the_label(
-    tmp_path, place, new_rows, suffix
-):
-    X, _ = new_rows
-    tied_model(place).save(model_place := MemoryStore())
-    out = tmp_path / f"out{suffix}"
-    dataset = write_table(MemoryStore(), X, chunk_rows=70)
-    predict_dataset(model_place, dataset, out, InlineEngine(), probabilities=True, scores=True)
-    frame = READERS[suffix](out)
-    labels = NAMES[tied_model(place).scores(X).argmax(axis=1)]
-    assert frame["prediction"].tolist() == labels.tolist()
-    for name in ("probability", "score"):
-        written = frame[[f"{name}_{label}" for label in NAMES]].to_numpy()
-        assert NAMES[written.argmax(axis=1)].tolist() == labels.tolist()
-    clipped = np.clip(tied_model(place).scores(X), 0, 1)
-    assert (NAMES[clipped.argmax(axis=1)] != labels).sum() > 10
-
-
 @pytest.mark.parametrize("wanted", ["scores", "probabilities"])
 def test_predict__numbers_have_no_classes(of_numbers, wanted):
     dataset = write_table(MemoryStore(), surfaces(5)[0])
     with pytest.raises(ParameterError, match=f"{wanted} is set, but the model predicts nu"):
         predict_dataset(of_numbers, dataset, MemoryStore(), InlineEngine(), **{wanted: True})
-
-
-def test_predict__keeps_the_old_output_when_it_fails(tmp_path, place, new_rows):
-    X, _ = new_rows
-    dataset = write_table(tmp_path / "new", X, chunk_rows=50)
-    predict_dataset(place / "run", dataset, tmp_path / "out", InlineEngine())
-    before = zarr.open_group(tmp_path / "out")["scores"][:]
-    chunk = tmp_path / "new" / "X" / "c" / "3" / "0"
-    chunk.write_bytes(chunk.read_bytes()[:-5])
-    for out in ("out", "out.csv"):
-        with pytest.raises(DamagedDataError):
-            predict_dataset(place / "run", dataset, tmp_path / out, InlineEngine(), overwrite=True)
-    np.testing.assert_array_equal(zarr.open_group(tmp_path / "out")["scores"][:], before)
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "out"}
 
 
 def test_predict__wrong_columns(place):

@@ -8,9 +8,8 @@ import pytest
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run, tune_dataset
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError

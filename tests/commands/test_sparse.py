@@ -8,12 +8,10 @@ import pytest
 import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
-from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.describe import describe, problems_of
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.commands.update import merge_runs, update_run
-from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
@@ -59,19 +57,6 @@ def test_ingest__matrix_is_sparse_where_that_is_smaller(tmp_path):
         ingest_file(tmp_path / "wide.npz", MemoryStore(), sparse="maybe")
 
 
-def test_ingest__table_of_indicators_is_sparse_if_wanted(tmp_path):
-    rng = np.random.default_rng(0)
-    X = (rng.random((40, 300)) < 0.02).astype(np.int64)
-    frame = pd.DataFrame(X, columns=[f"w{j}" for j in range(300)]).assign(y=X[:, 0])
-    frame.to_parquet(tmp_path / "rows.parquet")
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    for name in ("rows.parquet", "rows.csv"):
-        found = ingest_file(tmp_path / name, MemoryStore(), label="y", sparse="yes")
-        assert rows_of(found)[0]
-        np.testing.assert_array_equal(rows_of(found)[1], X)
-        assert not ingest_file(tmp_path / name, MemoryStore(), label="y").is_sparse
-
-
 def test_ingest__table_of_many_categories(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -103,7 +88,7 @@ def test_ingest__dask_array_of_sparse_blocks(matrix):
         for rows in (X[:20], X[20:40], X[40:])
     ]
     weights = np.arange(1.0, 51.0)
-    found = ingest_dask(
+    found = ingest_arrays(
         da.concatenate(blocks),
         da.from_array(y, chunks=9),
         MemoryStore(),

@@ -17,11 +17,8 @@ from dask_nrbfn import (
     refresh_run,
     update_run,
 )
-from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
-from dask_nrbfn.report.console import run_table
-from dask_nrbfn.report.finished import Confidences, FinishedRun
 from tests.cli.program import refuse, succeed
 from tests.sites import read_latest_moments
 from tests.tables import spirals, surfaces, write_table
@@ -107,23 +104,6 @@ def test_refresh__joins_marked_rows(tmp_path, run):
         refresh_run(
             run.location, [write_table(tmp_path / "x", X, MARKED, unlabelled=NONE), other], ENGINE
         )
-
-
-def test_report_and_inspect__say_how_many(run):
-    assert describe(run.location)["n_unlabelled"] == 100
-    assert describe(run.attributes["dataset"])["n_unlabelled"] == 100
-    assert "n_unlabelled       100\n" in run_table(run)
-
-
-def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path):
-    dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE)
-    run = fit(tmp_path / "run", dataset, FitParams(n_neighbors=5))
-    finished = FinishedRun.of(run)
-    assert finished.dataset().n_rows == dataset.n_rows
-    confidences = Confidences.of(finished)
-    assert confidences.counts.sum() == 50
-    assert LABELLED[confidences.rows].all()
-    assert set(confidences.rows) <= set(np.flatnonzero(LABELLED))
 
 
 def write_labels(path, labels, mark):

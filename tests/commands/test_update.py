@@ -15,13 +15,8 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import (
-    Judge,
-    merge_runs,
-    update_run,
-)
+from dask_nrbfn.commands.update import Judge, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.measure import measure
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
@@ -252,23 +247,14 @@ def test_update_run__evaluates_and_predicts_with_the_latest(run, rows):
     assert evaluate_dataset(run.location, rows[2], InlineEngine()).n_errors == scored.sum()
 
 
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("again", ["same", "reordered", "other chunks", "weights of 1"])
-def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again):
+@pytest.mark.parametrize("reordered", [False, True])
+def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, reordered):
     update(run, rows[1])
     for dataset in rows[:2]:
         X, y = table_of([dataset])
-        if again == "reordered":
+        if reordered:
             X, y = X[::-1], y[::-1]
-        chunk_rows = 11 if again == "other chunks" else None
-        repeated = write_table(
-            tmp_path / "repeated",
-            X,
-            y,
-            weights=np.ones(len(X)) if again == "weights of 1" else None,
-            chunk_rows=chunk_rows,
-            overwrite=True,
-        )
+        repeated = write_table(tmp_path / "repeated", X, y, chunk_rows=11, overwrite=True)
         latest = Model.load(run.location).digest()
         with pytest.raises(AlreadyAddedError, match="holds the rows of"):
             update(run, repeated)
@@ -284,14 +270,12 @@ def test_update_run__forgotten_rows_may_come_back(run, rows):
     close(read_latest_moments(run.location).gram(), reference_moments(run, *table_of(rows[:1]))[0])
 
 
-def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows, caplog):
-    caplog.set_level("INFO", logger="dask_nrbfn")
+def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
     X, y = table_of(rows[:1])
     customer = write_table(tmp_path / "customer", X[10:35], y[10:35])
     record = update(run, customer, forget=True)
     kept = np.r_[0:10, 35 : len(X)]
     assert_moments(run, X[kept], y[kept])
-    assert "customer was not added as a whole" in caplog.text
     chosen = run.read("basis/rows")
     n_basis_rows = np.sum((chosen >= 10) & (chosen < 35))
     assert record["n_basis_rows"] == n_basis_rows > 0
@@ -307,66 +291,26 @@ def test_update_run__cannot_forget_everything(run, rows):
     assert describe(run.location)["version"] == 0
 
 
-@pytest.mark.parametrize("removed", ["", "zarr.json", "parts/zarr.json"])
 @pytest.mark.parametrize("forget", [False, True])
-def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget, removed):
+def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget):
     if forget:
         update(run, rows[1])
     expected = describe(run.location)["version"] + 1
 
     def die(run, prefix):
-        (left,) = Path(run.location).glob(f"{prefix}*")
-        if removed:
-            (left / removed).unlink()
         raise StoppedError
 
     with monkeypatch.context() as patched:
         patched.setattr(Run, "drop_groups", die)
         with pytest.raises(StoppedError):
             update(run, rows[1], forget=forget)
-    record = update(run, rows[1], forget=forget)
-    assert record["version"] == describe(run.location)["version"] == expected
-    assert not [*Path(run.location).glob("update-*")]
-    assert_moments(run, *table_of(rows[: 2 - forget]))
     again = "has forgotten the rows of" if forget else "holds the rows of"
     with pytest.raises((AlreadyAddedError, DataError), match=again):
         update(run, rows[1], forget=forget)
     assert describe(run.location)["version"] == expected
-
-
-def test_update_run__killed_while_an_old_version_is_deleted(run, rows, monkeypatch):
-    for forget in (False, True):
-        update(run, rows[1], forget=forget)
-    drop = Run.drop
-
-    def die(run, name):
-        if name == "versions/1":
-            raise StoppedError
-        drop(run, name)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "drop", die)
-        with pytest.raises(StoppedError):
-            update(run, rows[1])
-    assert update(run, rows[1])["version"] == 3
-    versions = Path(run.location) / "versions"
-    assert sorted(path.name for path in versions.iterdir() if path.is_dir()) == ["2", "3"]
-
-
-def test_update_run__a_task_that_runs_twice_does_no_harm(run, rows):
-    class TwiceEngine(InlineEngine):
-        """Runs every task once more when it is done, as if its worker had been thought lost."""
-
-        def _finished(self, task, waiting, label):
-            while waiting:
-                number, values = waiting.popleft()
-                measured = measure(task, *values)
-                measure(task, *values)
-                yield number, measured
-
-    for dataset in rows[1:]:
-        update(run, dataset, TwiceEngine())
-    assert_moments(run, *table_of(rows))
+    assert_moments(run, *table_of(rows[: 2 - forget]))
+    update(run, rows[2])
+    assert not [*Path(run.location).glob("update-*")]
 
 
 class BusyEngine(InlineEngine):
@@ -499,27 +443,10 @@ def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
         update(run, rows[1], CountingEngine(4))
     gram = next((tmp_path / "run").glob("update-*/parts/0-3/*/packed_gram/c/0"))
     flip_byte(gram, 50)
-    update(run, rows[1])
-    assert_moments(run, *table_of(rows[:2]))
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("kind", ["empty", "missing"])
-@pytest.mark.parametrize("name", ["zarr.json", "parts/zarr.json", "parts/0/zarr.json"])
-def test_update_run__goes_on_after_a_power_cut(tmp_path, run_in, rows, name, kind):
-    run = run_in(3)
-    with pytest.raises(StoppedError):
-        update(run, rows[1], CountingEngine(2))
-    (stage,) = (tmp_path / "run").glob("update-*")
-    if kind == "empty":
-        (stage / name).write_bytes(b"")
-    else:
-        (stage / name).unlink(missing_ok=True)
-    update(run, rows[1])
-    assert_moments(run, *table_of(rows[:2]))
-    assert not list((tmp_path / "run").glob("update-*"))
-    with pytest.raises(AlreadyAddedError):
+    with pytest.raises(DamagedDataError, match="Repeat the update"):
         update(run, rows[1])
+    update(run, rows[1])
+    assert_moments(run, *table_of(rows[:2]))
 
 
 def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, rows):

@@ -1,12 +1,9 @@
-import shutil
-
 import numpy as np
 import pytest
 import zarr
 
-from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.describe import describe, problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.verify import problems_of
 from tests.storage.written import flip_byte, swap
 
 CHANGED = "rows, labels or weights differ from those that ingest wrote."
@@ -38,12 +35,6 @@ def test_problems_of__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
     assert "data/weights cannot be read" in second
 
 
-def test_problems_of__all_chunks_of_an_array_are_missing(tmp_path, dataset):
-    shutil.rmtree(tmp_path / "data/X/c")
-    problems = problems_of(dataset)
-    assert [f"X/c/{index}/0" in problem for index, problem in enumerate(problems)] == 4 * [True]
-
-
 def test_problems_of__chunks_that_changed_places(tmp_path, dataset):
     swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
     assert problems_of(dataset) == [CHANGED]
@@ -71,9 +62,5 @@ def test_problems_of__flipped_byte_of_the_numbers(tmp_path, numbers):
 
 def test_problems_of__numbers_that_ingest_did_not_write(numbers):
     stored = zarr.open_array(f"{numbers.location}/y", mode="r+")
-    stored[7, 1] = np.nan
     stored[20, 0] = 0.5
-    assert problems_of(numbers) == [
-        "target has nan in row 7, column 1.",
-        "rows or targets differ from those that ingest wrote.",
-    ]
+    assert problems_of(numbers) == ["rows or targets differ from those that ingest wrote."]

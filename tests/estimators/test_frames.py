@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DataError, ParameterError
 
 N = 60
@@ -97,7 +97,7 @@ def test_frames__dask(table, network):
     y, plain = in_parts(labels, frame.index), lazy.assign(town=lazy.town.astype(str))
     expected = ingest_arrays(frame, labels, MemoryStore(), missing="impute")
     for X in (lazy, plain):
-        assert ingest_dask(X, y, MemoryStore(), missing="impute").content == expected.content
+        assert ingest_arrays(X, y, MemoryStore(), missing="impute").content == expected.content
     fitted = clone(NETWORK).fit(lazy, y)
     assert fitted.feature_names_.tolist() == FEATURES
     scores = network.decision_function(lazy[COLUMNS[::-1]])

@@ -10,7 +10,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.frames import labels_of
 
@@ -65,18 +65,18 @@ def in_categories(place, X, y):
 
 
 def in_dask_arrays(place, X, y):
-    return ingest_dask(da.from_array(X[:, None], 5), da.from_array(y, 4), MemoryStore())
+    return ingest_arrays(da.from_array(X[:, None], 5), da.from_array(y, 4), MemoryStore())
 
 
 def in_dask_frame(place, X, y):
     frame = dd.from_pandas(pd.DataFrame({"a": X, "y": y}), npartitions=3)
-    return ingest_dask(frame[["a"]], frame["y"], MemoryStore())
+    return ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
 
 
 def in_dask_categories(place, X, y):
     frame = pd.DataFrame({"a": pd.Categorical(X), "y": pd.Categorical(y)})
     parts = dd.from_pandas(frame, npartitions=3)
-    return ingest_dask(parts[["a"]], parts["y"], MemoryStore())
+    return ingest_arrays(parts[["a"]], parts["y"], MemoryStore())
 
 
 FORMS = [
@@ -131,7 +131,7 @@ def test_frame__column_that_makes_no_features_is_named(lazy):
     labels, take = np.arange(N) % 2, ingest_arrays
     if lazy:
         frame, labels = dd.from_pandas(frame, npartitions=2), da.from_array(labels, 6)
-        take = ingest_dask
+        take = ingest_arrays
     with pytest.raises(DataError, match=r"Column 'lasts' of X has type INTERVAL.*Leave the co"):
         take(frame, labels, MemoryStore())
     with pytest.raises(DataError, match="Column 'lasts' of X has type INTERVAL"):
@@ -164,12 +164,12 @@ def test_frame__names_of_columns_are_kept():
 def test_frame__categories_that_dask_does_not_know():
     frame = dd.from_pandas(pd.DataFrame({"a": [1, 2], "y": [0, 1]}), npartitions=1)
     unknown = frame.astype("category")
-    dataset = ingest_dask(unknown[["a"]], frame["y"], MemoryStore())
+    dataset = ingest_arrays(unknown[["a"]], frame["y"], MemoryStore())
     assert dataset.X[:].tolist() == [[1.0], [2.0]]
     network = NRBFNClassifier(n_neighbors=1).fit([[1], [2]], [0, 1])
     assert network.predict(unknown[["a"]]).compute().tolist() == [0, 1]
     with pytest.raises(DataError, match=r"y has the label 0 in row 0.*as an object.*astype"):
-        ingest_dask(frame[["a"]], unknown["y"], MemoryStore())
+        ingest_arrays(frame[["a"]], unknown["y"], MemoryStore())
 
 
 def test_labels__text_that_pandas_shows_for_missing_is_text():
@@ -197,4 +197,4 @@ def test_labels__missing_or_mixed(labels, message):
 def test_dask_labels__row_is_that_of_the_whole_table():
     labels = da.from_array(np.array(["a"] * 9 + [None], dtype=object), 4)
     with pytest.raises(DataError, match="y has no label in row 9"):
-        ingest_dask(da.zeros((10, 2), chunks=5), labels, MemoryStore())
+        ingest_arrays(da.zeros((10, 2), chunks=5), labels, MemoryStore())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNRegressor, ingest_arrays, ingest_dask
+from dask_nrbfn import NRBFNClassifier, NRBFNRegressor, ingest_arrays
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.dtypes import NO_LABEL
 
@@ -27,7 +27,7 @@ def chunked(values):
 
 def in_dask(X, y, place, *, weights=None, target=None, **options):
     options |= {"weights": chunked(weights), "target": chunked(target)}
-    return ingest_dask(chunked(X), chunked(y), place, **options)
+    return ingest_arrays(chunked(X), chunked(y), place, **options)
 
 
 @pytest.mark.parametrize("ingest", [ingest_arrays, in_dask])

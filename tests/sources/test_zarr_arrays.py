@@ -91,7 +91,7 @@ def test_zarr__that_cannot_be_read(group, tmp_path):
         ingest_file(group, MemoryStore(), y="numbers")
     with pytest.raises(ParameterError, match="w also has another role"):
         ingest_file(group, MemoryStore(), y="w", weights="w")
-    with pytest.raises(ParameterError, match=r"the open Zarr group memory://.*ingest_dask"):
+    with pytest.raises(ParameterError, match=r"the open Zarr group memory://.*ingest_arrays"):
         ingest_file(zarr.create_group(MemoryStore()), MemoryStore())
     chunk = next(path for path in (tmp_path / "big.zarr" / "X").rglob("*0") if path.is_file())
     chunk.write_bytes(chunk.read_bytes()[:9])

@@ -114,8 +114,11 @@ def test_evaluate_and_predict(tmp_path):
     found = get_array(open_group(tmp_path / "out", kind="predictions"), "values")[...]
     np.testing.assert_allclose(found, scores, rtol=1e-12)
     assert describe(tmp_path / "out") == {
-        "kind": "predictions", "n_rows": len(X), "target_names": ["target_0", "target_1"],
-    }  # fmt: skip
+        "kind": "predictions",
+        "results": ["values"],
+        "sizes": {"row": len(X), "target": 2},
+        "target_names": ["target_0", "target_1"],
+    }
     predict_dataset(run.location, table_of(X, None), tmp_path / "out.csv", InlineEngine())
     csv = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True)
     assert csv.dtype.names == ("target_0", "target_1")

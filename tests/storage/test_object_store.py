@@ -20,11 +20,10 @@ from sklearn.datasets import load_iris
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.cli import commands
 from dask_nrbfn.commands import describe
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.describe import problems_of
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import Judge, merge_runs, update_run
-from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,

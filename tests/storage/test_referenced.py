@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import zarr
 
-from dask_nrbfn.commands.describe import describe_dataset
+from dask_nrbfn.commands.describe import describe_dataset, problems_of
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.storage.array import ReferencedRows
 from dask_nrbfn.storage.dataset import Dataset

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.verify import problems_of
+from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.storage.chunks import default_chunk_rows

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.verify import problems_of
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.private import run_in_zarr

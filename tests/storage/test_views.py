@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.verify import problems_of
+from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.errors import DataError, ParameterError
 from tests.tables import spirals, write_table
 

@@ -76,7 +76,7 @@ def test_settings__example_is_read(jobs):
 
 def test_settings__of_a_file_are_what_ingest_takes_and_the_guide_lists(jobs):
     options = {param.name for param in ingest_command.params if isinstance(param, click.Option)}
-    decided = {"chunk_rows", "overwrite", "write_schema", "as_json", "storage_options"}
+    decided = {"chunk_rows", "overwrite", "as_json", "storage_options"}
     assert jobs.SOURCE_KEYS.keys() == (options - decided) | {"source"}
     page = (ROOT / "workflows/guide/pages/task/schedule.md").read_text()
     listed = page.partition("## The keys of `[data]`")[2].partition("## cron")[0]

@@ -28,7 +28,7 @@ from dask_nrbfn import (
     tune_dataset,
 )
 from dask_nrbfn.commands.files import opened_rows
-from dask_nrbfn.commands.obs import ObsTarget
+from dask_nrbfn.commands.predict import ObsTarget
 
 TYPES = ("B cell", "T cell", "monocyte", "NK cell", "platelet")
 N_GENES, N_COMPONENTS = 500, 20

@@ -20,9 +20,9 @@ from dask_nrbfn import (
     Run,
     connect,
     fit_dataset,
-    ingest_source,
     plan_fit,
 )
+from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.plan import measure_rates
 from dask_nrbfn.stages.context import FitContext
 

@@ -11,7 +11,8 @@ import numpy as np
 from sheets import SheetSource
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn import Dataset, NRBFNError, ingest_source
+from dask_nrbfn import Dataset, NRBFNError
+from dask_nrbfn.commands.ingest import ingest_source
 
 PRODUCT_ROWS = 4096
 RATE_SECONDS = 1.0

@@ -9,7 +9,7 @@ from publish import judge_of
 from settings import Settings
 
 from dask_nrbfn import Run, connect
-from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.fit import refresh_run
 from dask_nrbfn.storage.group import remove_abandoned
 from dask_nrbfn.storage.versions import versions_of
 

@@ -22,7 +22,7 @@ DATA_KEYS = {**dict.fromkeys(TABLES, dict), "chunk_rows": int}
 SOURCE_KEYS = {
     name: type(parameter.default) if isinstance(parameter.default, int) else str
     for name, parameter in signature(ingest_file).parameters.items()
-    if name not in ("location", "chunk_rows", "write_schema", "overwrite")
+    if name not in ("location", "chunk_rows", "overwrite")
 }
 # The parameters check their values themselves.
 FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
