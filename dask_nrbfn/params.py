@@ -5,11 +5,13 @@ only change how the work is done (workers, threads, memory) are in `dask_nrbfn.e
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from functools import cache
 from inspect import cleandoc
 from numbers import Integral, Real
-from typing import Any, Self, TypeVar
+from textwrap import indent, wrap
+from typing import Any, Self
 
 from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
@@ -21,13 +23,14 @@ _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
 # The help shortens a longer default.
 _MAX_SHOWN_VALUES = 8
+_DOCSTRING_WIDTH = 92
 # An error shows only the type of a value with a longer representation, such as an array.
 _MAX_SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True)
 class Option:
-    """Definition of a parameter: the command line, docstrings, the guide and checks show it.
+    """Definition of a parameter, for the command line, docstrings, the guide and checks.
 
     type: type of the value, or of each of several values. help: its effect.
     choices: all allowed texts; empty: any. prefix: texts with this prefix are allowed too.
@@ -94,6 +97,15 @@ class Option:
         one = self.metavar or "|".join((*numbers, *self.choices, *self.words)) or "TEXT"
         return f"{one},..." if self.several else one
 
+    def documentation(self, name: str, default: Any) -> str:
+        """Return the entry of a docstring for a parameter with this name and default."""
+        own = replace(self, default=default)
+        shown, help = own.default_text, self.help
+        if default is None:
+            shown, help = "None", f"{help} None: {self.none}."
+        text = "\n".join(wrap(help, _DOCSTRING_WIDTH, break_on_hyphens=False))
+        return f"{name} : {self.allowed}, default={shown}\n{indent(text, '    ')}"
+
     def parse(self, text: str) -> Any:
         """Return the value that a text gives; a text that gives none stays, for `check`."""
         if self.several:
@@ -132,42 +144,41 @@ class Option:
         return bool(self.least <= value <= self.most and value > self.above)
 
 
-def option(*values: Any, **details: Any) -> Any:
-    """Return a dataclass field that is defined by an `Option` with these arguments."""
-    return _field(Option(*values, **details))
-
-
 def _field(definition: Option) -> Any:
     return field(default=definition.default, metadata={"option": definition})
 
 
 def _word(default: str | None, choices: str, help: str, **details: Any) -> Any:
     """Return the option of a word; `choices` has | between them, and may be empty."""
-    return option(default, str, help, choices=tuple(filter(None, choices.split("|"))), **details)
+    words = tuple(filter(None, choices.split("|")))
+    return _field(Option(default, str, help, choices=words, **details))
 
 
 def _count(default: Any, help: str, least: int = 1, **details: Any) -> Any:
-    return option(default, int, help, least=least, **details)
+    return _field(Option(default, int, help, least=least, **details))
 
 
 def _number(default: float, help: str, most: float = 1, **details: Any) -> Any:
-    return option(default, float, help, most=most, **details)
+    return _field(Option(default, float, help, most=most, **details))
 
 
 @dataclass(frozen=True)
 class Params:
-    """Parameters that are checked by their options when the object is made."""
+    """Parameters whose values, unless they are the defaults, are checked by their options."""
 
     def __post_init__(self) -> None:
         for name, definition in self.options().items():
-            value = getattr(self, name)
+            value, default = getattr(self, name), definition.default
+            if type(value) is type(default) and value == default:
+                continue
             if definition.several and isinstance(value, Iterable) and not isinstance(value, str):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
             definition.check(name, value)
 
     @classmethod
-    def options(cls) -> dict[str, Option]:
+    @cache
+    def options(cls) -> Mapping[str, Option]:
         """Return the option of every parameter by its name."""
         return {field.name: field.metadata["option"] for field in fields(cls)}
 
@@ -176,16 +187,16 @@ class Params:
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
-_Kind = TypeVar("_Kind", bound=Params)
-
-
-def documented(kind: type[_Kind]) -> type[_Kind]:
-    """Add the parameters of a class to its docstring."""
-    lines = [cleandoc(str(kind.__doc__)), "", "Parameters", "----------"]
-    for name, each in kind.options().items():
-        lines += [f"{name} : {each.allowed}, default={each.default_text}", f"    {each.help}"]
-    kind.__doc__ = "\n".join(lines)
-    return kind
+def document(kind: type[Any], options: Mapping[str, Option]) -> None:
+    """Add the fields of a dataclass to its docstring, before its section Attributes."""
+    entries = [
+        options[each.name].documentation(each.name, each.default)
+        for each in fields(kind)
+        if each.init
+    ]
+    first, section, others = cleandoc(str(kind.__doc__)).partition("\n\nAttributes\n")
+    own = "\n".join(["Parameters", "----------", *entries])
+    kind.__doc__ = f"{first}\n\n{own}{section}{others}"
 
 
 _N_NEIGHBORS = 20
@@ -193,7 +204,6 @@ _AUTO_FOR_CLASSES: dict[str, Any] = {"basis": "sknn", "features": "normalized"}
 _AUTO_FOR_NUMBERS: dict[str, Any] = {"basis": "kmeans", "features": "plain"}
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class FitParams(Params):
     """Parameters of a fit that change its result. A value that is not allowed is a ParameterError.
@@ -365,12 +375,11 @@ class FitParams(Params):
 
         ``cells="auto"`` stays: the number of cells follows from the rows.
         """
-        meant = dict(_AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES)
-        meant["scale"] = "standard" if mixed else "none"
+        values = _AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES
+        values = values | {"scale": "standard" if mixed else "none"}
         if self.components is not None:
-            meant["features"] = "normalized"
-        asked = {name for name in meant if getattr(self, name) == "auto"}
-        resolved = {name: meant[name] for name in asked}
+            values["features"] = "normalized"
+        resolved = {name: values[name] for name in values if getattr(self, name) == "auto"}
         if self.n_neighbors is None:
             most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
             resolved["n_neighbors"] = min(_N_NEIGHBORS, most)
@@ -434,7 +443,6 @@ def _tried(
 _BY_EFFORT = "by effort"
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class TuneParams(Params):
     """Values that a tuning tries, and rules by which it compares results.
@@ -511,6 +519,9 @@ class TuneParams(Params):
         """Number of folds whose moments are summed separately; 1 with a validation dataset."""
         return 1 if self.validation is not None else self.folds
 
+
+for _kind in (FitParams, TuneParams):
+    document(_kind, _kind.options())
 
 # Parameters of a fit that a tuning does not accept: the tuning chooses their values, or they would
 # change the network after its error was measured. Scale and basis are accepted, because they also
