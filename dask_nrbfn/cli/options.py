@@ -15,8 +15,6 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, Option, Params, TuneParams
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from dask_nrbfn.storage.dataset import Dataset
 
 
@@ -227,20 +225,18 @@ READING = ("y", "target", "weights", "unlabelled", "sql")
 """How the rows that a model is used on are read, where the training rows do not say."""
 
 
+_PLACES = {"source", "dataset", "run", "rows", "out", "other", "path", "schema", "evaluate"}
+_PLACES |= {"validation", "output"}
+"""Arguments and options that name stored data, to which storage options apply."""
+
+
 def given(*names: str) -> list[click.Option]:
-    """Return options by name; "json" prints one JSON object."""
-    return [
-        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object.")
-        if name == "json"
-        else click.Option([_dashed(name)], **_OPTIONS[name])
-        for name in names
-    ]
+    """Return options by name."""
+    return [click.Option([_dashed(name)], **_OPTIONS[name]) for name in names]
 
 
-def params(
-    *kinds: type[Params], leave_out: Collection[str] = (), rare: Collection[str] = ()
-) -> list[click.Option]:
-    """Return the options of parameters; rare ones, those of `rare` too, are values of --set.
+def params(*kinds: type[Params], leave_out: Collection[str] = ()) -> list[click.Option]:
+    """Return the options of parameters; rare ones are values of --set.
 
     leave_out: parameters of a fit that the command does not have.
     """
@@ -250,45 +246,31 @@ def params(
         for name, each in kind.options().items()
         if kind is not FitParams or name not in leave_out
     }
-    set_ones = {name: each for name, each in named.items() if each.rare or name in rare}
+    rare = {name: each for name, each in named.items() if each.rare}
     options = [
         click.Option(
             [_dashed(name)],
-            type=_Value(each),
-            default=each.default,
+            type=each.parse,
             metavar=each.placeholder,
             help=f"{each.help}  [default: {each.default_text}]",
         )
         for name, each in named.items()
-        if name not in set_ones
+        if name not in rare
     ]
     setting = Settings(
         ["--set", "settings"],
         multiple=True,
         metavar="NAME=VALUE",
-        callback=partial(_settings, set_ones),
-        help=f"Set another parameter: {', '.join(set_ones)}. May be repeated; the guide and "
+        callback=partial(_settings, rare),
+        help=f"Set another parameter: {', '.join(rare)}. May be repeated; the guide and "
         "help(FitParams) in Python describe them.",
     )
-    setting.names = tuple(set_ones)
+    setting.names = tuple(rare)
     return [*options, setting]
 
 
 def _dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-class _Value(click.ParamType):
-    """A value of a parameter, which the parameter itself checks."""
-
-    name = "value"
-
-    def __init__(self, option: Option) -> None:
-        self._option = option
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value of a text."""
-        return self._option.parse(value) if isinstance(value, str) else value
 
 
 def _settings(
@@ -309,20 +291,22 @@ def _settings(
 
 
 def command(
-    arguments: Sequence[str], *options: Sequence[click.Option], places: Sequence[str] = ()
+    arguments: Sequence[str], *options: Sequence[click.Option]
 ) -> Callable[[Callable[..., None]], Command]:
     """Return a decorator that makes a command of a function; its docstring is the help.
 
-    arguments: their names; with ? at the end they may be missing, with * they may be several.
-    places: arguments and options that name stored data, to which storage options apply.
+    arguments: their names; with ? at the end they may be missing, with * they may be several. The
+    function gets the job, and those arguments and options that are given; every flag is.
     """
 
     def decorate(function: Callable[..., None]) -> Command:
         @click.pass_obj
         def run(job: Job, /, **values: Any) -> None:
             values |= values.pop("settings", {})
-            values |= _located({name: values[name] for name in places}, job.storage_options)
-            function(job, **values)
+            values = {name: value for name, value in values.items() if value not in (None, ())}
+            job.command, job.as_json = function.__name__, values.pop("as_json")
+            job.engine_options = take(values, ENGINE)
+            function(job, **_located(values, job.storage_options))
 
         taken = [
             click.Argument(
@@ -332,32 +316,35 @@ def command(
             )
             for name in arguments
         ]
+        json = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object.")
         return Command(
             function.__name__,
             callback=run,
-            params=[*taken, *chain(*options)],
+            params=[*taken, *chain(*options), json],
             help=cleandoc(function.__doc__ or ""),
         )
 
     return decorate
 
 
-def _located(places: Mapping[str, Any], storage_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the location, or locations, that arguments name."""
-    named = {name: place for name, place in places.items() if place is not None}
-    texts = chain.from_iterable((p,) if isinstance(p, str) else p for p in named.values())
-    if storage_options and not any("://" in text for text in texts):
+def _located(values: dict[str, Any], storage_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with the storage options added to places."""
+    if not storage_options:
+        return values
+    from dask_nrbfn.storage.location import locate
+
+    places = {name: values[name] for name in _PLACES & values.keys()}
+    texts = chain.from_iterable((p,) if isinstance(p, str) else p for p in places.values())
+    if not any("://" in text for text in texts):
         raise ParameterError(
             "storage options are given without a URL.",
             "Give a URL such as s3://bucket/name, or leave --storage-option out.",
         )
-    from dask_nrbfn.storage.location import locate
-
-    return {
+    return values | {
         name: locate(place, storage_options)
         if isinstance(place, str)
         else tuple(locate(each, storage_options) for each in place)
-        for name, place in named.items()
+        for name, place in places.items()
     }
 
 
@@ -389,12 +376,12 @@ def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options.pop(name) for name in names if name in options}
 
 
-def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None]":
-    """Take the parameters of a fit out of `options`; return them and a file's basis."""
+def fit_params(options: dict[str, Any]) -> FitParams:
+    """Take the parameters of a fit out of `options`, to which a basis of a file is added."""
     values, known = take(options, FitParams.options()), FitParams.options()["basis"].choices
-    source = values["basis"]
+    source = values.get("basis", "auto")
     if source in known:
-        return FitParams(**values), None
+        return FitParams(**values)
     import numpy as np
 
     from dask_nrbfn.stages.basis import given_basis
@@ -409,7 +396,8 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
             f"Give one of {', '.join(known)}, or the path of an .npy file.",
         ) from error
     del values["basis"]
-    return given_basis(FitParams(**values), basis), basis
+    options["basis"] = basis
+    return given_basis(FitParams(**values), basis)
 
 
 def open_rows(dataset: Any, schema: Any = None) -> "Dataset":
