@@ -104,13 +104,11 @@ def _show(job: Job, finished: "Run") -> None:
     from dask_nrbfn.commands.describe import describe_run, describe_tuning
     from dask_nrbfn.report.console import run_table, tuning_table
 
-    tuned = finished.tuning is not None
     if job.as_json:
-        job.show(describe_run(finished) | (describe_tuning(finished) if tuned else {}))
-        return
-    click.echo(run_table(finished))
-    if tuned:
-        click.echo(f"\n{tuning_table(finished)}")
+        tuning = {} if finished.tuning is None else describe_tuning(finished)
+        job.show(describe_run(finished) | tuning)
+    else:
+        click.echo("\n\n".join(filter(None, (run_table(finished), tuning_table(finished)))))
 
 
 @command(["run"], given("out", "overwrite", "evaluate", *ENGINE))

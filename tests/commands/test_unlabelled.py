@@ -21,7 +21,8 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.report.console import run_table
-from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.report.facts import confidence_tables
+from dask_nrbfn.report.finished import FinishedRun
 from tests.cli.program import refuse, succeed
 from tests.sites import read_latest_moments
 from tests.tables import spirals, surfaces, write_table
@@ -119,11 +120,9 @@ def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path):
     dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE)
     run = fit(tmp_path / "run", dataset, FitParams(n_neighbors=5))
     finished = FinishedRun.of(run)
-    assert finished.dataset().n_rows == dataset.n_rows
-    confidences = Confidences.of(finished)
-    assert confidences.counts.sum() == 50
-    assert LABELLED[confidences.rows].all()
-    assert set(confidences.rows) <= set(np.flatnonzero(LABELLED))
+    assert len(finished.confidences) == 50
+    (least,) = confidence_tables(finished)
+    assert LABELLED[[row["row"] for row in least.rows]].all()
 
 
 def write_labels(path, labels, mark):
