@@ -35,13 +35,11 @@ class Option:
     type: type of the value, or of each of several values. help: its effect.
     choices: all allowed texts; empty: any. prefix: texts with this prefix are allowed too.
     words: texts that are allowed instead of a number.
-    least, most, above: a number is from `least` to `most`, and more than `above`.
-    hint: added to the allowed values in an error.
+    least, most: a number is from `least` to `most`.
     none: meaning of None in words; without it None is not allowed.
     several: whether the value is a sequence. tunes: the parameter of a fit whose values are tried.
     metavar: placeholder of the value in the help; None: from the type.
     rare: whether the command line has it as ``--set NAME=VALUE`` only.
-    predicts: whether predictions from the arrays of a model depend on it.
     """
 
     default: Any
@@ -53,14 +51,11 @@ class Option:
     prefix: str | None = None
     least: float = -math.inf
     most: float = math.inf
-    above: float = -math.inf
-    hint: str = ""
     none: str | None = None
     several: bool = False
     tunes: str | None = None
     metavar: str | None = None
     rare: bool = False
-    predicts: bool = False
 
     @property
     def default_text(self) -> str:
@@ -81,12 +76,9 @@ class Option:
             allowed = f"one of {allowed}" if len(self.choices) > 1 else allowed
         else:
             allowed = "an integer" if self.type is int else "a number"
-            if self.above > self.least:
-                allowed += f" above {self.above} and at most {self.most}"
-            elif self.most == math.inf:
-                allowed += f" of at least {self.least}"
-            else:
-                allowed += f" from {self.least} to {self.most}"
+            no_most = self.most == math.inf
+            allowed += f" {'of at least' if no_most else 'from'} {self.least}"
+            allowed += "" if no_most else f" to {self.most}"
             allowed = f"{allowed}, {' or '.join(self.words)}" if self.words else allowed
         return f"a few values, each {allowed}" if self.several else allowed
 
@@ -128,10 +120,10 @@ class Option:
         else:
             wrong = [value]
         if wrong:
-            remedy = f"Give {self.allowed}"
-            remedy += "" if self.none is None else f", or leave `{name}` out"
-            remedy += f"; {self.hint}." if self.hint else "."
-            raise ParameterError(f"`{name}` is {_shown(wrong[0])}.", remedy)
+            without = "" if self.none is None else f", or leave `{name}` out"
+            raise ParameterError(
+                f"`{name}` is {_shown(wrong[0])}.", f"Give {self.allowed}{without}."
+            )
 
     def _allows(self, value: Any) -> bool:
         if isinstance(value, str) and value in self.words:
@@ -141,7 +133,7 @@ class Option:
         if self.type is str:
             begun = self.prefix is not None and value.startswith(self.prefix)
             return not self.choices or value in self.choices or begun
-        return bool(self.least <= value <= self.most and value > self.above)
+        return bool(self.least <= value <= self.most)
 
 
 def _field(definition: Option) -> Any:
@@ -228,7 +220,7 @@ class FitParams(Params):
     confidence_threshold: float = _number(
         0.9,
         "Rows with a confidence below this threshold form the basis, unless it has a size.",
-        above=0,
+        least=1e-6,
     )
     basis: str = _word(
         "auto",
@@ -236,7 +228,6 @@ class FitParams(Params):
         "Centres of clusters, drawn rows, rows of low soft-kNN confidence, or the rows of an .npy "
         "file; auto: sknn for classes, kmeans for numbers.",
         prefix=GIVEN_PREFIX,
-        hint="given_basis returns the name of given rows",
         metavar="|".join(("auto", *BASES, "FILE")),
     )
     basis_size: int | None = _count(
@@ -266,7 +257,6 @@ class FitParams(Params):
         "auto|normalized|plain",
         "Activations of a row divided by their sum, or plain; auto: plain for numbers without "
         "components.",
-        predicts=True,
     )
     kernel: str = _word(
         "gaussian",
@@ -274,7 +264,6 @@ class FitParams(Params):
         "Function of t = distance / width: gaussian exp(-t^2 / 2); laplacian exp(-t); laplace-l1 "
         "the same of the l1 distance; matern32 (1 + a) exp(-a), a = sqrt(3) t; matern52 "
         "(1 + a + a^2 / 3) exp(-a), a = sqrt(5) t.",
-        predicts=True,
     )
     width_factor: float = _number(
         1.0,
@@ -312,7 +301,6 @@ class FitParams(Params):
         "Loss of a score; all except squared are of the margin m of one class against the others: "
         "squared-hinge max(0, 1 - m)^2, logistic log(1 + e^-m), hinge max(0, 1 - m), smoothed. "
         "They take up to 10 more passes over the rows, in a tuning up to 20.",
-        predicts=True,
     )
     prune: int | None = _count(
         None,
@@ -388,10 +376,9 @@ class FitParams(Params):
         return replace(self, **resolved)
 
     @property
-    def predicting(self) -> tuple[Any, ...]:
+    def predicting(self) -> tuple[str, str, str]:
         """Values of the parameters on which predictions from the arrays of a model depend."""
-        options = self.options().items()
-        return tuple(getattr(self, name) for name, each in options if each.predicts)
+        return self.features, self.kernel, self.loss
 
     @property
     def normalized(self) -> bool:
@@ -433,11 +420,10 @@ def _tried(
 ) -> Any:
     """Return the field for the tried values of a parameter of a fit."""
     of_fit = FitParams.options()[name]
-    changes: dict[str, Any] = {"tunes": name, "several": True, "rare": rare, "predicts": False}
-    changes |= {"prefix": None, "metavar": None, "hint": "", "default": default, "help": help}
-    changes["none"] = (none or of_fit.default_text) if default is None else None
-    changes["choices"] = tuple(each for each in of_fit.choices if each != "auto")
-    return _field(replace(of_fit, **changes))
+    own: dict[str, Any] = {"default": default, "help": help, "rare": rare, "tunes": name}
+    own["none"] = (none or of_fit.default_text) if default is None else None
+    own["choices"] = tuple(each for each in of_fit.choices if each != "auto")
+    return _field(replace(of_fit, **own, several=True, prefix=None, metavar=None))
 
 
 _BY_EFFORT = "by effort"
