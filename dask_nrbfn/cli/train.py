@@ -1,6 +1,5 @@
 """Commands that train and show what was learnt: fit, tune, embed, plan, report."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +170,9 @@ def plan(
         rates=None if rates is None else Path(rates),
         n_rows=n_rows,
     )
-    click.echo(json.dumps(describe_plan(planned)) if job.as_json else plan_table(planned))
+    if job.as_json:
+        job.show(describe_plan(planned))
+    else:
+        click.echo(plan_table(planned))
     if not planned.fits:
         raise click.exceptions.Exit(EXIT_MENDABLE)

@@ -33,10 +33,7 @@ def _judging(run: Any, options: dict[str, Any]) -> "Iterator[Judge | None]":
         yield Judge(opened.dataset, judging["max_error_rate"])
 
 
-@command(
-    ["run", "rows"],
-    given("forget", "max_new_error", *_JUDGING, *READING, *ENGINE),
-)
+@command(["run", "rows"], given("forget", "max_new_error", *_JUDGING, *READING, *ENGINE))
 def update(job: Job, run: str, rows: str, **options: Any) -> None:
     """Add the rows of ROWS to RUN at its basis and width, without reading older rows.
 
