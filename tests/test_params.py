@@ -78,11 +78,11 @@ def test_params__are_all_defined(kind):
 
 
 @pytest.mark.parametrize(
-    ("asked", "mixed", "scale"),
+    ("given", "mixed", "scale"),
     [("auto", True, "standard"), ("auto", False, "none"), ("unit", True, "unit")],
 )
-def test_resolve_auto__scales_features_of_several_kinds(asked, mixed, scale):
-    assert FitParams(scale=asked).resolve_auto(numbers=False, mixed=mixed).scale == scale
+def test_resolve_auto__scales_features_of_several_kinds(given, mixed, scale):
+    assert FitParams(scale=given).resolve_auto(numbers=False, mixed=mixed).scale == scale
 
 
 def test_params__what_a_user_enters_is_checked_and_a_list_becomes_a_tuple():

@@ -25,11 +25,8 @@ from dask_nrbfn.report.formats import label_texts
 # Names of classes are wrapped at this length, and cut after three lines.
 _LINE_LETTERS, _MOST_LETTERS = 16, 48
 
-# With more classes, a legend is of no use.
-_MOST_NAMED = 10
-
-# Number of bars of a histogram, and of drawn targets.
-_BARS, _MOST_DRAWN = 50, 4
+# Number of bars of a histogram, of drawn targets, and of classes of a legend.
+_BARS, _MOST_DRAWN, _MOST_NAMED = 50, 4, 10
 
 
 class Chart(NamedTuple):

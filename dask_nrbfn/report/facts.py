@@ -50,8 +50,6 @@ _CURVE = (
     "standard error of the best is chosen"
 )
 
-_RIDGE = ("penalty", "locality", "components")
-
 # Figures by which a tuning compares; each record has some.
 _COMPARED = (
     *("error_rate", "relative_error", "r2", "log_loss", "temperature"),
@@ -61,17 +59,13 @@ _COMPARED = (
 # Number of confusions, of the best combinations of a tuning, and of the worst cells and rows.
 _MOST_PAIRS, _MOST_TRIED, _MOST_CELLS, _MOST_UNSURE = 20, 10, 10, 10
 
-# With fewer rows, one error changes the error rate of a class by more than 5 points.
-_FEW_ROWS = 20
+# With fewer rows, one error changes the error rate of a class by more than 5 points. Below this
+# recall, most rows of a class get the label of another class.
+_FEW_ROWS, _LOW_RECALL = 20, 0.5
 
-# Above this fitting error, the squared residuals are larger than the squared scores.
-_LARGE_FITTING_ERROR = 2.0
-
-# Below this recall, most rows of a class get the label of another class.
-_LOW_RECALL = 0.5
-
-# Below these R2, the mean is as good, and less than half of the variance of a target is fitted.
-_NO_R2, _SMALL_R2 = 1e-6, 0.5
+# Above this fitting error, the squared residuals are larger than the squared scores. Below these
+# R2, the mean is as good, and less than half of the variance of a target is fitted.
+_LARGE_FITTING_ERROR, _NO_R2, _SMALL_R2 = 2.0, 1e-6, 0.5
 
 
 def summary(finished: FinishedRun) -> list[Section]:
@@ -104,9 +98,8 @@ def summary(finished: FinishedRun) -> list[Section]:
 def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, tuning, confidence, columns, cells and stages."""
     schema = finished.attributes["schema"]
-    of_classes = [table for each in confused(finished).values() for table in each[1:]]
     found: dict[str, Sequence[Table]] = {
-        "Classes": of_classes,
+        "Classes": [table for each in confused(finished).values() for table in each[1:]],
         "Probabilities": [],
         "Predicted and true numbers": target_tables(finished),
         "Tuning": tuning_tables(finished),
@@ -229,7 +222,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
         how = "a validation dataset" if run.tuning.validation else plural(run.tuning.folds, "fold")
         alphas = plural(len({each["alpha"] for each in path}), "alpha")
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
-        title, names = f"{alphas} compared on {n_rows}, {how}", [*_RIDGE, "alpha"]
+        names = ["penalty", "locality", "components", "alpha"]
+        title = f"{alphas} compared on {n_rows}, {how}"
         add(title, path, names, lambda each: Ridge.of(each) == ridge)
     if losses := tuned["losses"]:
         title = f"{plural(len(losses), 'loss')} compared on the same rows"
@@ -266,9 +260,8 @@ def feature_tables(finished: FinishedRun) -> list[Table]:
         return []
     metric = finished.stages["metric"]
     rows = [{"column": name, "weight": weight} for name, weight in metric["heaviest"].items()]
-    rounds, unused = max(len(metric["rounds"]) - 1, 0), len(metric["unused"])
-    title = f"The largest weights in squared distances, of round {metric['kept']} of {rounds}"
-    return [Table(f"{title}; {plural(unused, 'column')} without effect", rows)]
+    unused = plural(len(metric["unused"]), "column")
+    return [Table(f"The largest weights in squared distances; {unused} without effect", rows)]
 
 
 def cell_tables(finished: FinishedRun) -> list[Table]:
@@ -305,11 +298,10 @@ def find_concerns(finished: FinishedRun) -> list[Concern]:
 
 
 def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
-    if not finished.versions:
-        return
-    remedy = "The figures of the run describe the fit; an evaluation uses the latest version."
-    yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
-    if finished.versions[-1]["refresh_due"]:
+    if finished.versions:
+        remedy = "The figures of the run describe the fit; an evaluation uses the latest version."
+        yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
+    if finished.versions and finished.versions[-1]["refresh_due"]:
         reasons = {reason: None for each in finished.versions for reason in each["reasons"]}
         yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
 

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 
-# Number of columns of a schema, and of items of a list, that are shown; JSON has all.
-_MOST_COLUMNS, _MOST_ITEMS = 40, 20
-
-# Longer cells of a text table, such as names of classes, are cut; the page and JSON have all.
-_MOST_LETTERS = 36
+# Number of columns of a schema, of items of a list, and of letters in a cell of a text table, that
+# are shown; JSON has all.
+_MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
 
 _SHARES = {"error_rate", "fold_deviation", "precision", "recall", "f1", "of_class", "missing"}
 

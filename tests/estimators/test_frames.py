@@ -149,17 +149,17 @@ WRONG = {
 @pytest.mark.parametrize(("spoil", "message"), WRONG.values(), ids=WRONG)
 def test_frames__what_does_not_fit_is_named(whole, spoil, message):
     frame, network = whole
-    spoiled = spoil(frame)
+    damaged = spoil(frame)
     with pytest.raises(DataError, match=message):
-        network.predict(spoiled)
-    if isinstance(spoiled, pd.DataFrame):
+        network.predict(damaged)
+    if isinstance(damaged, pd.DataFrame):
         with pytest.raises(DataError, match=message):
-            network.predict(dd.from_pandas(spoiled.reset_index(drop=True), npartitions=1)).compute()
+            network.predict(dd.from_pandas(damaged.reset_index(drop=True), npartitions=1)).compute()
 
 
 def test_frames__gap_is_refused_unless_it_is_filled(table):
-    told = r"X has no value in some rows of 2 columns: 'age' 7, 'sex' 3.*missing"
-    for missing, message in (("error", told), ("drop", "missing is 'drop'")):
+    problem = r"X has no value in some rows of 2 columns: 'age' 7, 'sex' 3.*missing"
+    for missing, message in (("error", problem), ("drop", "missing is 'drop'")):
         with pytest.raises(ValueError, match=message):
             clone(NETWORK).set_params(missing=missing).fit(*table)
 
@@ -263,7 +263,7 @@ def test_frames__rows_of_weight_0_fill_no_gaps(table):
     np.testing.assert_array_equal(found.predict(frame), expected.predict(frame))
 
 
-def test_frames__categories_that_training_did_not_have_are_said(table, network, caplog):
+def test_frames__categories_that_training_did_not_have_are_logged(table, network, caplog):
     frame, _ = table
     with caplog.at_level(logging.WARNING, "dask_nrbfn"):
         caplog.clear()

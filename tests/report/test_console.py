@@ -17,7 +17,7 @@ SMALL = {"n_neighbors": 8, "alpha": 1e-6}
 
 
 def figures(text):
-    """Return the first word of each line with what stands beside it."""
+    """Return the first word of each line with what follows it."""
     lines = [line for line in text.splitlines() if line[:1].strip()]
     return dict(line.split(maxsplit=1) for line in lines)
 
