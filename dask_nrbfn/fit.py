@@ -199,15 +199,12 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     """Delete results of finished stages that no later stage needs."""
     stages = stages_of_run(run)
     ended = all(stage.name in run.stages for stage in stages)
-    for stage in stages:
-        if stage.name in finished and (ended or not stage.keeps_parts):
+    for stage in (each for each in stages if each.name in finished):
+        if ended or not stage.keeps_parts:
             run.drop_parts(stage.name)
-        if stage.name in finished:
-            for name in stage.scratch:
-                if name.endswith("-"):
-                    run.drop_groups(name)
-                else:
-                    run.drop(name)
+        for name in stage.scratch:
+            drop = run.drop_groups if name.endswith("-") else run.drop
+            drop(name)
 
 
 def _run_stage(

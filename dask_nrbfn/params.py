@@ -101,9 +101,8 @@ class Option:
     def parse(self, text: str) -> Any:
         """Return the value that a text gives; a text that gives none stays, for `check`."""
         if self.several:
-            return tuple(
-                replace(self, several=False).parse(each.strip()) for each in text.split(",")
-            )
+            one = replace(self, several=False)
+            return tuple(one.parse(each.strip()) for each in text.split(","))
         try:
             return text if text in self.words else self.type(text)
         except ValueError:
@@ -120,10 +119,10 @@ class Option:
         else:
             wrong = [value]
         if wrong:
-            without = "" if self.none is None else f", or leave `{name}` out"
-            raise ParameterError(
-                f"`{name}` is {_shown(wrong[0])}.", f"Give {self.allowed}{without}."
-            )
+            shown, without = repr(wrong[0]), "" if self.none is None else f", or leave `{name}` out"
+            if len(shown) > _MAX_SHOWN_LETTERS and not isinstance(wrong[0], str):
+                shown = f"a {type(wrong[0]).__name__}"
+            raise ParameterError(f"`{name}` is {shown}.", f"Give {self.allowed}{without}.")
 
     def _allows(self, value: Any) -> bool:
         if isinstance(value, str) and value in self.words:
@@ -192,8 +191,6 @@ def document(kind: type[Any], options: Mapping[str, Option]) -> None:
 
 
 _N_NEIGHBORS = 20
-_AUTO_FOR_CLASSES: dict[str, Any] = {"basis": "sknn", "features": "normalized"}
-_AUTO_FOR_NUMBERS: dict[str, Any] = {"basis": "kmeans", "features": "plain"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,10 +360,11 @@ class FitParams(Params):
 
         ``cells="auto"`` stays: the number of cells follows from the rows.
         """
-        values = _AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES
-        values = values | {"scale": "standard" if mixed else "none"}
-        if self.components is not None:
-            values["features"] = "normalized"
+        values: dict[str, Any] = {
+            "basis": "kmeans" if numbers else "sknn",
+            "features": "plain" if numbers and self.components is None else "normalized",
+            "scale": "standard" if mixed else "none",
+        }
         resolved = {name: values[name] for name in values if getattr(self, name) == "auto"}
         if self.n_neighbors is None:
             most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
@@ -521,10 +519,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value
-
-
-def _shown(value: object) -> str:
-    """Return how an error shows a value."""
-    text = repr(value)
-    short = isinstance(value, str) or len(text) <= _MAX_SHOWN_LETTERS
-    return text if short else f"a {type(value).__name__}"
