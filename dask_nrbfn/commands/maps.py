@@ -293,8 +293,7 @@ def _map_boxes(
             return rows[:, order] if order else rows
 
         for box, rows in zip(boxes, read_ahead(read, boxes, thread_name="read-boxes"), strict=True):
-            within = " of a block of pixels"
-            scores = scorer.table(rows, as_stored=False, skip_gaps=True, within=within)
+            scores = scorer.table(rows, as_stored=False, skip_gaps=True, within=" of pixels")
             lengths = [each.stop - each.start for each in box]
             for name, array in arrays.items():
                 values = _values(name, scorer, scores)
