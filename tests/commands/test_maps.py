@@ -201,15 +201,15 @@ def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
 
 def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expected):
     monkeypatch.setattr("dask_nrbfn.sources.scene.BOX_PIXELS", 1)
-    scored, real = [], Scorer.pixels
+    scored, real = [], Scorer.table
 
-    def stopping(scorer, rows):
+    def stopping(scorer, rows, **options):
         scored.append(len(rows))
         if len(scored) in (1, 5):
             raise KeyboardInterrupt
-        return real(scorer, rows)
+        return real(scorer, rows, **options)
 
-    monkeypatch.setattr(Scorer, "pixels", stopping)
+    monkeypatch.setattr(Scorer, "table", stopping)
     out, asked = tmp_path / "map.zarr", {"probabilities": True}
     # Stopped before the first box, and after the fourth.
     for _ in range(2):
@@ -233,18 +233,18 @@ def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expecte
 
 
 def test_map__of_a_scene_that_changes(place, tmp_path, monkeypatch):
-    written, out, real = tmp_path / "scene.nc", tmp_path / "map", Scorer.pixels
+    written, out, real = tmp_path / "scene.nc", tmp_path / "map", Scorer.table
     scene = drawn_scene()
     other = scene.assign(reflectance=-scene["reflectance"])
 
-    def change(scorer, rows):
+    def change(scorer, rows, **options):
         written.unlink()
         other.to_netcdf(written)
-        return real(scorer, rows)
+        return real(scorer, rows, **options)
 
     scene.to_netcdf(written)
     with monkeypatch.context() as patch:
-        patch.setattr(Scorer, "pixels", change)
+        patch.setattr(Scorer, "table", change)
         with pytest.raises(NRBFNError, match=r"changed while it was mapped.*overwrite"):
             mapped(place / "run", written, out)
     with pytest.raises(NRBFNError, match=r"has another scene.*overwrite"):
